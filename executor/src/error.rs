@@ -1,0 +1,78 @@
+//! Why a step, or the registration of a graph, failed.
+
+use graph::Code;
+
+/// A failure, with as much of its place as the layers it passed knew.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A kernel failed at a node. Clients parse the `{{node …}}` tag.
+    #[error("{message}\n\t [[{{{{node {node}}}}}]]")]
+    Node { code: Code, node: String, message: String },
+
+    /// A failure that no node is to blame for, or that has not been given one yet.
+    #[error("{message}")]
+    Status { code: Code, message: String },
+
+    /// What follows from another failure: never to be reported where its cause is known.
+    #[error("{0}")]
+    Derived(Box<Error>),
+
+    #[error(transparent)]
+    Graph(#[from] graph::Error),
+}
+
+impl Error {
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error::Status { code, message: message.into() }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::new(Code::InvalidArgument, message)
+    }
+
+    pub fn unimplemented(message: impl Into<String>) -> Error {
+        Error::new(Code::Unimplemented, message)
+    }
+
+    pub fn internal(message: impl Into<String>) -> Error {
+        Error::new(Code::Internal, message)
+    }
+
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Node { code, .. } | Error::Status { code, .. } => *code,
+            Error::Derived(cause) => cause.code(),
+            Error::Graph(error) => error.code(),
+        }
+    }
+
+    pub fn is_derived(&self) -> bool {
+        matches!(self, Error::Derived(_))
+    }
+
+    /// The same failure marked as a consequence.
+    pub fn derived(self) -> Error {
+        match self {
+            Error::Derived(_) => self,
+            other => Error::Derived(Box::new(other)),
+        }
+    }
+
+    /// The same failure with the node's name, where it has none yet.
+    pub fn at_node(self, node: &str) -> Error {
+        match self {
+            Error::Status { code, message } => Error::Node { code, node: node.to_owned(), message },
+            Error::Graph(error) => Error::Graph(error.at_node(node)),
+            Error::Derived(cause) => Error::Derived(Box::new(cause.at_node(node))),
+            other => other,
+        }
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// `Err(InvalidArgument)` with a formatted message.
+#[macro_export]
+macro_rules! invalid {
+    ($($arg:tt)*) => { return Err($crate::Error::invalid(format!($($arg)*))) };
+}

@@ -1,0 +1,258 @@
+//! Kernels: what computes a node on a device, how they are tabled, and what they see while they run.
+
+use crate::cancel::Cancellation;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::rendezvous::Rendezvous;
+use crate::resource::ResourceStore;
+use crate::value::Value;
+use crate::variable::Variable;
+use graph::{Code, DType, Node, PortType, Shape, Tensor};
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+
+/// A row of a kernel table: which op, for which attributes, on the table's device type.
+#[derive(Clone, Copy)]
+pub struct KernelDef {
+    pub op: &'static str,
+    /// Type attributes and the types that the kernel takes for them; attributes not named may be any.
+    pub types: &'static [(&'static str, &'static [DType])],
+    /// Names of arguments whose tensors are in host memory on every device.
+    pub host_memory: &'static [&'static str],
+    pub make: MakeKernel,
+}
+
+/// Builds a kernel for one node, once, when its graph is registered.
+pub type MakeKernel = fn(&KernelInit<'_>) -> Result<Kernel>;
+
+impl KernelDef {
+    /// What a row leaves out.
+    pub const NEW: KernelDef = KernelDef {
+        op: "",
+        types: &[],
+        host_memory: &[],
+        make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
+    };
+
+    /// A kernel for one type attribute `T`.
+    pub const fn of(
+        op: &'static str,
+        types: &'static [(&'static str, &'static [DType])],
+        make: MakeKernel,
+    ) -> Self {
+        KernelDef { op, types, host_memory: &[], make }
+    }
+
+    /// Whether the kernel takes the node's attributes.
+    pub fn supports(&self, node: &Node) -> bool {
+        self.types.iter().all(|(attr, allowed)| match node.attr::<DType>(attr) {
+            Ok(dtype) => allowed.contains(&dtype),
+            Err(_) => {
+                node.attr::<Vec<DType>>(attr).is_ok_and(|list| list.iter().all(|d| allowed.contains(d)))
+            }
+        })
+    }
+}
+
+impl fmt::Debug for KernelDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KernelDef({} {:?})", self.op, self.types)
+    }
+}
+
+/// The node that a kernel is made for.
+#[derive(Debug)]
+pub struct KernelInit<'a> {
+    pub node: &'a Node,
+    pub inputs: &'a [PortType],
+    pub outputs: &'a [PortType],
+    pub device: &'a Arc<dyn Device>,
+}
+
+impl KernelInit<'_> {
+    pub fn attr<T: graph::attr::FromAttr>(&self, name: &str) -> Result<T> {
+        Ok(self.node.attr(name)?)
+    }
+
+    /// The type of input `i`.
+    pub fn input_type(&self, i: usize) -> DType {
+        self.inputs[i].dtype
+    }
+
+    pub fn output_type(&self, i: usize) -> DType {
+        self.outputs[i].dtype
+    }
+}
+
+/// A node's kernel.
+pub enum Kernel {
+    /// Returns when it is done.
+    Sync(Box<SyncKernel>),
+    /// Returns at once and calls back: for what waits (receives, queues), never for what computes.
+    Async(Box<AsyncKernel>),
+}
+
+pub type SyncKernel = dyn Fn(&mut KernelContext<'_>) -> Result<()> + Send + Sync;
+pub type AsyncKernel = dyn Fn(AsyncContext) + Send + Sync;
+
+impl Kernel {
+    pub fn sync(
+        compute: impl Fn(&mut KernelContext<'_>) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<Kernel> {
+        Ok(Kernel::Sync(Box::new(compute)))
+    }
+
+    pub fn asynchronous(start: impl Fn(AsyncContext) + Send + Sync + 'static) -> Result<Kernel> {
+        Ok(Kernel::Async(Box::new(start)))
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kernel::Sync(_) => "Kernel::Sync",
+            Kernel::Async(_) => "Kernel::Async",
+        })
+    }
+}
+
+/// What all kernels of one step share.
+#[derive(Debug)]
+pub struct Step {
+    pub id: i64,
+    pub rendezvous: Arc<dyn Rendezvous>,
+    pub cancellation: Arc<Cancellation>,
+    /// Resources that end with the step.
+    pub resources: ResourceStore,
+}
+
+/// What a kernel sees while it runs.
+#[derive(Debug)]
+pub struct KernelContext<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) device: &'a Arc<dyn Device>,
+    pub(crate) step: &'a Arc<Step>,
+    /// Owned by the kernel: what it does not take is dropped after it.
+    pub(crate) inputs: &'a mut [Value],
+    pub(crate) outputs: &'a mut [Value],
+}
+
+impl<'a> KernelContext<'a> {
+    pub fn node(&self) -> &'a Node {
+        self.node
+    }
+
+    pub fn device(&self) -> &'a Arc<dyn Device> {
+        self.device
+    }
+
+    pub fn resources(&self) -> &'a ResourceStore {
+        self.device.resources()
+    }
+
+    pub fn step(&self) -> &'a Arc<Step> {
+        self.step
+    }
+
+    pub fn num_inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
+    pub fn num_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Input `i`, a tensor in host memory.
+    pub fn input(&self, i: usize) -> Result<&Tensor> {
+        match self.inputs.get(i) {
+            Some(Value::Host(tensor)) => Ok(tensor),
+            other => Err(Error::internal(format!("input {i} is no host tensor but {other:?}"))),
+        }
+    }
+
+    /// Input `i` by value: unique, and so writable in place, where nobody else reads it.
+    pub fn take_input(&mut self, i: usize) -> Result<Tensor> {
+        match self.inputs.get_mut(i).map(std::mem::take) {
+            Some(Value::Host(tensor)) => Ok(tensor),
+            other => Err(Error::internal(format!("input {i} is no host tensor but {other:?}"))),
+        }
+    }
+
+    /// All inputs from `from` on.
+    pub fn inputs_from(&self, from: usize) -> Result<SmallVec<[&Tensor; 8]>> {
+        (from..self.inputs.len()).map(|i| self.input(i)).collect()
+    }
+
+    /// The variable behind reference input `i`.
+    pub fn ref_input(&self, i: usize) -> Result<&Arc<Variable>> {
+        match self.inputs.get(i) {
+            Some(Value::Ref(variable)) => Ok(variable),
+            other => Err(Error::internal(format!("input {i} is no reference but {other:?}"))),
+        }
+    }
+
+    /// Input `i` whatever it holds, for kernels that pass it on.
+    pub fn take_value(&mut self, i: usize) -> Value {
+        self.inputs.get_mut(i).map(std::mem::take).unwrap_or_default()
+    }
+
+    pub fn set_output(&mut self, i: usize, value: impl Into<Value>) {
+        self.outputs[i] = value.into();
+    }
+
+    /// Memory for an output, of a plain type, with unspecified contents.
+    pub fn allocate(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
+        Ok(Tensor::unspecified(dtype, shape)?)
+    }
+
+    /// A tensor for an output of this type and shape: input `i`'s memory if nobody else reads it and its size
+    /// is the same, else new memory. The contents are unspecified in either case.
+    pub fn forward_or_allocate(&mut self, i: usize, dtype: DType, shape: Shape) -> Result<Tensor> {
+        if let Some(Value::Host(tensor)) = self.inputs.get(i)
+            && tensor.dtype() == dtype
+            && tensor.num_elements() == shape.num_elements()
+            && dtype.size().is_some()
+            && tensor.is_unique()
+        {
+            return Ok(self.take_input(i)?.reshaped(shape)?);
+        }
+        self.allocate(dtype, shape)
+    }
+
+    /// An error once the step is cancelled: for kernels that run long.
+    pub fn check_cancelled(&self) -> Result<()> {
+        self.step.cancellation.check()
+    }
+}
+
+/// An asynchronous kernel's step: it owns its inputs and answers through [`AsyncContext::done`].
+pub struct AsyncContext {
+    pub node: Arc<Node>,
+    pub device: Arc<dyn Device>,
+    pub step: Arc<Step>,
+    pub inputs: SmallVec<[Value; 4]>,
+    pub done: Done,
+}
+
+/// Called once with the outputs.
+pub type Done = Box<dyn FnOnce(Result<SmallVec<[Value; 4]>>) + Send>;
+
+impl AsyncContext {
+    pub fn input(&self, i: usize) -> Result<&Tensor> {
+        match self.inputs.get(i) {
+            Some(Value::Host(tensor)) => Ok(tensor),
+            other => Err(Error::new(Code::Internal, format!("input {i} is no host tensor but {other:?}"))),
+        }
+    }
+
+    pub fn done(self, result: Result<SmallVec<[Value; 4]>>) {
+        (self.done)(result);
+    }
+}
+
+impl fmt::Debug for AsyncContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AsyncContext({})", self.node.name)
+    }
+}

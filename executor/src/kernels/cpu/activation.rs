@@ -1,0 +1,5 @@
+//! Activation functions of neural networks.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

@@ -1,0 +1,5 @@
+//! Assertions and messages.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

@@ -1,0 +1,5 @@
+//! Comparisons and logic, element by element, with broadcasting.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

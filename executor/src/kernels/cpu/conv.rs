@@ -1,0 +1,5 @@
+//! Two-dimensional convolution and its gradients.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

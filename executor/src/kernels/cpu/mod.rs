@@ -1,0 +1,61 @@
+//! CPU kernels: one file a family, named as in the op table.
+
+mod activation;
+mod bias;
+mod binary;
+mod cast;
+mod check;
+mod compare;
+mod concat;
+mod constant;
+mod conv;
+mod dispatch;
+mod gather;
+mod identity;
+mod matmul;
+mod pool;
+mod random;
+mod reduce;
+mod resource;
+mod scatter;
+mod select;
+mod shape;
+mod slice;
+mod softmax;
+mod training;
+mod transfer;
+mod transpose;
+mod unary;
+mod variable;
+
+use crate::kernel::KernelDef;
+
+/// The families, in no order that matters.
+pub(super) const FAMILIES: &[&[KernelDef]] = &[
+    activation::KERNELS,
+    bias::KERNELS,
+    binary::KERNELS,
+    cast::KERNELS,
+    check::KERNELS,
+    compare::KERNELS,
+    concat::KERNELS,
+    constant::KERNELS,
+    conv::KERNELS,
+    gather::KERNELS,
+    identity::KERNELS,
+    matmul::KERNELS,
+    pool::KERNELS,
+    random::KERNELS,
+    reduce::KERNELS,
+    resource::KERNELS,
+    scatter::KERNELS,
+    select::KERNELS,
+    shape::KERNELS,
+    slice::KERNELS,
+    softmax::KERNELS,
+    training::KERNELS,
+    transfer::KERNELS,
+    transpose::KERNELS,
+    unary::KERNELS,
+    variable::KERNELS,
+];

@@ -1,0 +1,5 @@
+//! Reductions over axes.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

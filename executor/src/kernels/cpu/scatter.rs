@@ -1,0 +1,5 @@
+//! Updates of slices of variables.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

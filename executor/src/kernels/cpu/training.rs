@@ -1,0 +1,5 @@
+//! Optimizer updates.
+
+use crate::kernel::KernelDef;
+
+pub(super) const KERNELS: &[KernelDef] = &[];

@@ -1,0 +1,34 @@
+//! The kernel tables, by device type.
+
+pub mod cpu;
+
+use crate::kernel::KernelDef;
+use graph::Node;
+use rustc_hash::FxHashMap;
+use std::sync::OnceLock;
+
+/// The kernel of a device type for a node.
+pub fn find(device_type: &str, node: &Node) -> Option<&'static KernelDef> {
+    of_op(device_type, node.op.name()).iter().copied().find(|k| k.supports(node))
+}
+
+/// All kernels of a device type for an op.
+pub fn of_op(device_type: &str, op: &str) -> &'static [&'static KernelDef] {
+    match device_type {
+        "CPU" => table().get(op).map_or(&[], Vec::as_slice),
+        _ => &[],
+    }
+}
+
+type Table = FxHashMap<&'static str, Vec<&'static KernelDef>>;
+
+fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = Table::default();
+        for kernel in cpu::FAMILIES.iter().flat_map(|family| family.iter()) {
+            table.entry(kernel.op).or_default().push(kernel);
+        }
+        table
+    })
+}

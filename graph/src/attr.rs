@@ -1,0 +1,244 @@
+//! Attributes: the values that configure a node.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::PartialShape;
+use crate::tensor::Tensor;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttrValue {
+    Str(Bytes),
+    Int(i64),
+    Float(f32),
+    Bool(bool),
+    Type(DType),
+    Shape(PartialShape),
+    Tensor(Tensor),
+    /// Inside a function: the name of the attribute to put here.
+    Placeholder(Arc<str>),
+    Func(FuncAttr),
+    List(AttrList),
+}
+
+/// A function's name and attributes.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct FuncAttr {
+    pub name: Arc<str>,
+    pub attrs: Attrs,
+}
+
+/// A list of values of one kind. The wire does not say of which kind an empty list is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttrList {
+    Empty,
+    Str(Vec<Bytes>),
+    Int(Vec<i64>),
+    Float(Vec<f32>),
+    Bool(Vec<bool>),
+    Type(Vec<DType>),
+    Shape(Vec<PartialShape>),
+    Tensor(Vec<Tensor>),
+    Func(Vec<FuncAttr>),
+}
+
+impl AttrList {
+    pub fn len(&self) -> usize {
+        match self {
+            AttrList::Empty => 0,
+            AttrList::Str(v) => v.len(),
+            AttrList::Int(v) => v.len(),
+            AttrList::Float(v) => v.len(),
+            AttrList::Bool(v) => v.len(),
+            AttrList::Type(v) => v.len(),
+            AttrList::Shape(v) => v.len(),
+            AttrList::Tensor(v) => v.len(),
+            AttrList::Func(v) => v.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Attributes by name, in the names' order. Cloning shares them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attrs(Arc<Vec<(Arc<str>, AttrValue)>>);
+
+impl Attrs {
+    pub fn new() -> Attrs {
+        Attrs::default()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&AttrValue> {
+        let index = self.0.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
+        self.0.get(index).map(|(_, value)| value)
+    }
+
+    pub fn set(&mut self, name: &str, value: impl Into<AttrValue>) {
+        let all = Arc::make_mut(&mut self.0);
+        match all.binary_search_by(|(n, _)| (**n).cmp(name)) {
+            Ok(index) => all[index].1 = value.into(),
+            Err(index) => all.insert(index, (name.into(), value.into())),
+        }
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        if self.get(name).is_some() {
+            Arc::make_mut(&mut self.0).retain(|(n, _)| **n != *name);
+        }
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &AttrValue)> {
+        self.0.iter().map(|(n, v)| (n, v))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether both are one shared value: a cheap test before a comparison.
+    pub fn is_same(&self, other: &Attrs) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl FromIterator<(Arc<str>, AttrValue)> for Attrs {
+    /// Of two values for one name the last stays.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, AttrValue)>>(values: I) -> Attrs {
+        let mut all: Vec<_> = values.into_iter().collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.reverse();
+        all.dedup_by(|a, b| a.0 == b.0);
+        all.reverse();
+        Attrs(Arc::new(all))
+    }
+}
+
+macro_rules! conversions {
+    ($($from:ty => $build:expr;)*) => {
+        $(impl From<$from> for AttrValue { fn from(v: $from) -> AttrValue { $build(v) } })*
+    };
+}
+
+conversions! {
+    i64 => AttrValue::Int;
+    f32 => AttrValue::Float;
+    bool => AttrValue::Bool;
+    DType => AttrValue::Type;
+    PartialShape => AttrValue::Shape;
+    Tensor => AttrValue::Tensor;
+    FuncAttr => AttrValue::Func;
+    Bytes => AttrValue::Str;
+    &str => |s: &str| AttrValue::Str(Bytes::copy_from_slice(s.as_bytes()));
+    String => |s: String| AttrValue::Str(s.into());
+    AttrList => AttrValue::List;
+    Vec<i64> => |v| AttrValue::List(AttrList::Int(v));
+    Vec<f32> => |v| AttrValue::List(AttrList::Float(v));
+    Vec<bool> => |v| AttrValue::List(AttrList::Bool(v));
+    Vec<DType> => |v| AttrValue::List(AttrList::Type(v));
+    Vec<PartialShape> => |v| AttrValue::List(AttrList::Shape(v));
+    Vec<Bytes> => |v| AttrValue::List(AttrList::Str(v));
+}
+
+/// A Rust type that an attribute's value can be read as.
+pub trait FromAttr: Sized {
+    /// The kind's name in op definitions.
+    const KIND: &'static str;
+    fn from_attr(value: &AttrValue) -> Option<Self>;
+}
+
+macro_rules! readers {
+    ($($t:ty, $kind:literal, $pattern:pat => $value:expr;)*) => {
+        $(impl FromAttr for $t {
+            const KIND: &'static str = $kind;
+            fn from_attr(value: &AttrValue) -> Option<$t> {
+                match value { $pattern => Some($value), _ => None }
+            }
+        })*
+    };
+}
+
+readers! {
+    i64, "int", AttrValue::Int(v) => *v;
+    f32, "float", AttrValue::Float(v) => *v;
+    bool, "bool", AttrValue::Bool(v) => *v;
+    DType, "type", AttrValue::Type(v) => *v;
+    PartialShape, "shape", AttrValue::Shape(v) => v.clone();
+    Tensor, "tensor", AttrValue::Tensor(v) => v.clone();
+    FuncAttr, "func", AttrValue::Func(v) => v.clone();
+    Bytes, "string", AttrValue::Str(v) => v.clone();
+}
+
+impl FromAttr for String {
+    const KIND: &'static str = "string";
+    fn from_attr(value: &AttrValue) -> Option<String> {
+        match value {
+            AttrValue::Str(v) => String::from_utf8(v.to_vec()).ok(),
+            _ => None,
+        }
+    }
+}
+
+macro_rules! list_readers {
+    ($($t:ty, $kind:literal, $variant:ident;)*) => {
+        $(impl FromAttr for Vec<$t> {
+            const KIND: &'static str = $kind;
+            fn from_attr(value: &AttrValue) -> Option<Vec<$t>> {
+                match value {
+                    AttrValue::List(AttrList::$variant(v)) => Some(v.clone()),
+                    AttrValue::List(AttrList::Empty) => Some(Vec::new()),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+list_readers! {
+    Bytes, "list(string)", Str;
+    i64, "list(int)", Int;
+    f32, "list(float)", Float;
+    bool, "list(bool)", Bool;
+    DType, "list(type)", Type;
+    PartialShape, "list(shape)", Shape;
+    Tensor, "list(tensor)", Tensor;
+    FuncAttr, "list(func)", Func;
+}
+
+impl FromAttr for AttrValue {
+    const KIND: &'static str = "any";
+    fn from_attr(value: &AttrValue) -> Option<AttrValue> {
+        Some(value.clone())
+    }
+}
+
+/// Reads `value` as a `T`; the error names the attribute and both kinds.
+pub(crate) fn read<T: FromAttr>(name: &str, value: &AttrValue) -> Result<T> {
+    T::from_attr(value)
+        .ok_or_else(|| Error::invalid(format!("AttrValue of '{name}' should be a {}, is {value:?}", T::KIND)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attrs_are_sorted_and_the_last_value_of_a_name_stays() {
+        let attrs: Attrs =
+            [("b", 1i64), ("a", 2), ("b", 3)].into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+        assert_eq!(attrs.len(), 2);
+        assert_eq!(attrs.get("b"), Some(&AttrValue::Int(3)));
+        let mut more = attrs.clone();
+        more.set("aa", true);
+        assert_eq!(more.iter().map(|(n, _)| &**n).collect::<Vec<_>>(), ["a", "aa", "b"]);
+        assert_eq!(attrs.len(), 2);
+    }
+}

@@ -1,0 +1,1 @@
+//! Bias vectors added to a channel axis.

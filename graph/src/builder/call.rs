@@ -1,0 +1,174 @@
+//! One node in the making: inputs are matched to the op's signature, and the attributes that follow from them
+//! (types, counts) are filled in.
+
+use super::{NOWHERE, Scope};
+use crate::attr::{AttrValue, Attrs};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{NodeId, Output};
+use crate::node::Node;
+use crate::ops::spec::{Arg, ArgType};
+use crate::ops::{self, Op};
+use smallvec::SmallVec;
+
+/// What goes into one argument of an op: a tensor, or several where the signature has a list.
+#[derive(Clone, Debug)]
+pub enum Argument {
+    One(Output),
+    Many(Vec<Output>),
+}
+
+impl From<Output> for Argument {
+    fn from(output: Output) -> Argument {
+        Argument::One(output)
+    }
+}
+
+impl From<&[Output]> for Argument {
+    fn from(outputs: &[Output]) -> Argument {
+        Argument::Many(outputs.to_vec())
+    }
+}
+
+impl From<Vec<Output>> for Argument {
+    fn from(outputs: Vec<Output>) -> Argument {
+        Argument::Many(outputs)
+    }
+}
+
+/// A node in the making.
+#[derive(Debug)]
+pub struct Call<'a> {
+    scope: &'a Scope,
+    op: &'a str,
+    name: Option<String>,
+    device: Option<String>,
+    arguments: SmallVec<[Argument; 3]>,
+    attrs: Attrs,
+    control: SmallVec<[NodeId; 2]>,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(scope: &'a Scope, op: &'a str) -> Call<'a> {
+        Call {
+            scope,
+            op,
+            name: None,
+            device: None,
+            arguments: SmallVec::new(),
+            attrs: Attrs::new(),
+            control: SmallVec::new(),
+        }
+    }
+
+    /// The next argument.
+    pub fn input(mut self, argument: impl Into<Argument>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub fn attr(mut self, name: &str, value: impl Into<AttrValue>) -> Self {
+        self.attrs.set(name, value);
+        self
+    }
+
+    /// The node's name; without it, the op's.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// The node's own device, over which the scopes' are merged.
+    pub fn device(mut self, spec: &str) -> Self {
+        self.device = Some(spec.to_owned());
+        self
+    }
+
+    pub fn after(mut self, node: NodeId) -> Self {
+        self.control.push(node);
+        self
+    }
+
+    /// Adds the node; a failure is kept in the scope.
+    pub fn node(self) -> NodeId {
+        let scope = self.scope;
+        if scope.read(|_, _| ()).is_none() {
+            return NodeId::new(NOWHERE as usize);
+        }
+        match self.build() {
+            Ok(id) => id,
+            Err(error) => {
+                scope.fail(error);
+                NodeId::new(NOWHERE as usize)
+            }
+        }
+    }
+
+    /// Adds the node and gives its first output.
+    pub fn output(self) -> Output {
+        self.node().into()
+    }
+
+    /// Adds the node and gives all its outputs.
+    pub fn outputs(self) -> Vec<Output> {
+        let scope = self.scope;
+        let id = self.node();
+        let count = scope.read(|g, _| g.node(id).output_types().map_or(0, |t| t.len())).unwrap_or(0);
+        (0..count).map(|i| Output::new(id, i)).collect()
+    }
+
+    fn build(mut self) -> Result<NodeId> {
+        let name = self.name.clone().unwrap_or_else(|| self.op.trim_start_matches('_').to_owned());
+        let op = ops::lookup(self.op)
+            .ok_or_else(|| Error::UnknownOp { node: name.clone(), op: self.op.to_owned() })?;
+        if self.arguments.len() != op.inputs.len() {
+            return Err(Error::invalid(format!(
+                "{} takes {} arguments, got {}",
+                op.name(),
+                op.inputs.len(),
+                self.arguments.len()
+            ))
+            .at_node(&name));
+        }
+        let mut inputs = SmallVec::<[Output; 4]>::new();
+        for (arg, argument) in op.inputs.iter().zip(std::mem::take(&mut self.arguments)) {
+            let given = match argument {
+                Argument::One(output) => vec![output],
+                Argument::Many(outputs) => outputs,
+            };
+            self.fill_attrs(op, arg, &given).map_err(|e| e.at_node(&name))?;
+            inputs.extend(given);
+        }
+        let mut node = Node::new("", op);
+        node.attrs = self.attrs;
+        if let Some(device) = self.device {
+            node.device = device.into();
+        }
+        self.scope.add_node(&name, node, &inputs, &self.control)
+    }
+
+    /// Sets the attributes that the argument's tensors decide, where the caller did not.
+    fn fill_attrs(&mut self, op: &'static Op, arg: &Arg, given: &[Output]) -> Result<()> {
+        let types: Vec<DType> = self
+            .scope
+            .read(|g, _| given.iter().map(|o| Ok(g.output_type(*o)?.dtype)).collect::<Result<_>>())
+            .unwrap_or(Ok(Vec::new()))?;
+        if let Some(number) = arg.number_attr
+            && self.attrs.get(number).is_none()
+        {
+            self.attrs.set(number, given.len() as i64);
+        }
+        match arg.ty {
+            ArgType::List(attr) if self.attrs.get(attr).is_none() => self.attrs.set(attr, types),
+            ArgType::Attr(attr) if self.attrs.get(attr).is_none() => {
+                if let Some(first) = types.first()
+                    && op.attr_spec(attr).and_then(|s| s.default.as_ref()) != Some(&AttrValue::Type(*first))
+                {
+                    self.attrs.set(attr, *first);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! Joining and splitting tensors along an axis.

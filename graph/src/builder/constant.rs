@@ -1,0 +1,1 @@
+//! Sources of values: constants, placeholders, fills, ranges.

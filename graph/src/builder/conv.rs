@@ -1,0 +1,1 @@
+//! Two-dimensional convolution and its gradients.

@@ -1,0 +1,1 @@
+//! Ops that pass their inputs through.

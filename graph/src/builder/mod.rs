@@ -1,0 +1,273 @@
+//! Building graphs in Rust: a [`Scope`] adds nodes under a name prefix, a device, control inputs and a
+//! colocation. One file here for each family of the op table.
+
+mod activation;
+mod bias;
+mod binary;
+mod call;
+mod cast;
+mod check;
+mod compare;
+mod concat;
+mod constant;
+mod conv;
+mod gather;
+mod identity;
+mod matmul;
+mod pool;
+mod random;
+mod reduce;
+mod resource;
+mod scatter;
+mod select;
+mod shape;
+mod slice;
+mod softmax;
+mod training;
+mod transfer;
+mod transpose;
+mod unary;
+mod variable;
+
+pub use call::{Argument, Call};
+
+use crate::device::DeviceSpec;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, NodeId, Output};
+use crate::infer::Shapes;
+use crate::node::Node;
+use crate::shape::PartialShape;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Adds nodes to one graph. Clones, and scopes made from this one, add to the same graph.
+///
+/// Methods return outputs at once and keep the first error, which [`Scope::finish`] reports with the node's
+/// name: expressions nest without `?`. After an error nothing more is added.
+#[derive(Clone)]
+pub struct Scope {
+    build: Rc<RefCell<Build>>,
+    context: Rc<Context>,
+}
+
+/// A function that says where a node goes, as TensorFlow's device functions do: it sees the node, whose
+/// `device` holds what inner scopes asked for, and returns the device to merge under that.
+pub type DeviceFunction = dyn Fn(&Node) -> DeviceSpec;
+
+#[derive(Default)]
+struct Build {
+    graph: Graph,
+    shapes: Shapes,
+    error: Option<Error>,
+    used_names: FxHashMap<String, usize>,
+}
+
+#[derive(Clone, Default)]
+struct Context {
+    prefix: String,
+    /// Outermost first.
+    devices: Vec<DeviceRule>,
+    control: SmallVec<[NodeId; 2]>,
+    colocate_with: Option<Arc<str>>,
+}
+
+#[derive(Clone)]
+enum DeviceRule {
+    Spec(DeviceSpec),
+    Function(Rc<DeviceFunction>),
+}
+
+/// The op node whose gradient is being built.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    pub id: NodeId,
+    pub node: Node,
+    pub inputs: SmallVec<[Output; 4]>,
+}
+
+impl Forward {
+    pub fn input(&self, i: usize) -> Output {
+        self.inputs[i]
+    }
+
+    pub fn output(&self, i: usize) -> Output {
+        Output::new(self.id, i)
+    }
+
+    pub fn attr<T: crate::attr::FromAttr>(&self, name: &str) -> Result<T> {
+        self.node.attr(name)
+    }
+}
+
+/// Stands for an output that an error kept from being made.
+const NOWHERE: u32 = u32::MAX;
+
+impl Default for Scope {
+    fn default() -> Scope {
+        Scope::new()
+    }
+}
+
+impl Scope {
+    pub fn new() -> Scope {
+        Scope { build: Rc::default(), context: Rc::default() }
+    }
+
+    /// A scope that adds to an existing graph.
+    pub fn over(graph: Graph) -> Result<Scope> {
+        let shapes = Shapes::infer(&graph)?;
+        let used_names = graph.nodes().map(|(_, n)| (n.name.to_lowercase(), 1)).collect();
+        let build = Build { graph, shapes, error: None, used_names };
+        Ok(Scope { build: Rc::new(RefCell::new(build)), context: Rc::default() })
+    }
+
+    /// The graph as it stands.
+    ///
+    /// # Errors
+    /// The first error that any node met.
+    pub fn finish(&self) -> Result<Graph> {
+        let build = self.build.borrow();
+        match &build.error {
+            Some(error) => Err(error.clone()),
+            None => Ok(build.graph.clone()),
+        }
+    }
+
+    /// Names below get `name/` in front; a name used before gets a number.
+    pub fn name_scope(&self, name: &str) -> Scope {
+        let prefix = format!("{}/", self.unique_name(name));
+        self.with(|c| c.prefix = prefix)
+    }
+
+    /// Nodes below go to this device, where inner scopes leave parts open.
+    pub fn device(&self, spec: &str) -> Scope {
+        match DeviceSpec::parse(spec) {
+            Ok(spec) => self.with(|c| c.devices.push(DeviceRule::Spec(spec))),
+            Err(error) => {
+                self.fail(error);
+                self.clone()
+            }
+        }
+    }
+
+    /// Nodes below go where the function says.
+    pub fn device_fn(&self, function: impl Fn(&Node) -> DeviceSpec + 'static) -> Scope {
+        self.with(|c| c.devices.push(DeviceRule::Function(Rc::new(function))))
+    }
+
+    /// Nodes below run after these.
+    pub fn control(&self, after: &[NodeId]) -> Scope {
+        self.with(|c| {
+            for id in after {
+                if !c.control.contains(id) {
+                    c.control.push(*id);
+                }
+            }
+        })
+    }
+
+    /// Nodes below are placed where `node` is.
+    pub fn colocate_with(&self, node: NodeId) -> Scope {
+        let Some(name) = self.read(|g, _| g.node(node).name.clone()) else { return self.clone() };
+        self.with(|c| c.colocate_with = Some(name))
+    }
+
+    /// Starts a node of any op: inputs and attributes follow on the [`Call`].
+    pub fn op<'a>(&'a self, op: &'a str) -> Call<'a> {
+        Call::new(self, op)
+    }
+
+    /// The type of an output; `Float` after an error.
+    pub fn dtype(&self, output: Output) -> DType {
+        self.read(|g, _| g.output_type(output).map(|t| t.dtype)).and_then(Result::ok).unwrap_or(DType::Float)
+    }
+
+    /// What is known of an output's shape.
+    pub fn shape(&self, output: Output) -> PartialShape {
+        self.read(|_, s| s.get(output)).unwrap_or_default()
+    }
+
+    /// Looks at the graph and its shapes; `None` after an error.
+    pub fn read<R>(&self, look: impl FnOnce(&Graph, &Shapes) -> R) -> Option<R> {
+        let build = self.build.borrow();
+        if build.error.is_some() { None } else { Some(look(&build.graph, &build.shapes)) }
+    }
+
+    /// Records an error, if it is the first.
+    pub fn fail(&self, error: Error) {
+        self.build.borrow_mut().error.get_or_insert(error);
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Context)) -> Scope {
+        let mut context = (*self.context).clone();
+        change(&mut context);
+        Scope { build: self.build.clone(), context: Rc::new(context) }
+    }
+
+    /// `name` under the scope's prefix, with a number where that is taken already. Case does not distinguish.
+    fn unique_name(&self, name: &str) -> String {
+        let full = format!("{}{name}", self.context.prefix);
+        let mut build = self.build.borrow_mut();
+        let key = full.to_lowercase();
+        let count = build.used_names.get(&key).copied().unwrap_or(0);
+        if count == 0 {
+            build.used_names.insert(key, 1);
+            return full;
+        }
+        let mut n = count;
+        loop {
+            let candidate = format!("{full}_{n}");
+            n += 1;
+            let candidate_key = candidate.to_lowercase();
+            if !build.used_names.contains_key(&candidate_key) {
+                build.used_names.insert(key, n);
+                build.used_names.insert(candidate_key, 1);
+                return candidate;
+            }
+        }
+    }
+
+    /// Adds a node with the scope's device, colocation and control inputs, and infers its shapes.
+    fn add_node(&self, name: &str, mut node: Node, inputs: &[Output], control: &[NodeId]) -> Result<NodeId> {
+        node.name = self.unique_name(name).into();
+        if let Some(with) = &self.context.colocate_with
+            && node.attrs.get("_class").is_none()
+        {
+            node.attrs.set("_class", vec![bytes::Bytes::from(format!("loc:@{with}"))]);
+        }
+        node.device = self.device_of(&node)?;
+        let mut after = self.context.control.clone();
+        after.extend(control.iter().copied());
+        let Build { graph, shapes, .. } = &mut *self.build.borrow_mut();
+        let id = graph.add(node, inputs, &after)?;
+        shapes.infer_node(graph, id)?;
+        Ok(id)
+    }
+
+    /// What the device scopes make of a node, innermost first.
+    fn device_of(&self, node: &Node) -> Result<Arc<str>> {
+        let mut spec = DeviceSpec::parse(&node.device)?;
+        let mut seen = node.clone();
+        for rule in self.context.devices.iter().rev() {
+            spec = match rule {
+                DeviceRule::Spec(outer) => spec.or(outer),
+                DeviceRule::Function(function) => {
+                    seen.device = spec.to_string().into();
+                    spec.or(&function(&seen))
+                }
+            };
+        }
+        Ok(spec.to_string().into())
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope('{}', {} nodes)", self.context.prefix, self.build.borrow().graph.len())
+    }
+}

@@ -1,0 +1,1 @@
+//! Two-dimensional pooling and its gradients.

@@ -1,0 +1,1 @@
+//! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds.

@@ -1,0 +1,1 @@
+//! Variables behind resource handles.

@@ -1,0 +1,1 @@
+//! Updates of slices of variables.

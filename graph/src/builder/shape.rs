@@ -1,0 +1,1 @@
+//! Ops that ask for shapes, or give the same elements another shape.

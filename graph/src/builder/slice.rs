@@ -1,0 +1,1 @@
+//! Slices, and the gradients of slices.

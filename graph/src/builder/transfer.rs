@@ -1,0 +1,1 @@
+//! Send and Recv: the ends of an edge between devices.

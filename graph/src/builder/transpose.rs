@@ -1,0 +1,1 @@
+//! Reordering and repeating elements: transpose, tile, pad, reverse.

@@ -1,0 +1,1 @@
+//! Variables behind references (TensorFlow 1).

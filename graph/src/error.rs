@@ -1,0 +1,150 @@
+//! The error of this crate and the status codes that every layer speaks.
+
+use crate::dtype::DType;
+
+/// Status codes, numbered as gRPC and TensorFlow number them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Code {
+    Ok = 0,
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+impl Code {
+    /// The code with this number; numbers without one are `Unknown`.
+    pub fn from_number(number: i32) -> Code {
+        use Code::*;
+        const ALL: [Code; 17] = [
+            Ok,
+            Cancelled,
+            Unknown,
+            InvalidArgument,
+            DeadlineExceeded,
+            NotFound,
+            AlreadyExists,
+            PermissionDenied,
+            ResourceExhausted,
+            FailedPrecondition,
+            Aborted,
+            OutOfRange,
+            Unimplemented,
+            Internal,
+            Unavailable,
+            DataLoss,
+            Unauthenticated,
+        ];
+        usize::try_from(number).ok().and_then(|n| ALL.get(n).copied()).unwrap_or(Unknown)
+    }
+
+    pub fn number(self) -> i32 {
+        self as i32
+    }
+}
+
+/// What can be wrong with a graph, or with a value on its way into one.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// A node of a graph is wrong; the message follows the `{{node …}}` convention that clients parse.
+    #[error("{message}\n\t [[{{{{node {node}}}}}]]")]
+    Node { code: Code, node: String, message: String },
+
+    #[error(
+        "Op type not registered '{op}' in this server's binary. The node that uses it is {{{{node {node}}}}}; \
+         docs/OPS.md lists the ops that are there"
+    )]
+    UnknownOp { node: String, op: String },
+
+    #[error("Node '{node}': Unknown input node '{input}'")]
+    UnknownInput { node: String, input: String },
+
+    #[error("Node name '{node}' already exists in the Graph")]
+    DuplicateName { node: String },
+
+    #[error("The graph has a cycle that no NextIteration closes, through node {{{{node {node}}}}}")]
+    Cycle { node: String },
+
+    #[error("Malformed device specification '{spec}'{place}", place = in_node(node))]
+    MalformedDevice { spec: String, node: Option<String> },
+
+    #[error("OOM when allocating {bytes} bytes: {live} of {limit} bytes of host memory are in use")]
+    OutOfMemory { bytes: u128, live: u64, limit: u64 },
+
+    #[error("No gradient is defined for op '{op}' (node {{{{node {node}}}}})")]
+    NoGradient { node: String, op: String },
+
+    #[error("expected a tensor of {expected}, got {actual}")]
+    DType { expected: DType, actual: DType },
+
+    #[error("{message}")]
+    Invalid { code: Code, message: String },
+
+    #[error("line {line}: {message}")]
+    Text { line: usize, message: String },
+}
+
+fn in_node(node: &Option<String>) -> String {
+    node.as_ref().map(|n| format!(" in node: {{{{node {n}}}}}")).unwrap_or_default()
+}
+
+impl Error {
+    /// A plain `InvalidArgument`.
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::Invalid { code: Code::InvalidArgument, message: message.into() }
+    }
+
+    pub fn unimplemented(message: impl Into<String>) -> Error {
+        Error::Invalid { code: Code::Unimplemented, message: message.into() }
+    }
+
+    /// The same failure with the node's name added, where it has none yet.
+    pub fn at_node(self, node: &str) -> Error {
+        match self {
+            Error::Invalid { code, message } => Error::Node { code, node: node.to_owned(), message },
+            Error::DType { .. } | Error::OutOfMemory { .. } => {
+                Error::Node { code: self.code(), node: node.to_owned(), message: self.to_string() }
+            }
+            Error::MalformedDevice { spec, node: None } => {
+                Error::MalformedDevice { spec, node: Some(node.to_owned()) }
+            }
+            other => other,
+        }
+    }
+
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Node { code, .. } | Error::Invalid { code, .. } => *code,
+            Error::UnknownOp { .. } => Code::NotFound,
+            Error::OutOfMemory { .. } => Code::ResourceExhausted,
+            Error::NoGradient { .. } => Code::Unimplemented,
+            Error::UnknownInput { .. }
+            | Error::DuplicateName { .. }
+            | Error::Cycle { .. }
+            | Error::MalformedDevice { .. }
+            | Error::DType { .. }
+            | Error::Text { .. } => Code::InvalidArgument,
+        }
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// `Err(InvalidArgument)` with a formatted message.
+#[macro_export]
+macro_rules! invalid {
+    ($($arg:tt)*) => { return Err($crate::Error::invalid(format!($($arg)*))) };
+}

@@ -1,0 +1,323 @@
+//! The graph as a value: nodes and the edges between their ports.
+
+use crate::dtype::PortType;
+use crate::error::{Error, Result};
+use crate::node::Node;
+use bytes::Bytes;
+use petgraph::Direction::{Incoming, Outgoing};
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A node of one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u32);
+
+impl NodeId {
+    pub fn new(index: usize) -> NodeId {
+        NodeId(index as u32)
+    }
+
+    /// Dense: the n-th node added has index n.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(crate) fn petgraph(self) -> NodeIndex<u32> {
+        NodeIndex::new(self.index())
+    }
+}
+
+/// One output of a node: where a tensor comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Output {
+    pub node: NodeId,
+    pub index: u32,
+}
+
+impl Output {
+    pub fn new(node: NodeId, index: usize) -> Output {
+        Output { node, index: index as u32 }
+    }
+}
+
+impl From<NodeId> for Output {
+    /// The first output.
+    fn from(node: NodeId) -> Output {
+        Output { node, index: 0 }
+    }
+}
+
+/// The port number of both ends of a control edge.
+pub const CONTROL: u32 = u32::MAX;
+
+/// An edge's ports: which output of the source, which input of the destination; [`CONTROL`] both if it only
+/// orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ports {
+    pub(crate) output: u32,
+    pub(crate) input: u32,
+}
+
+/// An edge as seen from its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    pub node: NodeId,
+    /// The output that is consumed; [`CONTROL`] for a control edge.
+    pub output: u32,
+    /// The input that consumes it.
+    pub input: u32,
+}
+
+impl Consumer {
+    pub fn is_control(&self) -> bool {
+        self.output == CONTROL
+    }
+}
+
+/// Versions of a GraphDef, as its writer stated them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    pub producer: i32,
+    pub min_consumer: i32,
+    pub bad_consumers: Vec<i32>,
+}
+
+/// A dataflow graph. Nodes are dense and in the order of their addition; names are unique.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    inner: DiGraph<Node, Ports, u32>,
+    names: FxHashMap<Arc<str>, NodeId>,
+    pub versions: Versions,
+    /// The function library of the GraphDef, serialised; empty if there is none.
+    pub library: Bytes,
+}
+
+impl Graph {
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    pub fn with_capacity(nodes: usize, edges: usize) -> Graph {
+        Graph {
+            inner: DiGraph::with_capacity(nodes, edges),
+            names: FxHashMap::with_capacity_and_hasher(nodes, Default::default()),
+            ..Graph::default()
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.inner.node_count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Edges, control edges included.
+    pub fn num_edges(&self) -> usize {
+        self.inner.edge_count()
+    }
+
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + use<> {
+        (0..self.len() as u32).map(NodeId)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.ids().map(|id| (id, self.node(id)))
+    }
+
+    /// # Panics
+    /// If the id is of another graph and out of range.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.inner[id.petgraph()]
+    }
+
+    /// The node for changes of device and attributes. Its name and op must stay.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.inner[id.petgraph()]
+    }
+
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.names.get(name).copied()
+    }
+
+    /// Adds a node with its edges: one output a data input, in order, then control inputs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name is taken, or inputs do not fit the op's signature in number or type.
+    pub fn add(&mut self, node: Node, inputs: &[Output], control: &[NodeId]) -> Result<NodeId> {
+        let id = self.add_unconnected(node)?;
+        for (slot, input) in inputs.iter().enumerate() {
+            self.connect(*input, id, slot);
+        }
+        for from in control {
+            self.connect_control(*from, id);
+        }
+        self.check_inputs(id)?;
+        Ok(id)
+    }
+
+    /// Adds a node whose edges follow by [`Graph::connect`]: imports and loops need that.
+    pub(crate) fn add_unconnected(&mut self, node: Node) -> Result<NodeId> {
+        if self.names.contains_key(&node.name) {
+            return Err(Error::DuplicateName { node: node.name.to_string() });
+        }
+        let name = node.name.clone();
+        let id = NodeId::new(self.inner.add_node(node).index());
+        self.names.insert(name, id);
+        Ok(id)
+    }
+
+    /// Adds a data edge into input `slot`. Edges into one node are added in the order of their slots, data
+    /// before control, except that a loop's back edge may come late.
+    pub(crate) fn connect(&mut self, from: Output, to: NodeId, slot: usize) {
+        let ports = Ports { output: from.index, input: slot as u32 };
+        self.inner.add_edge(from.node.petgraph(), to.petgraph(), ports);
+    }
+
+    pub(crate) fn connect_control(&mut self, from: NodeId, to: NodeId) {
+        self.inner.add_edge(from.petgraph(), to.petgraph(), Ports { output: CONTROL, input: CONTROL });
+    }
+
+    /// Checks the number and types of a node's inputs, and its attributes, against the op.
+    pub(crate) fn check_inputs(&self, id: NodeId) -> Result<()> {
+        let node = self.node(id);
+        node.op.check_attrs(&node.attrs).map_err(|e| e.at_node(&node.name))?;
+        let expected = node.input_types()?;
+        let inputs = self.inputs(id);
+        if inputs.len() != expected.len() {
+            return Err(Error::invalid(format!(
+                "NodeDef expected {} inputs of Op<name={}>, got {}",
+                expected.len(),
+                node.op.name(),
+                inputs.len()
+            ))
+            .at_node(&node.name));
+        }
+        for (slot, (input, want)) in inputs.iter().zip(&expected).enumerate() {
+            let source = self.node(input.node);
+            let types = source.output_types()?;
+            let Some(got) = types.get(input.index as usize) else {
+                return Err(Error::invalid(format!(
+                    "Connecting to invalid output {} of source node {} which has {} outputs.",
+                    input.index,
+                    source.name,
+                    types.len()
+                ))
+                .at_node(&node.name));
+            };
+            if got.dtype != want.dtype || (want.is_ref && !got.is_ref) {
+                return Err(Error::invalid(format!(
+                    "Input {slot} of node {} was passed {got} from {}:{} incompatible with expected {want}.",
+                    node.name, source.name, input.index
+                ))
+                .at_node(&node.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sources of the node's data inputs, in order.
+    pub fn inputs(&self, id: NodeId) -> SmallVec<[Output; 4]> {
+        let mut slots: SmallVec<[(u32, Output); 4]> = self
+            .inner
+            .edges_directed(id.petgraph(), Incoming)
+            .filter(|e| e.weight().input != CONTROL)
+            .map(|e| {
+                let from = Output::new(NodeId::new(e.source().index()), e.weight().output as usize);
+                (e.weight().input, from)
+            })
+            .collect();
+        // The newest edge comes first: in slot order, reversed, unless a back edge was added late.
+        slots.reverse();
+        if !slots.is_sorted_by_key(|s| s.0) {
+            slots.sort_by_key(|s| s.0);
+        }
+        slots.into_iter().map(|s| s.1).collect()
+    }
+
+    /// The source of data input `slot`.
+    pub fn input(&self, id: NodeId, slot: usize) -> Option<Output> {
+        self.inner
+            .edges_directed(id.petgraph(), Incoming)
+            .find(|e| e.weight().input == slot as u32)
+            .map(|e| Output::new(NodeId::new(e.source().index()), e.weight().output as usize))
+    }
+
+    /// The nodes that must have run before, in the order of their addition.
+    pub fn control_inputs(&self, id: NodeId) -> SmallVec<[NodeId; 2]> {
+        let mut from: SmallVec<[NodeId; 2]> = self
+            .inner
+            .edges_directed(id.petgraph(), Incoming)
+            .filter(|e| e.weight().input == CONTROL)
+            .map(|e| NodeId::new(e.source().index()))
+            .collect();
+        from.reverse();
+        from
+    }
+
+    /// The edges out of a node, newest first.
+    pub fn consumers(&self, id: NodeId) -> impl Iterator<Item = Consumer> {
+        self.inner.edges_directed(id.petgraph(), Outgoing).map(|e| Consumer {
+            node: NodeId::new(e.target().index()),
+            output: e.weight().output,
+            input: e.weight().input,
+        })
+    }
+
+    /// The type of an output.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the node has no such output.
+    pub fn output_type(&self, output: Output) -> Result<PortType> {
+        let node = self.node(output.node);
+        let types = node.output_types()?;
+        types.get(output.index as usize).copied().ok_or_else(|| {
+            Error::invalid(format!(
+                "{}:{}: output index too large, must be < {}",
+                node.name,
+                output.index,
+                types.len()
+            ))
+        })
+    }
+
+    /// `name` or `name:index`, as clients write a tensor.
+    pub fn output_name(&self, output: Output) -> String {
+        format!("{}:{}", self.node(output.node).name, output.index)
+    }
+
+    /// Raw edges in the order of their addition: source, destination and ports.
+    pub(crate) fn raw_edges(&self) -> impl ExactSizeIterator<Item = (NodeId, NodeId, Ports)> {
+        self.inner
+            .raw_edges()
+            .iter()
+            .map(|e| (NodeId::new(e.source().index()), NodeId::new(e.target().index()), e.weight))
+    }
+}
+
+/// Equal nodes by name, op, device and attributes, with equal edges; the order of nodes does not matter.
+impl PartialEq for Graph {
+    fn eq(&self, other: &Graph) -> bool {
+        self.len() == other.len()
+            && self.versions == other.versions
+            && self.library == other.library
+            && self.nodes().all(|(id, node)| {
+                let Some(twin) = other.find(&node.name) else { return false };
+                let them = other.node(twin);
+                let named = |g: &Graph, o: &Output| (g.node(o.node).name.clone(), o.index);
+                let inputs = |g: &Graph, id| g.inputs(id).iter().map(|o| named(g, o)).collect::<Vec<_>>();
+                let control = |g: &Graph, id| {
+                    g.control_inputs(id).iter().map(|n| g.node(*n).name.clone()).collect::<Vec<_>>()
+                };
+                node.computes_same_as(them)
+                    && node.device == them.device
+                    && node.opaque == them.opaque
+                    && inputs(self, id) == inputs(other, twin)
+                    && control(self, id) == control(other, twin)
+            })
+    }
+}

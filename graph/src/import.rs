@@ -1,0 +1,121 @@
+//! Graphs from lists of nodes that name each other, in any order: what GraphDefs and texts are.
+
+use crate::attr::Attrs;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, NodeId, Output};
+use crate::node::Node;
+use crate::ops;
+use crate::topology::Topology;
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+/// Collects nodes, then connects and checks them.
+#[derive(Debug)]
+pub struct Importer {
+    graph: Graph,
+    /// Nodes up to here were there before.
+    first_new: usize,
+    inputs: Vec<Vec<String>>,
+    devices: FxHashSet<Arc<str>>,
+}
+
+impl Importer {
+    /// Imports into `graph`, whose nodes the new ones may name.
+    pub fn new(graph: Graph) -> Importer {
+        Importer { first_new: graph.len(), graph, inputs: Vec::new(), devices: FxHashSet::default() }
+    }
+
+    /// Adds a node. `inputs` are `name`, `name:port`, and then `^name` for control inputs.
+    ///
+    /// # Errors
+    /// An op that is not there, or a name that is taken.
+    pub fn add(
+        &mut self,
+        name: &str,
+        op: &str,
+        device: &str,
+        attrs: Attrs,
+        inputs: Vec<String>,
+    ) -> Result<NodeId> {
+        let op =
+            ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: name.to_owned(), op: op.to_owned() })?;
+        if name.is_empty() {
+            return Err(Error::invalid(format!("a node of op '{}' has no name", op.name())));
+        }
+        let device = match self.devices.get(device) {
+            Some(device) => device.clone(),
+            None => {
+                let device: Arc<str> = device.into();
+                self.devices.insert(device.clone());
+                device
+            }
+        };
+        let node = Node { name: name.into(), op, device, attrs, opaque: None };
+        let id = self.graph.add_unconnected(node)?;
+        self.inputs.push(inputs);
+        Ok(id)
+    }
+
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.graph.node_mut(id)
+    }
+
+    pub fn graph_mut(&mut self) -> &mut Graph {
+        &mut self.graph
+    }
+
+    /// Connects the nodes, checks each against its op, and that there is no cycle outside loops.
+    pub fn finish(mut self) -> Result<Graph> {
+        for (i, inputs) in std::mem::take(&mut self.inputs).into_iter().enumerate() {
+            self.connect(NodeId::new(self.first_new + i), &inputs)?;
+        }
+        for i in self.first_new..self.graph.len() {
+            self.graph.check_inputs(NodeId::new(i))?;
+        }
+        Topology::new(&self.graph).order(&self.graph)?;
+        Ok(self.graph)
+    }
+
+    fn connect(&mut self, id: NodeId, inputs: &[String]) -> Result<()> {
+        let mut slot = 0;
+        let mut control_seen = false;
+        for input in inputs {
+            let unknown = |graph: &Graph, name: &str| Error::UnknownInput {
+                node: graph.node(id).name.to_string(),
+                input: name.to_owned(),
+            };
+            if let Some(name) = input.strip_prefix('^') {
+                let from = self.graph.find(name).ok_or_else(|| unknown(&self.graph, name))?;
+                self.graph.connect_control(from, id);
+                control_seen = true;
+                continue;
+            }
+            if control_seen {
+                return Err(Error::invalid(format!(
+                    "Node '{}': data input '{input}' comes after a control input",
+                    self.graph.node(id).name
+                )));
+            }
+            let (name, index) = parse_output_name(input).ok_or_else(|| {
+                Error::invalid(format!("'{input}' names no output of a node"))
+                    .at_node(&self.graph.node(id).name)
+            })?;
+            let from = self.graph.find(name).ok_or_else(|| unknown(&self.graph, name))?;
+            self.graph.connect(Output { node: from, index }, id, slot);
+            slot += 1;
+        }
+        Ok(())
+    }
+}
+
+/// `name` or `name:port`.
+pub fn parse_output_name(text: &str) -> Option<(&str, u32)> {
+    match text.rsplit_once(':') {
+        None => Some((text, 0)),
+        Some((name, port)) if !name.is_empty() => match port.parse::<u32>() {
+            Ok(port) if port <= i32::MAX as u32 => Some((name, port)),
+            _ => None,
+        },
+        Some(_) => None,
+    }
+}

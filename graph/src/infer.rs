@@ -1,0 +1,216 @@
+//! Shape inference: what is known of each output's shape before anything runs.
+
+use crate::attr::FromAttr;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, NodeId, Output};
+use crate::node::Node;
+use crate::ops::Op;
+use crate::shape::{PartialShape, Shape};
+use crate::tensor::Tensor;
+use crate::topology::Topology;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// The shapes of a graph's outputs, as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Shapes {
+    outputs: Vec<SmallVec<[PartialShape; 1]>>,
+    /// Dtype and shape of the variable behind a resource handle.
+    handles: FxHashMap<Output, (DType, PartialShape)>,
+}
+
+impl Shapes {
+    /// Infers the shapes of a whole graph.
+    ///
+    /// # Errors
+    /// The first contradiction, with the node's name.
+    pub fn infer(graph: &Graph) -> Result<Shapes> {
+        let mut shapes =
+            Shapes { outputs: vec![SmallVec::new(); graph.len()], handles: FxHashMap::default() };
+        for id in Topology::new(graph).order(graph)? {
+            shapes.infer_node(graph, id)?;
+        }
+        Ok(shapes)
+    }
+
+    /// Infers one node's outputs from its inputs', which must be there already.
+    pub(crate) fn infer_node(&mut self, graph: &Graph, id: NodeId) -> Result<()> {
+        if self.outputs.len() <= id.index() {
+            self.outputs.resize(id.index() + 1, SmallVec::new());
+        }
+        let node = graph.node(id);
+        let count = node.output_types()?.len();
+        let mut infer = Infer {
+            graph,
+            shapes: self,
+            node,
+            inputs: graph.inputs(id),
+            outputs: SmallVec::from_elem(PartialShape::unknown(), count),
+            handles: SmallVec::new(),
+        };
+        (node.op.def.infer)(&mut infer).map_err(|e| e.at_node(&node.name))?;
+        let Infer { outputs, handles, .. } = infer;
+        self.outputs[id.index()] = outputs;
+        for (index, handle) in handles {
+            self.handles.insert(Output { node: id, index }, handle);
+        }
+        Ok(())
+    }
+
+    /// What is known of an output's shape.
+    pub fn get(&self, output: Output) -> PartialShape {
+        let of_node = self.outputs.get(output.node.index());
+        of_node.and_then(|o| o.get(output.index as usize)).cloned().unwrap_or_default()
+    }
+
+    /// What is known of the variable behind a handle.
+    pub fn handle(&self, output: Output) -> Option<&(DType, PartialShape)> {
+        self.handles.get(&output)
+    }
+}
+
+/// One node in the hands of its op's inference.
+#[derive(Debug)]
+pub struct Infer<'a> {
+    graph: &'a Graph,
+    shapes: &'a Shapes,
+    node: &'a Node,
+    inputs: SmallVec<[Output; 4]>,
+    outputs: SmallVec<[PartialShape; 1]>,
+    handles: SmallVec<[(u32, (DType, PartialShape)); 1]>,
+}
+
+impl Infer<'_> {
+    pub fn node(&self) -> &Node {
+        self.node
+    }
+
+    pub fn op(&self) -> &'static Op {
+        self.node.op
+    }
+
+    pub fn attr<T: FromAttr>(&self, name: &str) -> Result<T> {
+        self.node.op.attr(&self.node.attrs, name)
+    }
+
+    pub fn num_inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
+    pub fn num_outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    pub fn input(&self, i: usize) -> PartialShape {
+        self.inputs.get(i).map(|&o| self.shapes.get(o)).unwrap_or_default()
+    }
+
+    /// Input `i`, which must be of this rank or of unknown rank.
+    pub fn input_of_rank(&self, i: usize, rank: usize) -> Result<PartialShape> {
+        self.input(i).with_rank(rank)
+    }
+
+    pub fn set(&mut self, i: usize, shape: impl Into<PartialShape>) {
+        self.outputs[i] = shape.into();
+    }
+
+    /// Sets every output to this shape.
+    pub fn set_all(&mut self, shape: PartialShape) {
+        self.outputs.fill(shape);
+    }
+
+    /// The variable behind handle input `i`.
+    pub fn handle(&self, i: usize) -> Option<(DType, PartialShape)> {
+        self.shapes.handle(*self.inputs.get(i)?).cloned()
+    }
+
+    pub fn set_handle(&mut self, i: usize, dtype: DType, shape: PartialShape) {
+        self.handles.push((i as u32, (dtype, shape)));
+    }
+
+    /// The value of input `i`, where it is a constant, or follows from known shapes.
+    pub fn value(&self, i: usize) -> Option<Tensor> {
+        constant_value(self.graph, self.shapes, *self.inputs.get(i)?, 0)
+    }
+
+    /// Input `i`, a vector of sizes, as the shape it describes; unknown sizes stay open.
+    pub fn value_as_shape(&self, i: usize) -> Result<PartialShape> {
+        match self.inputs.get(i) {
+            Some(&o) => shape_value(self.graph, self.shapes, o),
+            None => Ok(PartialShape::unknown()),
+        }
+    }
+}
+
+/// How far back values are followed: constants behind short chains of shape arithmetic.
+const DEPTH: usize = 8;
+
+fn constant_value(graph: &Graph, shapes: &Shapes, output: Output, depth: usize) -> Option<Tensor> {
+    let node = graph.node(output.node);
+    match node.op.name() {
+        "Const" => node.attr::<Tensor>("value").ok(),
+        "Identity" if depth < DEPTH => constant_value(graph, shapes, graph.input(output.node, 0)?, depth + 1),
+        "Shape" => {
+            let shape = shapes.get(graph.input(output.node, 0)?).as_shape()?;
+            sizes_tensor(node, &shape)
+        }
+        "Pack" if depth < DEPTH => {
+            let mut sizes = Vec::new();
+            for input in graph.inputs(output.node) {
+                let value = constant_value(graph, shapes, input, depth + 1)?;
+                match *value.to_i64s().ok()? {
+                    [size] if value.shape().rank() == 0 => sizes.push(size),
+                    _ => return None,
+                }
+            }
+            integers(node.attr("T").ok()?, &sizes)
+        }
+        _ => None,
+    }
+}
+
+/// A shape as the `int32` or `int64` vector that the node gives out.
+fn sizes_tensor(node: &Node, shape: &Shape) -> Option<Tensor> {
+    let sizes: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    integers(node.attr("out_type").ok()?, &sizes)
+}
+
+fn integers(dtype: DType, values: &[i64]) -> Option<Tensor> {
+    match dtype {
+        DType::Int64 => Tensor::vector(values).ok(),
+        DType::Int32 => {
+            let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
+            Tensor::vector(&narrow?).ok()
+        }
+        _ => None,
+    }
+}
+
+fn shape_value(graph: &Graph, shapes: &Shapes, output: Output) -> Result<PartialShape> {
+    if let Some(value) = constant_value(graph, shapes, output, 0) {
+        if value.shape().rank() == 0 && value.to_i64s()? == [-1] {
+            return Ok(PartialShape::unknown());
+        }
+        if value.shape().rank() != 1 {
+            return Err(Error::invalid(format!("Shape must be rank 1 but is rank {}", value.shape().rank())));
+        }
+        return PartialShape::from_i64(&value.to_i64s()?);
+    }
+    let node = graph.node(output.node);
+    let inputs = graph.inputs(output.node);
+    match node.op.name() {
+        "Shape" => Ok(shapes.get(inputs[0])),
+        "Pack" => {
+            let dim = |o: &Output| {
+                let value = constant_value(graph, shapes, *o, 1)?;
+                usize::try_from(*value.to_i64s().ok()?.first()?).ok()
+            };
+            Ok(PartialShape::of_dims(inputs.iter().map(dim)))
+        }
+        _ => Ok(match shapes.get(output).dim(0) {
+            Some(rank) if rank <= crate::shape::MAX_RANK => PartialShape::of_rank(rank),
+            _ => PartialShape::unknown(),
+        }),
+    }
+}

@@ -1,0 +1,31 @@
+//! The dataflow graph as a value: nodes, element types, host tensors, device names, the op table, shape
+//! inference, the builder, gradients and passes. Nothing here runs anything.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod builder;
+pub mod device;
+mod dtype;
+mod error;
+mod graph;
+mod import;
+pub mod infer;
+mod node;
+pub mod ops;
+pub mod shape;
+pub mod tensor;
+mod topology;
+
+pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
+pub use builder::{Forward, Scope};
+pub use device::{DeviceName, DeviceSpec, TaskName};
+pub use dtype::{Bool8, DType, Element, PortType, REF_OFFSET};
+pub use error::{Code, Error, Result};
+pub use graph::{CONTROL, Consumer, Graph, NodeId, Output, Versions};
+pub use import::{Importer, parse_output_name};
+pub use infer::Shapes;
+pub use node::Node;
+pub use ops::{Op, OpDef, Role};
+pub use shape::{Dim, PartialShape, Shape};
+pub use tensor::{Buffer, ResourceHandle, Tensor};
+pub use topology::{Producer, Topology};

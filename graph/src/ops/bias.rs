@@ -1,0 +1,5 @@
+//! Bias vectors added to a channel axis.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

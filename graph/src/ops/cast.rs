@@ -1,0 +1,5 @@
+//! Changes of element type.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,5 @@
+//! Assertions and messages.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,5 @@
+//! Comparisons and logic, element by element, with broadcasting.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

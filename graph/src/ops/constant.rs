@@ -1,0 +1,5 @@
+//! Sources of values: constants, placeholders, fills, ranges.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

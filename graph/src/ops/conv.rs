@@ -1,0 +1,5 @@
+//! Two-dimensional convolution and its gradients.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,5 @@
+//! Reductions over axes.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

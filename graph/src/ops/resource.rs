@@ -1,0 +1,5 @@
+//! Variables behind resource handles.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,5 @@
+//! Choosing elements by condition.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,5 @@
+//! Slices, and the gradients of slices.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

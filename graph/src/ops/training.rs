@@ -1,0 +1,5 @@
+//! Optimizer updates.
+
+use super::OpDef;
+
+pub(super) const OPS: &[OpDef] = &[];

@@ -1,0 +1,381 @@
+//! Tensors in host memory: a type, a shape, and shared storage that is copied only when written while shared.
+
+mod buffer;
+mod display;
+
+pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
+
+use crate::dtype::{Bool8, DType, Element};
+use crate::error::{Code, Error, Result};
+use crate::shape::{PartialShape, Shape};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A value: elements of one type in row-major order. Cloning shares the storage.
+#[derive(Clone)]
+pub struct Tensor {
+    dtype: DType,
+    shape: Shape,
+    storage: Storage,
+}
+
+#[derive(Clone)]
+enum Storage {
+    Plain(Arc<Buffer>),
+    Strings(Arc<Vec<Bytes>>),
+    Resources(Arc<Vec<ResourceHandle>>),
+}
+
+/// The name of an object that lives on a device: what a tensor of dtype `resource` holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceHandle {
+    pub device: Arc<str>,
+    pub container: Arc<str>,
+    pub name: Arc<str>,
+    /// A hash of the kind of object, and its name for messages.
+    pub hash_code: u64,
+    pub type_name: Arc<str>,
+    /// What is known of a variable's value.
+    pub dtypes_and_shapes: Vec<(DType, PartialShape)>,
+}
+
+impl Tensor {
+    /// A tensor of zeros, of empty strings for `String`.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if memory does not suffice; `Unimplemented` for types without host storage.
+    pub fn zeros(dtype: DType, shape: Shape) -> Result<Tensor> {
+        let storage = match dtype {
+            DType::String => Storage::Strings(Arc::new(objects(shape.num_elements(), Bytes::new())?)),
+            _ => Storage::Plain(Arc::new(Buffer::zeroed(plain_bytes(dtype, &shape)?)?)),
+        };
+        Ok(Tensor { dtype, shape, storage })
+    }
+
+    /// A tensor of plain elements with unspecified contents, for a kernel to fill.
+    pub fn unspecified(dtype: DType, shape: Shape) -> Result<Tensor> {
+        let buffer = Buffer::unspecified(plain_bytes(dtype, &shape)?)?;
+        Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
+    }
+
+    pub fn scalar<T: Element>(value: T) -> Tensor {
+        let mut buffer = Buffer::zeroed(size_of::<T>()).unwrap_or_default();
+        buffer.as_mut_slice().copy_from_slice(bytemuck::bytes_of(&value));
+        Tensor { dtype: T::DTYPE, shape: Shape::scalar(), storage: Storage::Plain(Arc::new(buffer)) }
+    }
+
+    /// A vector of these elements.
+    pub fn vector<T: Element>(values: &[T]) -> Result<Tensor> {
+        Tensor::from_slice(values, Shape::new(&[values.len()])?)
+    }
+
+    /// A tensor of these elements in row-major order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the number of elements is not the shape's.
+    pub fn from_slice<T: Element>(values: &[T], shape: Shape) -> Result<Tensor> {
+        Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(values))
+    }
+
+    /// As [`Tensor::from_slice`], of the elements' little-endian bytes.
+    pub fn from_bytes(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Tensor> {
+        let expected = plain_bytes(dtype, &shape)?;
+        if bytes.len() != expected {
+            crate::invalid!(
+                "{} bytes do not make a {dtype} tensor of shape {shape}: it has {expected}",
+                bytes.len()
+            );
+        }
+        let mut buffer = Buffer::unspecified(expected)?;
+        buffer.as_mut_slice().copy_from_slice(bytes);
+        Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
+    }
+
+    /// A tensor over a buffer that is already filled.
+    pub fn from_buffer(dtype: DType, shape: Shape, buffer: Buffer) -> Result<Tensor> {
+        let expected = plain_bytes(dtype, &shape)?;
+        if buffer.len() != expected {
+            crate::invalid!("a buffer of {} bytes is no {dtype} tensor of shape {shape}", buffer.len());
+        }
+        Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
+    }
+
+    /// Every element is `value`.
+    pub fn full<T: Element>(value: T, shape: Shape) -> Result<Tensor> {
+        let mut t = Tensor::unspecified(T::DTYPE, shape)?;
+        t.values_mut::<T>()?.fill(value);
+        Ok(t)
+    }
+
+    pub fn bools(values: &[bool], shape: Shape) -> Result<Tensor> {
+        let values: Vec<Bool8> = values.iter().map(|&b| b.into()).collect();
+        Tensor::from_slice(&values, shape)
+    }
+
+    pub fn strings(values: Vec<Bytes>, shape: Shape) -> Result<Tensor> {
+        if values.len() != shape.num_elements() {
+            crate::invalid!("{} strings do not make a tensor of shape {shape}", values.len());
+        }
+        Ok(Tensor { dtype: DType::String, shape, storage: Storage::Strings(Arc::new(values)) })
+    }
+
+    pub fn string(value: impl Into<Bytes>) -> Tensor {
+        Tensor {
+            dtype: DType::String,
+            shape: Shape::scalar(),
+            storage: Storage::Strings(Arc::new(vec![value.into()])),
+        }
+    }
+
+    pub fn resource(handle: ResourceHandle) -> Tensor {
+        Tensor {
+            dtype: DType::Resource,
+            shape: Shape::scalar(),
+            storage: Storage::Resources(Arc::new(vec![handle])),
+        }
+    }
+
+    pub fn resources(handles: Vec<ResourceHandle>, shape: Shape) -> Result<Tensor> {
+        if handles.len() != shape.num_elements() {
+            crate::invalid!("{} handles do not make a tensor of shape {shape}", handles.len());
+        }
+        Ok(Tensor { dtype: DType::Resource, shape, storage: Storage::Resources(Arc::new(handles)) })
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub fn num_elements(&self) -> usize {
+        self.shape.num_elements()
+    }
+
+    /// Bytes of plain elements; of strings, the bytes of their contents.
+    pub fn num_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Plain(b) => b.len(),
+            Storage::Strings(s) => s.iter().map(Bytes::len).sum(),
+            Storage::Resources(r) => r.len() * size_of::<ResourceHandle>(),
+        }
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the tensor's type is not `T`'s.
+    pub fn values<T: Element>(&self) -> Result<&[T]> {
+        self.expect::<T>()?;
+        Ok(bytemuck::cast_slice(self.bytes()?))
+    }
+
+    /// The elements for writing; storage that others share is copied first.
+    pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.expect::<T>()?;
+        Ok(bytemuck::cast_slice_mut(self.bytes_mut()?))
+    }
+
+    /// The one element of a tensor that has just one.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        match self.values::<T>()? {
+            [value] => Ok(*value),
+            _ => Err(Error::invalid(format!("expected a scalar, got a tensor of shape {}", self.shape))),
+        }
+    }
+
+    /// The elements of an `int32` or `int64` tensor, as sizes, axes and indices come.
+    pub fn to_i64s(&self) -> Result<Vec<i64>> {
+        match self.dtype {
+            DType::Int32 => Ok(self.values::<i32>()?.iter().map(|&v| v.into()).collect()),
+            DType::Int64 => Ok(self.values::<i64>()?.to_vec()),
+            DType::Int16 => Ok(self.values::<i16>()?.iter().map(|&v| v.into()).collect()),
+            other => Err(Error::invalid(format!("expected a tensor of int32 or int64, got {other}"))),
+        }
+    }
+
+    /// The elements' little-endian bytes; an error for types without plain elements.
+    pub fn bytes(&self) -> Result<&[u8]> {
+        match &self.storage {
+            Storage::Plain(b) => Ok(b.as_slice()),
+            _ => Err(Error::invalid(format!("a tensor of {} has no plain bytes", self.dtype))),
+        }
+    }
+
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        let Storage::Plain(shared) = &mut self.storage else {
+            crate::invalid!("a tensor of {} has no plain bytes", self.dtype);
+        };
+        if Arc::get_mut(shared).is_none() {
+            let mut copy = Buffer::unspecified(shared.len())?;
+            copy.as_mut_slice().copy_from_slice(shared.as_slice());
+            *shared = Arc::new(copy);
+        }
+        match Arc::get_mut(shared) {
+            Some(buffer) => Ok(buffer.as_mut_slice()),
+            None => Err(Error::Invalid { code: Code::Internal, message: "storage is shared".into() }),
+        }
+    }
+
+    /// The storage of plain elements, to be read elsewhere without a copy.
+    pub fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match &self.storage {
+            Storage::Plain(b) => Some(b),
+            _ => None,
+        }
+    }
+
+    pub fn as_strings(&self) -> Result<&[Bytes]> {
+        match &self.storage {
+            Storage::Strings(s) => Ok(s),
+            _ => Err(Error::DType { expected: DType::String, actual: self.dtype }),
+        }
+    }
+
+    pub fn as_resources(&self) -> Result<&[ResourceHandle]> {
+        match &self.storage {
+            Storage::Resources(r) => Ok(r),
+            _ => Err(Error::DType { expected: DType::Resource, actual: self.dtype }),
+        }
+    }
+
+    /// Whether nobody else reads the storage, so that writing needs no copy.
+    pub fn is_unique(&self) -> bool {
+        match &self.storage {
+            Storage::Plain(b) => Arc::strong_count(b) == 1,
+            Storage::Strings(s) => Arc::strong_count(s) == 1,
+            Storage::Resources(r) => Arc::strong_count(r) == 1,
+        }
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the number of elements differs.
+    pub fn reshaped(&self, shape: Shape) -> Result<Tensor> {
+        if shape.num_elements() != self.num_elements() {
+            crate::invalid!(
+                "a tensor of shape {} has {} elements, the shape {shape} wants {}",
+                self.shape,
+                self.num_elements(),
+                shape.num_elements()
+            );
+        }
+        Ok(Tensor { dtype: self.dtype, shape, storage: self.storage.clone() })
+    }
+
+    /// The same bits under another type of the same size.
+    pub fn with_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if dtype.size() != self.dtype.size() || dtype.size().is_none() {
+            crate::invalid!("the bits of {} cannot be read as {dtype}", self.dtype);
+        }
+        Ok(Tensor { dtype, shape: self.shape.clone(), storage: self.storage.clone() })
+    }
+
+    fn expect<T: Element>(&self) -> Result<()> {
+        if self.dtype == T::DTYPE {
+            Ok(())
+        } else {
+            Err(Error::DType { expected: T::DTYPE, actual: self.dtype })
+        }
+    }
+}
+
+/// Equal types, shapes and elements; floating-point elements are compared by their bits.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Tensor) -> bool {
+        self.dtype == other.dtype
+            && self.shape == other.shape
+            && match (&self.storage, &other.storage) {
+                (Storage::Plain(a), Storage::Plain(b)) => a.as_slice() == b.as_slice(),
+                (Storage::Strings(a), Storage::Strings(b)) => a == b,
+                (Storage::Resources(a), Storage::Resources(b)) => a == b,
+                _ => false,
+            }
+    }
+}
+
+impl<T: Element> From<T> for Tensor {
+    fn from(value: T) -> Tensor {
+        Tensor::scalar(value)
+    }
+}
+
+impl From<bool> for Tensor {
+    fn from(value: bool) -> Tensor {
+        Tensor::scalar(Bool8::from(value))
+    }
+}
+
+impl From<&str> for Tensor {
+    fn from(value: &str) -> Tensor {
+        Tensor::string(Bytes::copy_from_slice(value.as_bytes()))
+    }
+}
+
+impl<T: Element, const N: usize> TryFrom<[T; N]> for Tensor {
+    type Error = Error;
+    fn try_from(values: [T; N]) -> Result<Tensor> {
+        Tensor::vector(&values)
+    }
+}
+
+impl<T: Element, const R: usize, const C: usize> TryFrom<[[T; C]; R]> for Tensor {
+    type Error = Error;
+    fn try_from(rows: [[T; C]; R]) -> Result<Tensor> {
+        Tensor::from_slice(rows.as_flattened(), Shape::new(&[R, C])?)
+    }
+}
+
+fn plain_bytes(dtype: DType, shape: &Shape) -> Result<usize> {
+    let size = dtype.size().ok_or_else(|| {
+        Error::unimplemented(format!("a tensor of {dtype} has no plain elements to allocate"))
+    })?;
+    let bytes = shape.num_elements() as u128 * size as u128;
+    usize::try_from(bytes)
+        .ok()
+        .filter(|&b| b <= isize::MAX as usize)
+        .ok_or_else(|| buffer::out_of_memory(bytes))
+}
+
+fn objects<T: Clone>(count: usize, object: T) -> Result<Vec<T>> {
+    let bytes = count as u128 * size_of::<T>() as u128;
+    if bytes > memory_limit() as u128 {
+        return Err(buffer::out_of_memory(bytes));
+    }
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).map_err(|_| buffer::out_of_memory(bytes))?;
+    all.resize(count, object);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_shared_storage_copies_it() -> Result<()> {
+        let a = Tensor::try_from([1.0f32, 2.0])?;
+        let mut b = a.clone();
+        b.values_mut::<f32>()?[0] = 5.0;
+        assert_eq!(a.values::<f32>()?, [1.0, 2.0]);
+        assert_eq!(b.values::<f32>()?, [5.0, 2.0]);
+        let before = b.bytes()?.as_ptr();
+        b.values_mut::<f32>()?[1] = 6.0;
+        assert_eq!(b.bytes()?.as_ptr(), before);
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_type_or_size_is_an_error() -> Result<()> {
+        let a = Tensor::try_from([1.0f32, 2.0])?;
+        assert!(a.values::<f64>().is_err());
+        assert!(a.reshaped(Shape::new(&[3])?).is_err());
+        assert!(Tensor::from_bytes(DType::Float, Shape::new(&[2])?, &[0; 7]).is_err());
+        assert!(Tensor::zeros(DType::Float, Shape::new(&[1 << 45])?).is_err());
+        assert!(Tensor::zeros(DType::String, Shape::new(&[1 << 50])?).is_err());
+        Ok(())
+    }
+}

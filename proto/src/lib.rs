@@ -1,0 +1,47 @@
+//! The wire: messages and services, generated at build time from `protos/`.
+//!
+//! Nothing is decided here. Names are the peer's, so that both ends of a cluster may be of either kind.
+
+#![forbid(unsafe_code)]
+
+/// Messages of package `tensorflow`, and its services as modules for client and server.
+#[allow(clippy::all, deprecated)]
+pub mod pb {
+    tonic::include_proto!("tensorflow");
+
+    /// Status codes.
+    pub mod error {
+        tonic::include_proto!("tensorflow.error");
+    }
+
+    /// Status payloads between tasks.
+    pub mod distributed_runtime {
+        tonic::include_proto!("tensorflow.distributed_runtime");
+    }
+
+    /// Packages below `tensorflow.core`.
+    pub mod core {
+        /// Status payloads that name the part that failed.
+        pub mod platform {
+            tonic::include_proto!("tensorflow.core.platform");
+        }
+    }
+}
+
+/// Packages below `google`.
+pub mod google {
+    /// The well-known types that messages of [`pb`](crate::pb) refer to.
+    pub mod protobuf {
+        tonic::include_proto!("google.protobuf");
+    }
+}
+
+/// Clients and servers of the two services, and the traits that a server is made from.
+pub mod service {
+    pub use crate::pb::{
+        master_service_client::MasterServiceClient,
+        master_service_server::{MasterService, MasterServiceServer},
+        worker_service_client::WorkerServiceClient,
+        worker_service_server::{WorkerService, WorkerServiceServer},
+    };
+}
