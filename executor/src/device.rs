@@ -3,20 +3,11 @@
 use crate::error::Result;
 use crate::resource::ResourceStore;
 use graph::{DType, DeviceName, Shape, Tensor};
+
+pub use graph::device::DeviceAttributes;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-
-/// What a device says of itself to the cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceAttributes {
-    pub name: DeviceName,
-    /// Bytes.
-    pub memory_limit: u64,
-    /// Random and non-zero, new at each start of the process: tells a restarted device from the old one.
-    pub incarnation: u64,
-    pub physical_description: String,
-}
 
 /// A processor with memory of its own. Kernels are chosen by the name's device type.
 pub trait Device: Send + Sync + fmt::Debug {

@@ -209,6 +209,17 @@ impl fmt::Display for DeviceName {
     }
 }
 
+/// What a device says of itself to the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceAttributes {
+    pub name: DeviceName,
+    /// Bytes.
+    pub memory_limit: u64,
+    /// Random and non-zero, new at each start of the process: tells a restarted device from the old one.
+    pub incarnation: u64,
+    pub physical_description: String,
+}
+
 /// One process of a cluster: `/job:worker/replica:0/task:1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskName {

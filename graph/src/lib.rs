@@ -18,7 +18,7 @@ mod topology;
 
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
 pub use builder::{Forward, Scope};
-pub use device::{DeviceName, DeviceSpec, TaskName};
+pub use device::{DeviceAttributes, DeviceName, DeviceSpec, TaskName};
 pub use dtype::{Bool8, DType, Element, PortType, REF_OFFSET};
 pub use error::{Code, Error, Result};
 pub use graph::{CONTROL, Consumer, Graph, NodeId, Output, Versions};

@@ -1,8 +1,15 @@
-//! The wire: messages and services, generated at build time from `protos/`.
+//! The wire: messages and services, generated at build time from `protos/`; conversions to and from the types of
+//! `graph`; and the interface between master and worker, on whichever side of the wire the worker is.
 //!
 //! Nothing is decided here. Names are the peer's, so that both ends of a cluster may be of either kind.
 
 #![forbid(unsafe_code)]
+
+pub mod convert;
+pub mod link;
+mod status;
+
+pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 
 /// Messages of package `tensorflow`, and its services as modules for client and server.
 #[allow(clippy::all, deprecated)]

@@ -1,0 +1,1 @@
+//! Between the messages of the wire and the types of `graph`.

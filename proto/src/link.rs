@@ -1,0 +1,81 @@
+//! What a master asks of a worker, and how, whether both are one process or the wire is between them.
+
+use crate::pb;
+use crate::status::Status;
+use async_trait::async_trait;
+use graph::{DeviceAttributes, Graph, Tensor};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A worker as its master sees it. Every call ends by `deadline`, where there is one, with `DeadlineExceeded`
+/// naming the task; dropping a call's future cancels it on the worker.
+#[async_trait]
+pub trait WorkerLink: Send + Sync + fmt::Debug {
+    /// The worker's own devices.
+    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status>;
+
+    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status>;
+
+    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status>;
+
+    /// Hands over the worker's part of a graph, every node placed in full; gives the handle to run it by.
+    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status>;
+
+    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status>;
+
+    /// Runs a registered part once.
+    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status>;
+
+    /// Forgets what a step left behind.
+    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
+
+    /// Clears resource containers; an empty name is the default container.
+    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status>;
+}
+
+/// Opens a master's session on a worker.
+#[derive(Clone, Debug, Default)]
+pub struct CreateWorkerSession {
+    /// Chosen by the master.
+    pub session: Arc<str>,
+    pub server_def: pb::ServerDef,
+    /// Whether the session has resources of its own.
+    pub isolate_session_state: bool,
+    pub cluster_devices: Vec<DeviceAttributes>,
+    pub master_task: String,
+    /// The master's own incarnation: a new one from the same task ends the sessions of the old.
+    pub master_incarnation: u64,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RegisterGraph {
+    pub session: Arc<str>,
+    pub graph: Graph,
+    pub graph_options: Option<pb::GraphOptions>,
+    pub config: Option<pb::ConfigProto>,
+    pub collective_graph_key: i64,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RunGraph {
+    pub session: Arc<str>,
+    pub graph: Arc<str>,
+    pub step_id: i64,
+    /// Fed values by rendezvous key.
+    pub send: Vec<(Arc<str>, Tensor)>,
+    /// Rendezvous keys of the values to return.
+    pub recv: Vec<Arc<str>>,
+    pub options: pb::ExecutorOpts,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunGraphOutcome {
+    /// In the order of the request.
+    pub recv: Vec<(Arc<str>, Tensor)>,
+    pub step_stats: Option<pb::StepStats>,
+    pub partition_graphs: Vec<pb::GraphDef>,
+}
