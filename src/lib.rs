@@ -1,1 +1,13 @@
+//! Anabranch: a distributed dataflow-graph runtime, and a drop-in server for TensorFlow-1-style clusters.
+//!
+//! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or on a
+//! cluster of `anabranch-worker` processes. [`train`] holds variables, optimizers and the strategies that spread
+//! a model over devices and tasks.
+#![forbid(unsafe_code)]
 
+pub use {client, executor, graph, master, placer, proto, train, worker};
+
+pub mod serve;
+mod task_flags;
+
+pub use task_flags::TaskFlags;

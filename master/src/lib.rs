@@ -1,1 +1,16 @@
+//! The master: sessions over a cluster's workers. It places a session's graph once, makes a plan for each
+//! distinct step (rewrite, optimise, partition, register), and runs steps by asking the workers.
+#![forbid(unsafe_code)]
 
+mod master;
+mod optimise;
+mod plan;
+mod plan_cache;
+mod request_ids;
+mod service;
+mod session;
+mod signature;
+mod step_run;
+
+pub use master::{Master, MasterConfig};
+pub use service::{MAX_MESSAGE_BYTES, serve};

@@ -79,3 +79,71 @@ pub struct RunGraphOutcome {
     pub step_stats: Option<pb::StepStats>,
     pub partition_graphs: Vec<pb::GraphDef>,
 }
+
+/// A master as its clients see it. Dropping a call's future cancels it.
+#[async_trait]
+pub trait MasterLink: Send + Sync + fmt::Debug {
+    /// Opens a session over a graph, which is placed in whole.
+    async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status>;
+
+    /// Adds nodes to a session's graph; gives the new version.
+    async fn extend_session(&self, request: ExtendSession) -> Result<i64, Status>;
+
+    async fn run_step(&self, request: RunStep) -> Result<RunStepOutcome, Status>;
+
+    async fn close_session(&self, session: &str) -> Result<(), Status>;
+
+    /// The devices of a session, or of the whole cluster.
+    async fn list_devices(&self, session: Option<&str>) -> Result<ListedDevices, Status>;
+
+    /// Clears containers on the matching workers and closes every session.
+    async fn reset(&self, containers: Vec<String>, device_filters: Vec<String>) -> Result<(), Status>;
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct CreateSession {
+    pub graph: Graph,
+    pub config: pb::ConfigProto,
+    pub target: String,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CreatedSession {
+    pub session: Arc<str>,
+    pub graph_version: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct ExtendSession {
+    pub session: Arc<str>,
+    /// The new nodes alone; they name older ones as inputs.
+    pub nodes: pb::GraphDef,
+    /// The version that the client believes to be current.
+    pub graph_version: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunStep {
+    pub session: Arc<str>,
+    /// By `name` or `name:port`.
+    pub feeds: Vec<(String, Tensor)>,
+    pub fetches: Vec<String>,
+    /// Nodes to run without returning anything.
+    pub targets: Vec<String>,
+    pub options: pb::RunOptions,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunStepOutcome {
+    /// In the order of the request, under the names of the request.
+    pub fetches: Vec<(String, Tensor)>,
+    pub metadata: Option<pb::RunMetadata>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ListedDevices {
+    pub local: Vec<DeviceAttributes>,
+    pub remote: Vec<DeviceAttributes>,
+}

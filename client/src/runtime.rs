@@ -1,0 +1,40 @@
+//! Where the calls of blocking sessions run: one small runtime a process, started at first use.
+
+use crate::error::{Error, Result};
+use graph::Code;
+use proto::Status;
+use std::future::Future;
+use std::sync::{OnceLock, mpsc};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// The runtime's handle.
+///
+/// # Errors
+/// `Internal` if the system gives no threads.
+pub(crate) fn handle() -> Result<&'static Handle> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("anabranch-session")
+            .enable_all()
+            .build()
+            .map_err(|e| e.to_string())
+    });
+    match runtime {
+        Ok(runtime) => Ok(runtime.handle()),
+        Err(e) => Err(Error::Status(Status::new(Code::Internal, format!("no threads for sessions: {e}")))),
+    }
+}
+
+/// Runs a future on the runtime and waits for it. The caller's thread may itself belong to another runtime.
+pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
+    let (answer, answered) = mpsc::sync_channel(1);
+    handle()?.spawn(async move {
+        // The receiver is gone only if the waiting thread is.
+        let _ = answer.send(future.await);
+    });
+    answered
+        .recv()
+        .map_err(|_| Error::Status(Status::new(Code::Internal, "the session's call ended without an answer")))
+}

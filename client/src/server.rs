@@ -1,0 +1,125 @@
+//! One task of a cluster: a worker over this process's devices, and a master that reaches every worker, the
+//! local one without the wire.
+
+use crate::error::Result;
+use crate::runtime;
+use graph::TaskName;
+use master::{Master, MasterConfig};
+use proto::link::{MasterLink, WorkerLink};
+use proto::remote::RemoteWorker;
+use proto::{Cluster, Status, pb};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use worker::{Worker, WorkerConfig};
+
+/// Who the task is and what it offers.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub task: TaskName,
+    /// Every task of the cluster with its address; empty for a process by itself.
+    pub cluster: Cluster,
+    /// How many CPU devices to offer: `CPU:0`, `CPU:1`, … share the same cores.
+    pub cpu_devices: u32,
+    /// Threads that run kernels.
+    pub threads: usize,
+    /// How long a session's start, or a step's first contact with a task, waits for a task that is not there.
+    pub connect_deadline: Duration,
+    /// Under the options that sessions bring.
+    pub session_config: pb::ConfigProto,
+}
+
+impl Default for ServerConfig {
+    /// A process by itself: `/job:localhost/task:0` with one CPU device over all cores.
+    fn default() -> ServerConfig {
+        ServerConfig {
+            task: TaskName::new("localhost", 0),
+            cluster: Cluster::default(),
+            cpu_devices: 1,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            connect_deadline: Duration::from_secs(30),
+            session_config: pb::ConfigProto::default(),
+        }
+    }
+}
+
+/// A task's worker and master.
+#[derive(Debug)]
+pub struct Server {
+    worker: Arc<Worker>,
+    master: Arc<Master>,
+}
+
+impl Server {
+    /// Makes the devices and the ways to the other tasks; contacts nobody yet.
+    pub fn new(config: ServerConfig) -> Result<Server> {
+        let _in_runtime = runtime::handle()?.enter();
+        Ok(Server::in_runtime(config)?)
+    }
+
+    /// As [`Server::new`], for a caller that is inside a tokio runtime, which will carry the calls.
+    pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
+        let worker = Worker::new(WorkerConfig {
+            task: config.task.clone(),
+            cluster: config.cluster.clone(),
+            cpu_devices: config.cpu_devices,
+            threads: config.threads,
+            connect_deadline: config.connect_deadline,
+            ..WorkerConfig::default()
+        })?;
+        let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
+        for (task, address) in config.cluster.tasks() {
+            if task != config.task {
+                workers.insert(task.clone(), Arc::new(RemoteWorker::new(task, address, config.connect_deadline)?));
+            }
+        }
+        workers.insert(config.task.clone(), worker.link());
+        let master = Master::new(MasterConfig {
+            task: config.task,
+            workers,
+            default_config: config.session_config,
+            connect_deadline: config.connect_deadline,
+            kernels: worker::kernels(),
+            evaluator: worker::evaluator(),
+        });
+        Ok(Server { worker, master })
+    }
+
+    /// The master, for sessions of this process.
+    pub fn master(&self) -> Arc<dyn MasterLink> {
+        self.master.clone()
+    }
+
+    /// Answers calls on the listener until `stop` is ready; then ends steps in flight, which have `grace` to
+    /// finish by themselves, and returns.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()>,
+        grace: Duration,
+    ) -> Result<(), tonic::transport::Error> {
+        let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();
+        let serving = tonic::transport::Server::builder()
+            .initial_stream_window_size(i32::MAX as u32)
+            .initial_connection_window_size(i32::MAX as u32)
+            .max_frame_size(1 << 20)
+            .http2_keepalive_interval(Some(Duration::from_secs(20)))
+            .add_service(master::serve(self.master.clone()))
+            .add_service(self.worker.service())
+            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+                // The sender going away means the same.
+                let _ = when_drained.await;
+            });
+        let stopping = async {
+            stop.await;
+            self.worker.shutdown(grace).await;
+            self.master.close_all().await;
+            drop(drained);
+        };
+        let (served, ()) = tokio::join!(serving, stopping);
+        served
+    }
+}

@@ -1,0 +1,191 @@
+//! A session: a graph, and the master that runs it.
+
+use crate::error::{Error, Result};
+use crate::server::{Server, ServerConfig};
+use crate::remote::RemoteMaster;
+use crate::runtime;
+use crate::step::{Callable, Step, TensorRef};
+use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor, Topology, Versions};
+use parking_lot::Mutex;
+use proto::link::{CreateSession, ExtendSession, MasterLink};
+use proto::convert::{DefaultAttrs, node_to_proto};
+use proto::pb;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a session may be told at its start.
+#[derive(Clone, Debug, Default)]
+pub struct SessionOptions {
+    /// TensorFlow's session options.
+    pub config: pb::ConfigProto,
+    /// How long the start may take: connecting to the master, and the master to its workers. Without it, the
+    /// master's own limit holds (30 s unless configured).
+    pub deadline: Option<Duration>,
+}
+
+/// Runs steps of one graph.
+///
+/// Variables live on the devices, under their containers and names, and outlive the session.
+pub struct Session {
+    master: Arc<dyn MasterLink>,
+    handle: Arc<str>,
+    state: Mutex<State>,
+    /// Keeps an in-process cluster alive.
+    _server: Option<Arc<Server>>,
+}
+
+struct State {
+    graph: Arc<Graph>,
+    version: i64,
+    closed: bool,
+}
+
+impl Session {
+    /// A session in this process: a master whose only worker is local, over one CPU device.
+    ///
+    /// # Errors
+    /// What cannot be placed, by node.
+    pub fn local(graph: Graph) -> Result<Session> {
+        Session::local_with(graph, ServerConfig::default(), SessionOptions::default())
+    }
+
+    /// As [`Session::local`], with several virtual CPU devices and options.
+    pub fn local_with(graph: Graph, server: ServerConfig, options: SessionOptions) -> Result<Session> {
+        Session::on(&Arc::new(Server::new(server)?), graph, options)
+    }
+
+    /// Another session in a server of this process: its sessions share its variables.
+    pub fn on(server: &Arc<Server>, graph: Graph, options: SessionOptions) -> Result<Session> {
+        Session::open(server.master(), String::new(), graph, options, Some(server.clone()))
+    }
+
+    /// A session on a cluster, through the master at `grpc://host:port`.
+    ///
+    /// # Errors
+    /// `Unavailable`, by task and address, if the master or a worker that it needs does not answer in time.
+    pub fn connect(target: &str, graph: Graph, options: SessionOptions) -> Result<Session> {
+        let master = Arc::new(RemoteMaster::new(target)?);
+        Session::open(master, target.to_owned(), graph, options, None)
+    }
+
+    fn open(
+        master: Arc<dyn MasterLink>,
+        target: String,
+        graph: Graph,
+        options: SessionOptions,
+        server: Option<Arc<Server>>,
+    ) -> Result<Session> {
+        let deadline = options.deadline.map(|d| Instant::now() + d);
+        let request = CreateSession { graph: graph.clone(), config: options.config, target, deadline };
+        let link = master.clone();
+        let created = runtime::wait(async move { link.create_session(request).await })??;
+        let state = State { graph: Arc::new(graph), version: created.graph_version, closed: false };
+        Ok(Session { master, handle: created.session, state: Mutex::new(state), _server: server })
+    }
+
+    /// Adds what `graph` has more than the session's graph: nodes are only ever added to the end.
+    pub fn extend(&self, graph: Graph) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Error::Closed);
+        }
+        let nodes = new_nodes(&graph, state.graph.len())?;
+        if nodes.node.is_empty() {
+            return Ok(());
+        }
+        let request =
+            ExtendSession { session: self.handle.clone(), nodes, graph_version: state.version };
+        let link = self.master.clone();
+        state.version = runtime::wait(async move { link.extend_session(request).await })??;
+        state.graph = Arc::new(graph);
+        Ok(())
+    }
+
+    /// Runs one step: feeds values, runs targets, and gives the fetched values in order.
+    ///
+    /// # Errors
+    /// The failure's root cause, with the node's name.
+    pub fn run(&self, feeds: &[(Output, Tensor)], fetches: &[Output], targets: &[NodeId]) -> Result<Vec<Tensor>> {
+        let step = feeds.iter().fold(self.step(), |step, (output, value)| step.feed(*output, value.clone()));
+        let step = fetches.iter().fold(step, |step, output| step.fetch(*output));
+        Ok(targets.iter().fold(step, |step, node| step.target(*node)).run()?.values)
+    }
+
+    /// A step in the making.
+    pub fn step(&self) -> Step<'_> {
+        Step::new(self)
+    }
+
+    /// A step whose feeds, fetches and targets are fixed, to be run many times.
+    pub fn callable(&self, feeds: &[Output], fetches: &[Output], targets: &[NodeId]) -> Result<Callable<'_>> {
+        Callable::new(self, feeds, fetches, targets)
+    }
+
+    /// The devices that the session may use.
+    pub fn list_devices(&self) -> Result<Vec<DeviceAttributes>> {
+        let (link, handle) = (self.master.clone(), self.handle.clone());
+        let mut listed = runtime::wait(async move { link.list_devices(Some(&handle)).await })??;
+        listed.local.append(&mut listed.remote);
+        Ok(listed.local)
+    }
+
+    /// Ends the session; steps in flight are cancelled. Dropping it does the same without reporting failures.
+    pub fn close(self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<()> {
+        if std::mem::replace(&mut self.state.lock().closed, true) {
+            return Ok(());
+        }
+        let (link, handle) = (self.master.clone(), self.handle.clone());
+        Ok(runtime::wait(async move { link.close_session(&handle).await })??)
+    }
+
+    pub(crate) fn master(&self) -> &Arc<dyn MasterLink> {
+        &self.master
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<str> {
+        &self.handle
+    }
+
+    /// The name by which the master knows a tensor.
+    pub(crate) fn name_of(&self, tensor: &TensorRef) -> Result<String> {
+        let state = self.state.lock();
+        match tensor {
+            _ if state.closed => Err(Error::Closed),
+            TensorRef::Name(name) => Ok(name.clone()),
+            TensorRef::Output(output) if output.node.index() < state.graph.len() => {
+                Ok(state.graph.output_name(*output))
+            }
+            TensorRef::Output(output) => Err(Error::Graph(graph::Error::invalid(format!(
+                "{output:?} is not of the session's graph; nodes added since need Session::extend"
+            )))),
+        }
+    }
+}
+
+/// The nodes from `first` on, as an extension of a graph that has those before.
+fn new_nodes(graph: &Graph, first: usize) -> Result<pb::GraphDef> {
+    let topology = Topology::new(graph);
+    let write = |i| node_to_proto(graph, &topology, NodeId::new(i), DefaultAttrs::Keep);
+    let node = (first..graph.len()).map(write).collect::<graph::Result<_>>()?;
+    let Versions { producer, min_consumer, bad_consumers } = graph.versions.clone();
+    let versions = pb::VersionDef { producer, min_consumer, bad_consumers };
+    Ok(pb::GraphDef { node, versions: Some(versions), ..Default::default() })
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.end();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({}, {:?})", self.handle, self.master)
+    }
+}

@@ -1,0 +1,186 @@
+//! One step of a session: what goes in, what comes out.
+
+use crate::error::Result;
+use crate::runtime;
+use crate::session::Session;
+use graph::{NodeId, Output, Tensor};
+use proto::link::{MasterLink, RunStep};
+use proto::pb;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A tensor of the session's graph, by handle or by `name:port`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TensorRef {
+    Output(Output),
+    Name(String),
+}
+
+impl From<Output> for TensorRef {
+    fn from(output: Output) -> TensorRef {
+        TensorRef::Output(output)
+    }
+}
+
+impl From<&str> for TensorRef {
+    fn from(name: &str) -> TensorRef {
+        TensorRef::Name(name.to_owned())
+    }
+}
+
+/// A step in the making. Errors in names are kept until it runs.
+#[derive(Debug)]
+pub struct Step<'a> {
+    session: &'a Session,
+    request: Result<RunStep>,
+    timeout: Option<Duration>,
+}
+
+/// What a step gave back.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutcome {
+    /// In the order of the fetches.
+    pub values: Vec<Tensor>,
+    /// What the options asked to be recorded.
+    pub metadata: Option<pb::RunMetadata>,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) fn new(session: &'a Session) -> Step<'a> {
+        let request = RunStep { session: session.handle().clone(), ..RunStep::default() };
+        Step { session, request: Ok(request), timeout: None }
+    }
+
+    /// Puts a value in the place of a tensor.
+    pub fn feed(self, tensor: impl Into<TensorRef>, value: impl Into<Tensor>) -> Step<'a> {
+        let value = value.into();
+        self.with_name(tensor.into(), |request, name| request.feeds.push((name, value)))
+    }
+
+    /// Returns a tensor's value.
+    pub fn fetch(self, tensor: impl Into<TensorRef>) -> Step<'a> {
+        self.with_name(tensor.into(), |request, name| request.fetches.push(name))
+    }
+
+    /// Runs a node without returning anything.
+    pub fn target(self, node: impl Into<Target>) -> Step<'a> {
+        match node.into() {
+            Target::Node(node) => self.with_name(TensorRef::Output(node.into()), |request, name| {
+                let bare = name.rsplit_once(':').map_or(name.as_str(), |(node, _)| node);
+                request.targets.push(bare.to_owned());
+            }),
+            Target::Name(name) => self.with_name(TensorRef::Name(name), |r, name| r.targets.push(name)),
+        }
+    }
+
+    /// Ends the step with `DeadlineExceeded` when it takes longer.
+    pub fn timeout(mut self, timeout: Duration) -> Step<'a> {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    pub fn options(mut self, options: pb::RunOptions) -> Step<'a> {
+        if let Ok(request) = &mut self.request {
+            request.options = options;
+        }
+        self
+    }
+
+    /// Runs the step and waits for it.
+    pub fn run(self) -> Result<StepOutcome> {
+        let mut request = self.request?;
+        request.deadline = self.timeout.map(|t| Instant::now() + t);
+        let master = self.session.master().clone();
+        runtime::wait(async move { run(master, request).await })?
+    }
+
+    /// Runs the step from asynchronous code; dropping the future cancels it.
+    pub async fn run_async(self) -> Result<StepOutcome> {
+        let mut request = self.request?;
+        request.deadline = self.timeout.map(|t| Instant::now() + t);
+        run(self.session.master().clone(), request).await
+    }
+
+    fn with_name(mut self, tensor: TensorRef, add: impl FnOnce(&mut RunStep, String)) -> Step<'a> {
+        match (self.session.name_of(&tensor), &mut self.request) {
+            (Ok(name), Ok(request)) => add(request, name),
+            (Err(error), Ok(_)) => self.request = Err(error),
+            (_, Err(_)) => {}
+        }
+        self
+    }
+}
+
+/// A node to run, by handle or by name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    Node(NodeId),
+    Name(String),
+}
+
+impl From<NodeId> for Target {
+    fn from(node: NodeId) -> Target {
+        Target::Node(node)
+    }
+}
+
+impl From<Output> for Target {
+    fn from(output: Output) -> Target {
+        Target::Node(output.node)
+    }
+}
+
+impl From<&str> for Target {
+    fn from(name: &str) -> Target {
+        Target::Name(name.to_owned())
+    }
+}
+
+async fn run(master: Arc<dyn MasterLink>, request: RunStep) -> Result<StepOutcome> {
+    let outcome = master.run_step(request).await?;
+    Ok(StepOutcome {
+        values: outcome.fetches.into_iter().map(|(_, value)| value).collect(),
+        metadata: outcome.metadata,
+    })
+}
+
+/// A step with fixed feeds, fetches and targets: names are resolved once.
+#[derive(Debug)]
+pub struct Callable<'a> {
+    session: &'a Session,
+    feeds: Vec<String>,
+    request: RunStep,
+}
+
+impl<'a> Callable<'a> {
+    pub(crate) fn new(
+        session: &'a Session,
+        feeds: &[Output],
+        fetches: &[Output],
+        targets: &[NodeId],
+    ) -> Result<Callable<'a>> {
+        let step = fetches.iter().fold(session.step(), |step, output| step.fetch(*output));
+        let step = targets.iter().fold(step, |step, node| step.target(*node));
+        let feeds = feeds.iter().map(|o| session.name_of(&(*o).into())).collect::<Result<_>>()?;
+        Ok(Callable { session, feeds, request: step.request? })
+    }
+
+    /// Runs the step with these values for the feeds, in order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless there is one value a feed.
+    pub fn call(&self, values: &[Tensor]) -> Result<Vec<Tensor>> {
+        if values.len() != self.feeds.len() {
+            return Err(graph::Error::invalid(format!(
+                "the callable takes {} values, got {}",
+                self.feeds.len(),
+                values.len()
+            ))
+            .into());
+        }
+        let mut request = self.request.clone();
+        request.feeds = self.feeds.iter().cloned().zip(values.iter().cloned()).collect();
+        let master = self.session.master().clone();
+        Ok(runtime::wait(async move { run(master, request).await })??.values)
+    }
+}

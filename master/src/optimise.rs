@@ -1,0 +1,58 @@
+//! Rewrites of a step's graph before it is split, as far as the session's options allow them.
+
+use graph::ops::Evaluate;
+use graph::passes::{FoldOptions, fold, merge, prune};
+use graph::{Graph, NodeId, Role};
+use proto::pb::rewriter_config::Toggle;
+use proto::{Status, pb};
+
+/// Graphs with fewer nodes are left alone, unless the options say otherwise.
+const MIN_NODES: usize = 4;
+
+/// Folds constants and merges equal nodes. What the client sees stays: feeds, fetches, targets. A rewrite that
+/// fails is left out: the graph runs as it was.
+pub(crate) fn optimise(
+    graph: Graph,
+    targets: &[String],
+    config: &pb::ConfigProto,
+    evaluator: &(dyn Evaluate + Send + Sync),
+) -> Result<Graph, Status> {
+    let rewriter = config.graph_options.as_ref().and_then(|o| o.rewrite_options.clone()).unwrap_or_default();
+    let least = match rewriter.min_graph_nodes {
+        0 => MIN_NODES,
+        set => usize::try_from(set).unwrap_or(0),
+    };
+    if rewriter.disable_meta_optimizer || graph.len() < least {
+        return Ok(graph);
+    }
+    let mut graph = graph;
+    if is_on(rewriter.constant_folding) {
+        let keep = kept(&graph, targets);
+        let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, ..FoldOptions::default() });
+        graph = or_as_it_was(folded, graph, "constant folding");
+    }
+    if is_on(rewriter.common_subgraph_elimination) {
+        let merged = merge(&graph, &kept(&graph, targets));
+        graph = or_as_it_was(merged, graph, "common subexpressions");
+    }
+    let kept = kept(&graph, targets);
+    let pruned = prune(&graph, &kept);
+    Ok(or_as_it_was(pruned, graph, "pruning"))
+}
+
+fn is_on(toggle: i32) -> bool {
+    toggle != Toggle::Off as i32
+}
+
+fn or_as_it_was(rewritten: graph::Result<Graph>, graph: Graph, pass: &str) -> Graph {
+    rewritten.unwrap_or_else(|error| {
+        tracing::warn!("{pass} failed, the step runs without it: {error}");
+        graph
+    })
+}
+
+/// What the step is for: its targets, and what goes to the client.
+fn kept(graph: &Graph, targets: &[String]) -> Vec<NodeId> {
+    let sends = graph.nodes().filter(|(_, n)| n.op.role() == Role::Send).map(|(id, _)| id);
+    targets.iter().filter_map(|name| graph.find(name)).chain(sends).collect()
+}

@@ -1,0 +1,147 @@
+//! A plan: what a step of one signature asks of which workers.
+
+use crate::optimise::optimise;
+use crate::session::{SessionCluster, on_blocking_thread};
+use crate::signature::without_zero_port;
+use futures::future::{join_all, try_join_all};
+use graph::{Code, Graph, RendezvousKey, TaskName, Tensor};
+use placer::{Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
+use proto::link::{RegisterGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
+use proto::{Status, pb};
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a plan is made from. Feeds and fetches are spelled without `:0`.
+pub(crate) struct PlanRequest {
+    pub(crate) session: Arc<str>,
+    /// Placed.
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) cluster: Arc<SessionCluster>,
+    pub(crate) config: pb::ConfigProto,
+    pub(crate) feeds: Vec<String>,
+    pub(crate) fetches: Vec<String>,
+    pub(crate) targets: Vec<String>,
+}
+
+/// Registered parts of a graph, and the keys under which the client's values enter and leave.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) parts: Vec<Part>,
+    feeds: FxHashMap<String, Arc<str>>,
+    fetches: FxHashMap<String, Arc<str>>,
+}
+
+/// One worker's part.
+pub(crate) struct Part {
+    pub(crate) task: TaskName,
+    pub(crate) link: Arc<dyn WorkerLink>,
+    /// The worker's handle for it.
+    pub(crate) graph: Arc<str>,
+    /// Whether feeds enter and fetches leave here.
+    pub(crate) is_client: bool,
+}
+
+impl Plan {
+    /// Rewrites the graph for the step, optimises, splits it by task, and registers every part.
+    pub(crate) async fn make(request: PlanRequest) -> Result<Plan, Status> {
+        let PlanRequest { session, cluster, config, .. } = &request;
+        let (session, cluster, config) = (session.clone(), cluster.clone(), config.clone());
+        let client_task = cluster.client_device.name.task_name();
+        let keys = |names: &[String]| names.iter().map(|n| (n.clone(), cluster.client_key(n))).collect();
+        let (feeds, fetches) = (keys(&request.feeds), keys(&request.fetches));
+        let split = on_blocking_thread(move || split(&request)).await?;
+        let registered = split.into_iter().map(|part| {
+            let (session, config, link) = (session.clone(), config.clone(), cluster.link(&part.task));
+            let is_client = part.task == client_task;
+            async move {
+                let link = link?;
+                let register = RegisterGraph {
+                    session,
+                    graph: part.graph,
+                    graph_options: None,
+                    config: Some(config),
+                    collective_graph_key: 0,
+                    deadline: None,
+                };
+                let graph = link.register_graph(register).await?;
+                Ok::<Part, Status>(Part { task: part.task, link, graph, is_client })
+            }
+        });
+        let parts = try_join_all(registered).await?;
+        Ok(Plan { parts, feeds, fetches })
+    }
+
+    /// What enters and what leaves: values and keys for the part with the client's device. A key leaves once
+    /// however often it is fetched.
+    pub(crate) fn exchange(&self, step: &RunStep) -> Result<(Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>), Status> {
+        let send = step.feeds.iter().map(|(name, value)| Ok((key(&self.feeds, name)?, value.clone())));
+        let send = send.collect::<Result<_, Status>>()?;
+        let mut recv = Vec::with_capacity(step.fetches.len());
+        for name in &step.fetches {
+            let key = key(&self.fetches, name)?;
+            if !recv.contains(&key) {
+                recv.push(key);
+            }
+        }
+        Ok((send, recv))
+    }
+
+    /// The step's answer, from its parts' answers.
+    pub(crate) fn collect(
+        &self,
+        step: &RunStep,
+        outcomes: Vec<(&TaskName, RunGraphOutcome)>,
+    ) -> Result<RunStepOutcome, Status> {
+        let mut values: FxHashMap<Arc<str>, Tensor> = FxHashMap::default();
+        let mut metadata = pb::RunMetadata::default();
+        for (_, outcome) in outcomes {
+            values.extend(outcome.recv);
+            metadata.partition_graphs.extend(outcome.partition_graphs);
+            if let Some(stats) = outcome.step_stats {
+                metadata.step_stats.get_or_insert_default().dev_stats.extend(stats.dev_stats);
+            }
+        }
+        let mut fetches = Vec::with_capacity(step.fetches.len());
+        for name in &step.fetches {
+            let value = values.get(&key(&self.fetches, name)?).cloned();
+            let value = value.ok_or_else(|| {
+                Status::new(Code::Internal, format!("the step ended well without the fetched tensor '{name}'"))
+            })?;
+            fetches.push((name.clone(), value));
+        }
+        let is_asked = step.options.trace_level != 0 || step.options.output_partition_graphs;
+        Ok(RunStepOutcome { fetches, metadata: is_asked.then_some(metadata) })
+    }
+
+    /// Tells the workers to forget the parts.
+    pub(crate) async fn deregister(&self, session: &str) {
+        let forgotten = self.parts.iter().map(|part| async move {
+            if let Err(status) = part.link.deregister_graph(session, &part.graph).await {
+                tracing::debug!(task = %part.task, "a graph could not be deregistered: {status}");
+            }
+        });
+        join_all(forgotten).await;
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Part({}, {})", self.task, self.graph)
+    }
+}
+
+fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Status> {
+    let found = keys.get(without_zero_port(name)).cloned();
+    found.ok_or_else(|| Status::new(Code::Internal, format!("the plan of the step does not know '{name}'")))
+}
+
+fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
+    let PlanRequest { graph, cluster, feeds, fetches, targets, config, .. } = request;
+    let devices = &cluster.devices;
+    let rewritten = rewrite_for_run(graph, feeds, fetches, targets, devices, cluster.client_index)?;
+    let optimised = optimise(rewritten, targets, config, &*cluster.evaluator)?;
+    let placement = placed_devices(&optimised, devices)?;
+    let options = PartitionOptions { devices, split: Split::Task, names: Names::Master };
+    Ok(partition(&optimised, &placement, &options)?)
+}

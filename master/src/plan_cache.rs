@@ -1,0 +1,76 @@
+//! The plans of a session by signature: made once however many steps ask at the same time, and forgotten when
+//! too many are there, the longest unused first. Failures are not kept.
+
+use crate::plan::Plan;
+use crate::signature::Signature;
+use parking_lot::Mutex;
+use proto::Status;
+use rustc_hash::FxHashMap;
+use std::future::Future;
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+
+/// More plans than this are not kept.
+const KEPT: usize = 256;
+
+#[derive(Debug, Default)]
+pub(crate) struct PlanCache {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plans: FxHashMap<Signature, Entry>,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    plan: Arc<OnceCell<Arc<Plan>>>,
+    last_used: u64,
+}
+
+impl PlanCache {
+    /// The plan, made by `make` if it is not there; and plans that had to give way to it.
+    pub(crate) async fn get<F>(&self, signature: Signature, make: impl FnOnce() -> F) -> Result<(Arc<Plan>, Vec<Arc<Plan>>), Status>
+    where
+        F: Future<Output = Result<Plan, Status>>,
+    {
+        let (cell, evicted) = self.entry(&signature);
+        let plan = cell.get_or_try_init(|| async { make().await.map(Arc::new) }).await;
+        if plan.is_err() {
+            self.forget_failed(&signature);
+        }
+        Ok((plan?.clone(), evicted))
+    }
+
+    fn entry(&self, signature: &Signature) -> (Arc<OnceCell<Arc<Plan>>>, Vec<Arc<Plan>>) {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let now = state.clock;
+        if let Some(entry) = state.plans.get_mut(signature) {
+            entry.last_used = now;
+            return (entry.plan.clone(), Vec::new());
+        }
+        let mut evicted = Vec::new();
+        if state.plans.len() >= KEPT {
+            let oldest = state.plans.iter().min_by_key(|(_, e)| e.last_used).map(|(s, _)| s.clone());
+            evicted.extend(oldest.and_then(|s| state.plans.remove(&s)).and_then(|e| e.plan.get().cloned()));
+        }
+        let plan = Arc::new(OnceCell::new());
+        state.plans.insert(signature.clone(), Entry { plan: plan.clone(), last_used: now });
+        (plan, evicted)
+    }
+
+    fn forget_failed(&self, signature: &Signature) {
+        let mut state = self.state.lock();
+        if state.plans.get(signature).is_some_and(|e| e.plan.get().is_none()) {
+            state.plans.remove(signature);
+        }
+    }
+
+    /// Forgets every plan.
+    pub(crate) fn clear(&self) {
+        self.state.lock().plans.clear();
+    }
+}

@@ -1,0 +1,170 @@
+//! MasterService on the wire: each handler decodes, calls the master, and encodes.
+
+use crate::master::Master;
+use crate::session::on_blocking_thread;
+use graph::Tensor;
+use proto::link::{CreateSession, ExtendSession, MasterLink, RunStep, RunStepOutcome};
+use proto::service::{MasterService, MasterServiceServer};
+use proto::{Status, convert, pb};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::codec::CompressionEncoding;
+use tonic::{Request, Response};
+
+/// Messages up to the protocol's own limit are accepted, bytes.
+pub const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
+
+/// The master as a service for a tonic server.
+pub fn serve(master: Arc<Master>) -> MasterServiceServer<MasterRpc> {
+    MasterServiceServer::new(MasterRpc { master })
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Deflate)
+}
+
+#[derive(Debug)]
+pub struct MasterRpc {
+    master: Arc<Master>,
+}
+
+type Answer<T> = Result<Response<T>, tonic::Status>;
+
+#[tonic::async_trait]
+impl MasterService for MasterRpc {
+    async fn create_session(&self, request: Request<pb::CreateSessionRequest>) -> Answer<pb::CreateSessionResponse> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let graph_def = request.graph_def.unwrap_or_default();
+        let graph = on_blocking_thread(|| Ok(convert::graph_from_proto(graph_def, &mut convert::Budget::default())?)).await?;
+        let config = request.config.unwrap_or_default();
+        let create = CreateSession { graph, config, target: request.target, deadline };
+        let created = self.master.create_session(create).await?;
+        Ok(Response::new(pb::CreateSessionResponse {
+            session_handle: created.session.to_string(),
+            graph_version: created.graph_version,
+        }))
+    }
+
+    async fn extend_session(&self, request: Request<pb::ExtendSessionRequest>) -> Answer<pb::ExtendSessionResponse> {
+        let request = request.into_inner();
+        let extend = ExtendSession {
+            session: request.session_handle.into(),
+            nodes: request.graph_def.unwrap_or_default(),
+            graph_version: request.current_graph_version,
+        };
+        let new_graph_version = self.master.extend_session(extend).await?;
+        Ok(Response::new(pb::ExtendSessionResponse { new_graph_version }))
+    }
+
+    async fn run_step(&self, request: Request<pb::RunStepRequest>) -> Answer<pb::RunStepResponse> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let in_body = request.store_errors_in_response_body;
+        match self.run(request, deadline).await {
+            Ok(outcome) => Ok(Response::new(run_step_response(outcome))),
+            Err(status) if in_body => Ok(Response::new(pb::RunStepResponse {
+                status_code: status.code.number(),
+                status_error_message: status.message,
+                ..Default::default()
+            })),
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    async fn close_session(&self, request: Request<pb::CloseSessionRequest>) -> Answer<pb::CloseSessionResponse> {
+        self.master.close_session(&request.into_inner().session_handle).await?;
+        Ok(Response::new(pb::CloseSessionResponse {}))
+    }
+
+    async fn list_devices(&self, request: Request<pb::ListDevicesRequest>) -> Answer<pb::ListDevicesResponse> {
+        let handle = request.into_inner().session_handle;
+        let listed = self.master.list_devices(Some(handle.as_str()).filter(|h| !h.is_empty())).await?;
+        Ok(Response::new(pb::ListDevicesResponse {
+            local_device: listed.local.iter().map(convert::device_to_proto).collect(),
+            remote_device: listed.remote.iter().map(convert::device_to_proto).collect(),
+        }))
+    }
+
+    async fn reset(&self, request: Request<pb::ResetRequest>) -> Answer<pb::ResetResponse> {
+        let request = request.into_inner();
+        self.master.reset(request.container, request.device_filters).await?;
+        Ok(Response::new(pb::ResetResponse {}))
+    }
+
+    async fn partial_run_setup(&self, _: Request<pb::PartialRunSetupRequest>) -> Answer<pb::PartialRunSetupResponse> {
+        unimplemented("PartialRunSetup")
+    }
+
+    async fn make_callable(&self, _: Request<pb::MakeCallableRequest>) -> Answer<pb::MakeCallableResponse> {
+        unimplemented("MakeCallable")
+    }
+
+    async fn run_callable(&self, _: Request<pb::RunCallableRequest>) -> Answer<pb::RunCallableResponse> {
+        unimplemented("RunCallable")
+    }
+
+    async fn release_callable(&self, _: Request<pb::ReleaseCallableRequest>) -> Answer<pb::ReleaseCallableResponse> {
+        unimplemented("ReleaseCallable")
+    }
+}
+
+impl MasterRpc {
+    async fn run(&self, request: pb::RunStepRequest, deadline: Option<Instant>) -> Result<RunStepOutcome, Status> {
+        self.master.check_request_id("RunStep (Master)", request.request_id)?;
+        if !request.partial_run_handle.is_empty() {
+            return Err(Status::invalid("Must run PartialRunSetup before performing partial runs"));
+        }
+        let step = RunStep {
+            session: request.session_handle.into(),
+            feeds: feeds(request.feed)?,
+            fetches: request.fetch,
+            targets: request.target,
+            options: request.options.unwrap_or_default(),
+            deadline,
+        };
+        self.master.run_step(step).await
+    }
+}
+
+fn feeds(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(String, Tensor)>, Status> {
+    let decode = |named: pb::NamedTensorProto| {
+        let tensor = convert::tensor_from_proto(named.tensor.unwrap_or_default())
+            .map_err(|e| Status::new(e.code(), format!("feed '{}': {e}", named.name)))?;
+        Ok((named.name, tensor))
+    };
+    named.into_iter().map(decode).collect()
+}
+
+fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
+    let encode = |(name, tensor): (String, Tensor)| pb::NamedTensorProto {
+        name,
+        tensor: Some(convert::tensor_to_proto(&tensor)),
+    };
+    pb::RunStepResponse {
+        tensor: outcome.fetches.into_iter().map(encode).collect(),
+        metadata: outcome.metadata,
+        ..Default::default()
+    }
+}
+
+fn unimplemented<T>(method: &str) -> Answer<T> {
+    Err(tonic::Status::unimplemented(format!("MasterService.{method} is not implemented by this server")))
+}
+
+/// When the caller stops waiting, as its `grpc-timeout` says.
+fn deadline<T>(request: &Request<T>) -> Option<Instant> {
+    let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = digits.parse().ok()?;
+    let timeout = match unit {
+        "H" => Duration::from_secs(amount.checked_mul(3600)?),
+        "M" => Duration::from_secs(amount.checked_mul(60)?),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
+        _ => return None,
+    };
+    Instant::now().checked_add(timeout)
+}

@@ -1,0 +1,63 @@
+//! What makes two steps the same: the sets of what they feed, fetch and run, however spelled and ordered.
+
+use graph::{Graph, Output, parse_output_name};
+use proto::Status;
+use std::sync::Arc;
+
+/// The feeds, fetches and targets of a step, each sorted and without repetition, in one spelling.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Signature(Arc<str>);
+
+impl Signature {
+    pub(crate) fn new<'a>(
+        feeds: impl Iterator<Item = &'a str>,
+        fetches: impl Iterator<Item = &'a str>,
+        targets: impl Iterator<Item = &'a str>,
+    ) -> Signature {
+        let mut text = String::new();
+        push(&mut text, feeds.map(without_zero_port));
+        push(&mut text, fetches.map(without_zero_port));
+        push(&mut text, targets);
+        Signature(text.into())
+    }
+}
+
+fn push<'a>(text: &mut String, names: impl Iterator<Item = &'a str>) {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        text.push_str(name);
+        text.push('\u{1}');
+    }
+    text.push('\u{2}');
+}
+
+/// `p:0` and `p` are one tensor.
+pub(crate) fn without_zero_port(name: &str) -> &str {
+    name.strip_suffix(":0").unwrap_or(name)
+}
+
+/// The output that a client's name stands for.
+pub(crate) fn resolve(graph: &Graph, name: &str) -> Result<Option<Output>, Status> {
+    let (node, index) = parse_output_name(name)
+        .ok_or_else(|| Status::invalid(format!("'{name}' names no output of a node")))?;
+    Ok(graph.find(node).map(|node| Output { node, index }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signature(feeds: &[&str], fetches: &[&str], targets: &[&str]) -> Signature {
+        Signature::new(feeds.iter().copied(), fetches.iter().copied(), targets.iter().copied())
+    }
+
+    #[test]
+    fn order_spelling_and_repetition_do_not_matter() {
+        assert_eq!(signature(&["a:0", "b"], &["c:1"], &["d"]), signature(&["b:0", "a", "a"], &["c:1"], &["d"]));
+        assert_ne!(signature(&["a"], &[], &[]), signature(&[], &["a"], &[]));
+        assert_ne!(signature(&["a", "b"], &[], &[]), signature(&["ab"], &[], &[]));
+        assert_ne!(signature(&["a:1"], &[], &[]), signature(&["a"], &[], &[]));
+    }
+}

@@ -1,0 +1,23 @@
+//! A master by itself: sessions on its port use the workers of the cluster; of its own it has one CPU device,
+//! where feeds enter and fetches leave.
+
+use anabranch::serve::{self, ServeFlags};
+use clap::Parser;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A master of a cluster, which must name it as a task (of job "master" unless --job says otherwise)
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Flags {
+    #[command(flatten)]
+    serve: ServeFlags,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    serve::log_to_stderr();
+    serve::exit_code(serve::run(&flags.serve, Some("master")))
+}

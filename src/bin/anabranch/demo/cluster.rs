@@ -1,0 +1,130 @@
+//! A cluster on this machine: each task a process of its own, ended with this one.
+
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A task that does not listen after this time has failed.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A task that has not ended after this time, once told to, is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Cluster {
+    tasks: Vec<Task>,
+    workers: Vec<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Task {
+    name: String,
+    process: Child,
+}
+
+impl Cluster {
+    /// Starts the tasks and waits until each listens.
+    pub(super) fn start(ps: u32, workers: u32) -> Result<Cluster, Box<dyn Error>> {
+        let ports = free_ports((ps + workers) as usize)?;
+        let addresses: Vec<SocketAddr> = ports.into_iter().map(|p| (Ipv4Addr::LOCALHOST, p).into()).collect();
+        let (of_ps, of_workers) = addresses.split_at(ps as usize);
+        let joined = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+        let text = format!("ps={};worker={}", joined(of_ps), joined(of_workers));
+        let mut cluster = Cluster { tasks: Vec::new(), workers: of_workers.to_vec() };
+        for (job, count) in [("ps", ps), ("worker", workers)] {
+            for index in 0..count {
+                cluster.tasks.push(Task::start(&text, job, index)?);
+            }
+        }
+        for (task, address) in cluster.tasks.iter_mut().zip(&addresses) {
+            task.wait_until_listening(*address)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Where a client reaches each worker's master.
+    pub(super) fn targets(&self) -> Vec<String> {
+        self.workers.iter().map(|address| format!("grpc://{address}")).collect()
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let tasks = self.tasks.iter().map(|t| format!("{} (pid {})", t.name, t.process.id()));
+        tasks.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Tells every task to stop and waits until it has.
+    pub(super) fn stop(mut self) -> Result<(), Box<dyn Error>> {
+        for task in &self.tasks {
+            task.terminate()?;
+        }
+        let deadline = Instant::now() + STOP_DEADLINE;
+        for task in &mut self.tasks {
+            let status = loop {
+                match task.process.try_wait()? {
+                    Some(status) => break status,
+                    None if Instant::now() > deadline => {
+                        return Err(format!("{} did not stop within {STOP_DEADLINE:?}", task.name).into());
+                    }
+                    None => std::thread::park_timeout(Duration::from_millis(5)),
+                }
+            };
+            if !status.success() {
+                return Err(format!("{} ended with {status}", task.name).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a failure left running is killed.
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for task in &mut self.tasks {
+            if let Ok(None) = task.process.try_wait() {
+                // It may have ended meanwhile.
+                let _ = task.process.kill();
+                let _ = task.process.wait();
+            }
+        }
+    }
+}
+
+impl Task {
+    fn start(cluster: &str, job: &str, index: u32) -> Result<Task, Box<dyn Error>> {
+        let process = Command::new(std::env::current_exe()?)
+            .args(["worker", "--cluster", cluster, "--job", job, "--task", &index.to_string()])
+            .env_remove("TF_CONFIG")
+            .env("RUST_LOG", "warn")
+            .stdin(Stdio::null())
+            .spawn()?;
+        Ok(Task { name: format!("/job:{job}/task:{index}"), process })
+    }
+
+    fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + START_DEADLINE;
+        while TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err() {
+            if let Some(status) = self.process.try_wait()? {
+                return Err(format!("{} ended at once: {status}", self.name).into());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} does not listen on {address} after {START_DEADLINE:?}", self.name).into());
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn terminate(&self) -> Result<(), Box<dyn Error>> {
+        let killed = Command::new("kill").arg(self.process.id().to_string()).status()?;
+        if killed.success() { Ok(()) } else { Err(format!("{} could not be told to stop", self.name).into()) }
+    }
+}
+
+/// Ports that are free now.
+fn free_ports(count: usize) -> Result<Vec<u16>, Box<dyn Error>> {
+    let held = (0..count)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(held.iter().map(|l| l.local_addr().map(|a| a.port())).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,49 @@
+//! The command `anabranch`.
+#![forbid(unsafe_code)]
+
+mod demo;
+mod graph_command;
+
+use anabranch::serve::{self, ServeFlags};
+use clap::{Parser, Subcommand};
+use std::error::Error;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A distributed dataflow-graph runtime
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a classifier of handwritten digits, and show where everything ran
+    Demo(demo::DemoFlags),
+    /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
+    Graph(graph_command::GraphFlags),
+    /// Run a task of a cluster, as anabranch-worker does
+    Worker(ServeFlags),
+}
+
+fn main() -> ExitCode {
+    let result: Result<(), Box<dyn Error>> = match Flags::parse().command {
+        Command::Demo(flags) => demo::run(&flags),
+        Command::Graph(flags) => graph_command::run(&flags),
+        Command::Worker(flags) => {
+            serve::log_to_stderr();
+            return serve::exit_code(serve::run(&flags, None));
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("anabranch: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

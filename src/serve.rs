@@ -1,0 +1,136 @@
+//! Runs a task of a cluster as a process: listens, answers until told to stop, and ends its steps in order.
+
+use crate::TaskFlags;
+use client::{Server, ServerConfig};
+use graph::TaskName;
+use proto::Cluster;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The flags of a server process.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServeFlags {
+    #[command(flatten)]
+    pub place: TaskFlags,
+
+    /// The address to listen on. Without it, the host that the cluster names for this task, or all interfaces
+    /// where that is no address of this machine; the port is always the cluster's
+    #[arg(long)]
+    pub bind: Option<IpAddr>,
+
+    /// How many CPU devices to offer (CPU:0, CPU:1, … over the same cores)
+    #[arg(long, default_value_t = 1)]
+    pub cpu_devices: u32,
+
+    /// Threads that run kernels; as many as there are cores without it
+    #[arg(long)]
+    pub threads: Option<usize>,
+
+    /// Seconds to wait for another task that cannot be reached
+    #[arg(long, default_value_t = 30.0)]
+    pub connect_deadline: f64,
+
+    /// Seconds that steps in flight have to finish when the process is told to stop
+    #[arg(long, default_value_t = 5.0)]
+    pub stop_grace: f64,
+}
+
+/// What keeps a server from running.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Flags(String),
+    #[error("{task} cannot listen on {address}: {source}")]
+    Listen { task: TaskName, address: String, source: std::io::Error },
+    #[error("the server's threads cannot be started: {0}")]
+    Runtime(std::io::Error),
+    #[error("{0}")]
+    Start(proto::Status),
+    #[error("serving failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeError> {
+    let (cluster, task) = flags.place.resolve(default_job).map_err(ServeError::Flags)?;
+    let seconds = |s: f64, flag: &str| {
+        Duration::try_from_secs_f64(s).map_err(|_| ServeError::Flags(format!("{flag} is {s}, no duration")))
+    };
+    let grace = seconds(flags.stop_grace, "--stop-grace")?;
+    let config = ServerConfig {
+        cluster,
+        task,
+        cpu_devices: flags.cpu_devices,
+        threads: flags.threads.unwrap_or(ServerConfig::default().threads),
+        connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
+        ..ServerConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("anabranch-rpc")
+        .enable_all()
+        .build()
+        .map_err(ServeError::Runtime)?;
+    runtime.block_on(serve(config, flags.bind, grace))
+}
+
+async fn serve(config: ServerConfig, bind: Option<IpAddr>, grace: Duration) -> Result<(), ServeError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
+    let task = config.task.clone();
+    let listener = listen(&config.cluster, &task, bind).await?;
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("{task} listens on {address}");
+    }
+    let server = Server::in_runtime(config).map_err(ServeError::Start)?;
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
+    };
+    server.serve(listener, stop, grace).await?;
+    tracing::info!("{task} has stopped");
+    Ok(())
+}
+
+/// Listens on the task's own port.
+async fn listen(cluster: &Cluster, task: &TaskName, bind: Option<IpAddr>) -> Result<TcpListener, ServeError> {
+    let address = cluster.address(task).unwrap_or_default().to_owned();
+    let failed = |source| ServeError::Listen { task: task.clone(), address: address.clone(), source };
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    let port = port.ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
+    if let Some(ip) = bind {
+        return TcpListener::bind(SocketAddr::new(ip, port)).await.map_err(failed);
+    }
+    let named: Vec<SocketAddr> = address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    for candidate in named {
+        match TcpListener::bind(candidate).await {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            result => return result.map_err(failed),
+        }
+    }
+    tracing::warn!("'{address}' is no address of this machine: {task} listens on all interfaces");
+    TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await.map_err(failed)
+}
+
+/// Logs to standard error; `RUST_LOG` chooses what, from `info` up without it.
+pub fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+}
+
+/// Logs why the process ends, if it ends badly.
+pub fn exit_code(result: Result<(), ServeError>) -> std::process::ExitCode {
+    match result {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What whole-system tests stand on: clusters of real processes, and a Python with TensorFlow.
+#![allow(dead_code)]
+
+pub mod cluster;
+pub mod python;
+
+pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
