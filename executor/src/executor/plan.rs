@@ -142,7 +142,7 @@ impl Plan {
             wants_host: Vec::new(),
         };
         let step = lone_step();
-        for (id, node) in graph.nodes() {
+        for id in graph.ids() {
             let planned = plan.node(graph, &topology, id, device, kernels)?;
             plan.nodes.push(planned);
             if topology.producers(id).is_empty()

@@ -13,6 +13,7 @@ use crate::value::Value;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -175,22 +176,26 @@ impl Run {
         let plan = &self.executor.plan;
         let planned = &plan.nodes[id as usize];
         let slots = plan.slots(planned);
-        // SAFETY: this thread runs the node, whose producers have all counted it down.
-        let inputs = unsafe { self.state.inputs(slots.clone()) };
-        for constant in plan.const_inputs(planned) {
-            let input = &mut inputs[constant.slot as usize - slots.start];
-            if matches!(input, Value::None) {
-                *input = plan.constants[constant.constant as usize].clone();
+        {
+            // SAFETY: this thread runs the node, whose producers have all counted it down.
+            let inputs = unsafe { self.state.inputs(slots.clone()) };
+            for constant in plan.const_inputs(planned) {
+                let input = &mut inputs[constant.slot as usize - slots.start];
+                if matches!(input, Value::None) {
+                    *input = plan.constants[constant.constant as usize].clone();
+                }
+            }
+            if planned.has_refs
+                && let Err(error) = self.dereference(planned, inputs)
+            {
+                return self.fail(id, error);
             }
         }
-        if planned.has_refs
-            && let Err(error) = self.dereference(planned, inputs)
-        {
-            return self.fail(id, error);
-        }
-        if plan.has_own_memory() && !self.place(id, inputs, local) {
+        if plan.has_own_memory() && !self.place(id, slots.clone(), local) {
             return;
         }
+        // SAFETY: as above; the earlier borrow has ended.
+        let inputs = unsafe { self.state.inputs(slots) };
         match &planned.action {
             Action::Kernel(kernel) => match &**kernel {
                 Kernel::Sync(compute) => self.compute(id, planned, compute, inputs, local),
@@ -198,7 +203,7 @@ impl Run {
             },
             Action::Send(key) => self.send(id, key, inputs, local),
             Action::Recv { key, to_device } => self.receive(id, key, *to_device, local),
-            Action::Nothing => self.deliver(id, None, local),
+            Action::Nothing => self.deliver(id, self.measures.then(Instant::now), local),
             Action::Constant => {}
         }
     }
@@ -361,33 +366,37 @@ impl Run {
 
     /// Moves the inputs into the memories that the node wants them in, one at a time; whether all are there.
     /// If not, the node becomes ready again once the next one is.
-    fn place(self: &Arc<Run>, id: u32, inputs: &mut [Value], local: &mut Local) -> bool {
-        let plan = &self.executor.plan;
+    fn place(self: &Arc<Run>, id: u32, slots: Range<usize>, local: &mut Local) -> bool {
         let device = &self.executor.device;
-        for (slot, input) in plan.slots(&plan.nodes[id as usize]).zip(inputs) {
+        for slot in slots {
+            let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
+            // SAFETY: the caller runs the node; the borrow ends here, before anything is put back.
+            let [input] = (unsafe { self.state.inputs(slot..slot + 1) }) else { continue };
+            let is_there = match input {
+                Value::Host(_) => wants_host,
+                Value::Device(_) => !wants_host,
+                Value::Ref(_) | Value::None => true,
+            };
+            if is_there {
+                continue;
+            }
+            let value = std::mem::take(input);
             let place = move |run: &Arc<Run>, local: &mut Local, value: Value| {
-                // SAFETY: the node is not ready, so nobody runs it, and only its run leads here.
+                // SAFETY: only this operation leads to another run of the node.
                 unsafe { run.state.put(slot as u32, value) };
                 local.ready.push(id);
             };
-            match (plan.wants_host(slot), &*input) {
-                (Some(false), Value::Host(_)) => {
-                    let Value::Host(tensor) = std::mem::take(input) else { continue };
-                    self.launch(id, local, |done| device.upload(tensor, done), place);
-                    return false;
-                }
-                (Some(true), Value::Device(_)) => {
-                    let Value::Device(tensor) = std::mem::take(input) else { continue };
-                    self.launch(
-                        id,
-                        local,
-                        |done| device.download(tensor, done),
-                        move |run, local, tensor| place(run, local, Value::Host(tensor)),
-                    );
-                    return false;
-                }
-                _ => {}
+            match value {
+                Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
+                Value::Device(tensor) => self.launch(
+                    id,
+                    local,
+                    |done| device.download(tensor, done),
+                    move |run, local, tensor| place(run, local, Value::Host(tensor)),
+                ),
+                Value::Ref(_) | Value::None => {}
             }
+            return false;
         }
         true
     }
