@@ -120,7 +120,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 fn no_kernel(node: &str, op: &str, attrs: &str, device_types: &str, kernels: &str) -> String {
     format!(
         "No OpKernel was registered to support Op '{op}' used by {{{{node {node}}}}} with these attrs: [{attrs}]\n\
-         Registered devices: [{device_types}]\nRegistered kernels:\n{kernels}\n"
+         Registered devices: [{device_types}]\nRegistered kernels:\n{kernels}"
     )
 }
 

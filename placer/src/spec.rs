@@ -65,10 +65,6 @@ impl Specs {
         &self.all[id as usize]
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     pub(crate) fn intern(&mut self, spec: DeviceSpec) -> SpecId {
         if let Some(&id) = self.ids.get(&spec) {
             return id;

@@ -13,8 +13,8 @@ pub trait Kernels {
     /// depend on the node's op and on its attributes of kind `type`, on nothing else.
     fn priority(&self, device_type: &str, node: &Node) -> Option<i32>;
 
-    /// The kernels of an op, one a line, each line starting with two spaces, for messages:
-    /// `  device='CPU'; T in [DT_FLOAT]`. `  <no registered kernels>` stands for none.
+    /// The kernels of an op, one a line, for messages. Each line starts with two spaces and ends with a newline:
+    /// `  device='CPU'; T in [DT_FLOAT]`; the line `  <no registered kernels>` stands for none.
     fn registered(&self, op: &str) -> String;
 }
 
