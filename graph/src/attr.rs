@@ -7,8 +7,8 @@ use crate::tensor::Tensor;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// The value of an attribute.
-#[derive(Clone, Debug, PartialEq)]
+/// The value of an attribute. Floats are equal when their bits are.
+#[derive(Clone, Debug)]
 pub enum AttrValue {
     Str(Bytes),
     Int(i64),
@@ -30,8 +30,8 @@ pub struct FuncAttr {
     pub attrs: Attrs,
 }
 
-/// A list of values of one kind. The wire does not say of which kind an empty list is.
-#[derive(Clone, Debug, PartialEq)]
+/// A list of values of one kind. The wire does not say of which kind an empty list is: empty lists are equal.
+#[derive(Clone, Debug)]
 pub enum AttrList {
     Empty,
     Str(Vec<Bytes>),
@@ -61,6 +61,42 @@ impl AttrList {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl PartialEq for AttrValue {
+    fn eq(&self, other: &AttrValue) -> bool {
+        use AttrValue::*;
+        match (self, other) {
+            (Str(a), Str(b)) => a == b,
+            (Int(a), Int(b)) => a == b,
+            (Float(a), Float(b)) => a.to_bits() == b.to_bits(),
+            (Bool(a), Bool(b)) => a == b,
+            (Type(a), Type(b)) => a == b,
+            (Shape(a), Shape(b)) => a == b,
+            (Tensor(a), Tensor(b)) => a == b,
+            (Placeholder(a), Placeholder(b)) => a == b,
+            (Func(a), Func(b)) => a == b,
+            (List(a), List(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl PartialEq for AttrList {
+    fn eq(&self, other: &AttrList) -> bool {
+        use AttrList::*;
+        match (self, other) {
+            (Str(a), Str(b)) => a == b,
+            (Int(a), Int(b)) => a == b,
+            (Float(a), Float(b)) => a.iter().map(|f| f.to_bits()).eq(b.iter().map(|f| f.to_bits())),
+            (Bool(a), Bool(b)) => a == b,
+            (Type(a), Type(b)) => a == b,
+            (Shape(a), Shape(b)) => a == b,
+            (Tensor(a), Tensor(b)) => a == b,
+            (Func(a), Func(b)) => a == b,
+            _ => self.is_empty() && other.is_empty(),
+        }
     }
 }
 

@@ -93,6 +93,8 @@ pub struct Graph {
     pub versions: Versions,
     /// The function library of the GraphDef, serialised; empty if there is none.
     pub library: Bytes,
+    /// Fields of the GraphDef that mean nothing here and travel along, serialised; mostly empty.
+    pub opaque: Bytes,
 }
 
 impl Graph {
@@ -305,6 +307,7 @@ impl PartialEq for Graph {
         self.len() == other.len()
             && self.versions == other.versions
             && self.library == other.library
+            && self.opaque == other.opaque
             && self.nodes().all(|(id, node)| {
                 let Some(twin) = other.find(&node.name) else { return false };
                 let them = other.node(twin);

@@ -119,7 +119,7 @@ impl WorkerLink for RemoteWorker {
     }
 
     async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
-        let request = convert::run_graph_to_proto(&run, request_id())?;
+        let request = convert::run_graph_to_proto(&run, request_id());
         let send = |mut c: Client, r| async move { c.run_graph(r).await };
         let reply = self.call("RunGraph", Repeat::Never, run.deadline, request, send).await?;
         let (metadata, body, _) = reply.into_parts();

@@ -23,7 +23,7 @@ mod select;
 mod shape;
 mod slice;
 mod softmax;
-mod training;
+pub mod training;
 mod transfer;
 mod transpose;
 mod unary;

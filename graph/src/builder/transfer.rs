@@ -1,1 +1,1 @@
-//! Send and Recv: the ends of an edge between devices.
+//! Send, Recv and the ends of functions have no builders: partitioning and function expansion add them.

@@ -1,5 +1,129 @@
 //! Ops that pass their inputs through.
 
-use super::OpDef;
+use super::{Gradient, OpDef, Role, Traits};
+use crate::builder::{Forward, Scope};
+use crate::error::{Error, Result};
+use crate::graph::Output;
+use crate::infer::Infer;
 
-pub(super) const OPS: &[OpDef] = &[];
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "Identity",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Defined(pass),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "IdentityN",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: list(type) >= 1"],
+        infer: same,
+        gradient: Gradient::Defined(pass),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "StopGradient",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PreventGradient",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type", "message: string = ''"],
+        infer: same,
+        gradient: Gradient::Defined(prevented),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Snapshot",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: type"],
+        infer: same,
+        gradient: Gradient::Defined(pass),
+        ..OpDef::NEW
+    },
+    OpDef { name: "NoOp", gradient: Gradient::Leaf, ..OpDef::NEW },
+    OpDef {
+        name: "CheckNumerics",
+        inputs: &["tensor: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {bfloat16, half, float, double}", "message: string"],
+        infer: same,
+        gradient: Gradient::Defined(check_numerics),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CheckNumericsV2",
+        inputs: &["tensor: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {bfloat16, half, float, double}", "message: string"],
+        infer: same,
+        gradient: Gradient::Defined(check_numerics),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef { name: "ControlTrigger", gradient: Gradient::Leaf, role: Role::ControlTrigger, ..OpDef::NEW },
+];
+
+/// Each output has the shape of the input beside it, and stands for the same variable.
+pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
+    for i in 0..infer.num_outputs() {
+        let shape = infer.input(i);
+        infer.set(i, shape);
+        if let Some((dtype, shape)) = infer.handle(i) {
+            infer.set_handle(i, dtype, shape);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn pass(_: &Scope, _: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    Ok(dy.to_vec())
+}
+
+fn prevented(_: &Scope, forward: &Forward, _: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let reason = forward.attr::<String>("message")?;
+    Err(Error::invalid(format!("Gradient explicitly disabled. Reason: {reason}")).at_node(&forward.node.name))
+}
+
+/// The gradient is checked as the value was.
+fn check_numerics(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let message = format!("the gradient that reached {} is not finite", forward.node.name);
+    let checked =
+        dy[0].map(|dy| s.op(forward.node.op.name()).input(dy).attr("message", message.as_str()).output());
+    Ok(vec![checked])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::lookup;
+
+    #[test]
+    fn prevent_gradient_names_its_reason() -> Result<()> {
+        let s = Scope::new();
+        let x = s
+            .op("VariableV2")
+            .attr("dtype", crate::DType::Float)
+            .attr("shape", crate::PartialShape::scalar());
+        let y = s.op("PreventGradient").input(x.output()).attr("message", "not smooth").output();
+        let graph = s.finish()?;
+        let forward = Forward { id: y.node, node: graph.node(y.node).clone(), inputs: graph.inputs(y.node) };
+        let op = lookup("PreventGradient").ok_or_else(|| Error::invalid("no op"))?;
+        let Gradient::Defined(gradient) = op.def.gradient else { return Err(Error::invalid("no gradient")) };
+        let error = gradient(&s, &forward, &[Some(y)]).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("not smooth"), "{error}");
+        Ok(())
+    }
+}

@@ -2,18 +2,18 @@
 //! is a row in its family's slice, and nothing else.
 
 mod activation;
-mod bias;
+pub mod bias;
 mod binary;
 mod cast;
 mod check;
 mod compare;
 mod concat;
 mod constant;
-mod conv;
+pub mod conv;
 mod gather;
 mod identity;
 mod matmul;
-mod pool;
+pub mod pool;
 mod random;
 mod reduce;
 mod resource;
@@ -28,6 +28,7 @@ mod transfer;
 mod transpose;
 mod unary;
 mod variable;
+pub mod window;
 
 use crate::attr::{Attrs, FromAttr};
 use crate::builder::{Forward, Scope};

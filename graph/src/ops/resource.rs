@@ -1,5 +1,204 @@
-//! Variables behind resource handles.
+//! Variables behind handles: a `resource` tensor names the variable.
 
-use super::OpDef;
+use super::check::scalar;
+use super::identity::pass;
+use super::{Gradient, OpDef, Traits};
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::Output;
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
+use crate::tensor::Tensor;
+use smallvec::SmallVec;
 
-pub(super) const OPS: &[OpDef] = &[];
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "VarHandleOp",
+        outputs: &["resource: resource"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "debug_name: string = ''",
+            "dtype: type",
+            "shape: shape",
+            "allowed_devices: list(string) = []",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ReadVariableOp",
+        inputs: &["resource: resource"],
+        outputs: &["value: dtype"],
+        attrs: &["dtype: type"],
+        infer: read,
+        gradient: Gradient::Defined(pass),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AssignVariableOp",
+        inputs: &["resource: resource", "value: dtype"],
+        attrs: &["dtype: type", "validate_shape: bool = false"],
+        infer: assign,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AssignAddVariableOp",
+        inputs: &["resource: resource", "value: dtype"],
+        attrs: &["dtype: type"],
+        infer: update,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AssignSubVariableOp",
+        inputs: &["resource: resource", "value: dtype"],
+        attrs: &["dtype: type"],
+        infer: update,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "VarIsInitializedOp",
+        inputs: &["resource: resource"],
+        outputs: &["is_initialized: bool"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DestroyResourceOp",
+        inputs: &["resource: resource"],
+        attrs: &["ignore_lookup_error: bool = true"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "VariableShape",
+        inputs: &["input: resource"],
+        outputs: &["output: out_type"],
+        attrs: &["out_type: {int32, int64} = int32"],
+        infer: variable_shape,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DisableCopyOnRead",
+        inputs: &["resource: resource"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ResourceGather",
+        inputs: &["resource: resource", "indices: Tindices"],
+        outputs: &["output: dtype"],
+        attrs: &[
+            "batch_dims: int = 0",
+            "validate_indices: bool = true",
+            "dtype: type",
+            "Tindices: {int32, int64}",
+        ],
+        infer: gather,
+        gradient: Gradient::Defined(gather_gradient),
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];
+
+fn handle(infer: &mut Infer<'_>) -> Result<()> {
+    let (dtype, shape) = (infer.attr::<DType>("dtype")?, infer.attr::<PartialShape>("shape")?);
+    infer.set_handle(0, dtype, shape);
+    scalar(infer)
+}
+
+/// What is known of the value behind handle input `i`, whose type must be what attribute `attr` says.
+pub(super) fn value_shape(infer: &Infer<'_>, i: usize, attr: &str) -> Result<PartialShape> {
+    infer.input_of_rank(i, 0)?;
+    let Some((dtype, shape)) = infer.handle(i) else { return Ok(PartialShape::unknown()) };
+    let wanted = infer.attr::<DType>(attr)?;
+    if dtype != wanted {
+        crate::invalid!("Trying to read variable with wrong dtype. Expected {dtype} got {wanted}");
+    }
+    Ok(shape)
+}
+
+fn read(infer: &mut Infer<'_>) -> Result<()> {
+    let shape = value_shape(infer, 0, "dtype")?;
+    infer.set(0, shape);
+    Ok(())
+}
+
+fn assign(infer: &mut Infer<'_>) -> Result<()> {
+    let shape = value_shape(infer, 0, "dtype")?;
+    if infer.attr::<bool>("validate_shape")? {
+        shape.merge(&infer.input(1))?;
+    }
+    Ok(())
+}
+
+fn update(infer: &mut Infer<'_>) -> Result<()> {
+    value_shape(infer, 0, "dtype")?.merge(&infer.input(1))?;
+    Ok(())
+}
+
+fn variable_shape(infer: &mut Infer<'_>) -> Result<()> {
+    infer.input_of_rank(0, 0)?;
+    let rank = infer.handle(0).and_then(|(_, shape)| shape.rank());
+    infer.set(0, PartialShape::vector(rank));
+    Ok(())
+}
+
+/// `params[:batch] + indices[batch:] + params[batch + 1:]`.
+fn gather(infer: &mut Infer<'_>) -> Result<()> {
+    let params = value_shape(infer, 0, "dtype")?;
+    let indices = infer.input(1);
+    let (Some(params), Some(indices)) = (params.dims(), indices.dims()) else { return Ok(()) };
+    let batch = infer.attr::<i64>("batch_dims")?;
+    let batch = if batch < 0 { batch.saturating_add(indices.len() as i64) } else { batch };
+    let batch = usize::try_from(batch).unwrap_or(usize::MAX);
+    if batch > indices.len() || batch >= params.len() {
+        crate::invalid!(
+            "batch_dims {batch} needs indices of at least that rank and params of a greater one, got ranks {} \
+             and {}",
+            indices.len(),
+            params.len()
+        );
+    }
+    let dims: SmallVec<[Dim; 8]> =
+        params[..batch].iter().chain(&indices[batch..]).chain(&params[batch + 1..]).copied().collect();
+    infer.set(0, PartialShape::of_dims(dims));
+    Ok(())
+}
+
+/// Adds up, for each row of the variable, the gradients of the places that it was gathered to.
+fn gather_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
+    if forward.attr::<i64>("batch_dims")? != 0 {
+        return Err(Error::unimplemented("the gradient of ResourceGather with batch_dims")
+            .at_node(&forward.node.name));
+    }
+    let constant =
+        |value: i32| s.op("Const").attr("dtype", DType::Int32).attr("value", Tensor::scalar(value)).output();
+    let known = s.read(|_, shapes| shapes.handle(forward.input(0)).and_then(|(_, shape)| shape.dim(0)));
+    let rows = match known.flatten().and_then(|rows| i32::try_from(rows).ok()) {
+        Some(rows) => constant(rows),
+        None => {
+            let sizes = s.op("VariableShape").input(forward.input(0)).output();
+            s.op("GatherV2").input(sizes).input(constant(0)).input(constant(0)).output()
+        }
+    };
+    let sum = s.op("UnsortedSegmentSum").input(dy).input(forward.input(1)).input(rows).output();
+    Ok(vec![Some(sum), None])
+}

@@ -1,5 +1,183 @@
-//! Updates of slices of variables.
+//! Updates of some rows, or some slices, of a variable, by reference or behind a handle.
 
-use super::OpDef;
+use super::resource::value_shape;
+use super::{Gradient, OpDef, Traits};
+use crate::error::{Error, Result};
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
+use smallvec::SmallVec;
 
-pub(super) const OPS: &[OpDef] = &[];
+/// One op on a reference.
+macro_rules! by_reference {
+    ($name:literal, $types:literal, $infer:ident, $($attr:literal),*) => {
+        OpDef {
+            name: $name,
+            inputs: &["ref: Ref(T)", "indices: Tindices", "updates: T"],
+            outputs: &["output_ref: Ref(T)"],
+            attrs: &[$types, "Tindices: {int32, int64}", $($attr),*],
+            infer: $infer,
+            gradient: Gradient::Leaf,
+            ..OpDef::NEW
+        }
+    };
+}
+
+/// Rows of the variable behind a handle.
+macro_rules! rows_by_handle {
+    ($name:literal, $types:literal) => {
+        OpDef {
+            name: $name,
+            inputs: &["resource: resource", "indices: Tindices", "updates: dtype"],
+            attrs: &[$types, "Tindices: {int32, int64}"],
+            infer: rows_behind_handle,
+            gradient: Gradient::Leaf,
+            traits: Traits::STATEFUL,
+            ..OpDef::NEW
+        }
+    };
+}
+
+/// Slices of the variable behind a handle.
+macro_rules! slices_by_handle {
+    ($name:literal) => {
+        OpDef {
+            name: $name,
+            inputs: &["ref: resource", "indices: Tindices", "updates: T"],
+            attrs: &[
+                "T: type",
+                "Tindices: {int32, int64}",
+                "use_locking: bool = true",
+                "bad_indices_policy: string = ''",
+            ],
+            infer: slices_behind_handle,
+            gradient: Gradient::Leaf,
+            traits: Traits::STATEFUL,
+            ..OpDef::NEW
+        }
+    };
+}
+
+pub(super) const OPS: &[OpDef] = &[
+    by_reference!("ScatterAdd", "T: numbertype", rows, "use_locking: bool = false"),
+    by_reference!("ScatterSub", "T: numbertype", rows, "use_locking: bool = false"),
+    by_reference!("ScatterMul", "T: numbertype", rows, "use_locking: bool = false"),
+    by_reference!("ScatterDiv", "T: numbertype", rows, "use_locking: bool = false"),
+    by_reference!(
+        "ScatterMin",
+        "T: {half, bfloat16, float, double, int32, int64}",
+        rows,
+        "use_locking: bool = false"
+    ),
+    by_reference!(
+        "ScatterMax",
+        "T: {half, bfloat16, float, double, int32, int64}",
+        rows,
+        "use_locking: bool = false"
+    ),
+    by_reference!("ScatterUpdate", "T: type", rows, "use_locking: bool = true"),
+    rows_by_handle!("ResourceScatterAdd", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterSub", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterMul", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterDiv", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterMin", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterMax", "dtype: numbertype"),
+    rows_by_handle!("ResourceScatterUpdate", "dtype: type"),
+    by_reference!(
+        "ScatterNdUpdate",
+        "T: type",
+        slices,
+        "use_locking: bool = true",
+        "bad_indices_policy: string = ''"
+    ),
+    by_reference!(
+        "ScatterNdAdd",
+        "T: numbertype",
+        slices,
+        "use_locking: bool = false",
+        "bad_indices_policy: string = ''"
+    ),
+    by_reference!(
+        "ScatterNdSub",
+        "T: numbertype",
+        slices,
+        "use_locking: bool = false",
+        "bad_indices_policy: string = ''"
+    ),
+    by_reference!(
+        "ScatterNdMax",
+        "T: numbertype",
+        slices,
+        "use_locking: bool = false",
+        "bad_indices_policy: string = ''"
+    ),
+    by_reference!(
+        "ScatterNdMin",
+        "T: numbertype",
+        slices,
+        "use_locking: bool = false",
+        "bad_indices_policy: string = ''"
+    ),
+    slices_by_handle!("ResourceScatterNdUpdate"),
+    slices_by_handle!("ResourceScatterNdAdd"),
+    slices_by_handle!("ResourceScatterNdSub"),
+    slices_by_handle!("ResourceScatterNdMax"),
+    slices_by_handle!("ResourceScatterNdMin"),
+];
+
+fn rows(infer: &mut Infer<'_>) -> Result<()> {
+    let params = infer.input(0);
+    check_rows(infer, &params)?;
+    infer.set(0, params);
+    Ok(())
+}
+
+fn rows_behind_handle(infer: &mut Infer<'_>) -> Result<()> {
+    let params = value_shape(infer, 0, "dtype")?;
+    check_rows(infer, &params)
+}
+
+/// Updates are a scalar, or `indices` with a row of the variable at each.
+fn check_rows(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
+    let (indices, updates) = (infer.input(1), infer.input(2));
+    let (Some(row), Some(at), Some(rank)) = (params.dims(), indices.dims(), updates.rank()) else {
+        return Ok(());
+    };
+    if row.is_empty() {
+        return Err(Error::invalid("Shape must be at least rank 1 but is rank 0"));
+    }
+    if rank > 0 {
+        let wanted: SmallVec<[Dim; 8]> = at.iter().chain(&row[1..]).copied().collect();
+        PartialShape::of_dims(wanted).merge(&updates)?;
+    }
+    Ok(())
+}
+
+fn slices(infer: &mut Infer<'_>) -> Result<()> {
+    let params = infer.input(0);
+    check_slices(infer, &params)?;
+    infer.set(0, params);
+    Ok(())
+}
+
+fn slices_behind_handle(infer: &mut Infer<'_>) -> Result<()> {
+    let params = value_shape(infer, 0, "T")?;
+    check_slices(infer, &params)
+}
+
+/// The last axis of `indices` picks from the variable's first axes; updates have what remains at each index.
+fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
+    let (indices, updates) = (infer.input(1), infer.input(2));
+    let (Some(params), Some(at), Some(_)) = (params.dims(), indices.dims(), updates.rank()) else {
+        return Ok(());
+    };
+    let Some((depth, batch)) = at.split_last() else {
+        return Err(Error::invalid("Shape must be at least rank 1 but is rank 0"));
+    };
+    let Some(depth) = *depth else { return Ok(()) };
+    if depth > params.len() {
+        crate::invalid!("indices have {depth} numbers each, the variable has {} dimensions", params.len());
+    }
+    let wanted: SmallVec<[Dim; 8]> = batch.iter().chain(&params[depth..]).copied().collect();
+    PartialShape::of_dims(wanted).merge(&updates)?;
+    Ok(())
+}

@@ -1,1 +1,23 @@
-//! Between the messages of the wire and the types of `graph`.
+//! Between the messages of the wire and the types of `graph`: one file a topic. Every size that a message
+//! states is checked against its contents and against a [`Budget`] before memory is taken.
+
+mod attr;
+mod budget;
+mod device;
+mod graph;
+mod shape;
+mod status;
+mod tensor;
+pub mod worker;
+
+pub use attr::{attr_from_proto, attr_to_proto, dtype_from_proto, func_from_proto, func_to_proto};
+pub use budget::Budget;
+pub use device::{device_from_proto, device_to_proto, devices_from_proto, devices_to_proto};
+pub use graph::{
+    DefaultAttrs, GRAPH_DEF_VERSION, extend_graph, graph_from_proto, graph_to_proto, node_to_proto,
+};
+pub use shape::{partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, shape_to_proto};
+pub use tensor::{
+    named_tensor_from_proto, named_tensor_to_proto, tensor_from_proto, tensor_from_proto_within,
+    tensor_to_proto,
+};

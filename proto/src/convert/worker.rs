@@ -1,7 +1,7 @@
 //! What masters ask of workers: the requests and answers of the link between them.
 
 use super::{
-    graph_from_proto, graph_to_proto, named_tensor_from_proto, named_tensor_to_proto,
+    Budget, DefaultAttrs, graph_from_proto, graph_to_proto, named_tensor_from_proto, named_tensor_to_proto,
 };
 use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome};
 use crate::pb;
@@ -41,7 +41,7 @@ pub fn create_session_from_proto(
 pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraphRequest, Status> {
     Ok(pb::RegisterGraphRequest {
         session_handle: part.session.to_string(),
-        graph_def: Some(graph_to_proto(&part.graph)?),
+        graph_def: Some(graph_to_proto(&part.graph, DefaultAttrs::Strip)?),
         graph_options: part.graph_options.clone(),
         create_worker_session_called: !part.session.is_empty(),
         collective_graph_key: part.collective_graph_key,
@@ -56,7 +56,7 @@ pub fn register_graph_from_proto(
 ) -> Result<RegisterGraph, Status> {
     Ok(RegisterGraph {
         session: session(request.session_handle, request.create_worker_session_called),
-        graph: graph_from_proto(&request.graph_def.unwrap_or_default())?,
+        graph: graph_from_proto(request.graph_def.unwrap_or_default(), &mut Budget::default())?,
         graph_options: request.graph_options,
         config: request.config_proto,
         collective_graph_key: request.collective_graph_key,
@@ -64,12 +64,12 @@ pub fn register_graph_from_proto(
     })
 }
 
-pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> Result<pb::RunGraphRequest, Status> {
+pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> pb::RunGraphRequest {
     let send = run.send.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
-    Ok(pb::RunGraphRequest {
+    pb::RunGraphRequest {
         graph_handle: run.graph.to_string(),
         step_id: run.step_id,
-        send: send.collect::<Result<_, _>>()?,
+        send: send.collect(),
         recv_key: run.recv.iter().map(ToString::to_string).collect(),
         exec_opts: Some(run.options),
         session_handle: run.session.to_string(),
@@ -77,7 +77,7 @@ pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> Result<pb::RunGrap
         create_worker_session_called: !run.session.is_empty(),
         request_id,
         ..Default::default()
-    })
+    }
 }
 
 /// # Errors
@@ -100,14 +100,14 @@ pub fn run_graph_from_proto(
     })
 }
 
-pub fn outcome_to_proto(outcome: RunGraphOutcome) -> Result<pb::RunGraphResponse, Status> {
+pub fn outcome_to_proto(outcome: RunGraphOutcome) -> pb::RunGraphResponse {
     let recv = outcome.recv.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
-    Ok(pb::RunGraphResponse {
-        recv: recv.collect::<Result<_, _>>()?,
+    pb::RunGraphResponse {
+        recv: recv.collect(),
         step_stats: outcome.step_stats,
         partition_graph: outcome.partition_graphs,
         ..Default::default()
-    })
+    }
 }
 
 /// The answer to a run that asked for `keys`, in their order: the answer's own order means nothing.
@@ -146,10 +146,11 @@ pub fn session(handle: String, create_worker_session_called: bool) -> Arc<str> {
 }
 
 fn named_tensors(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
+    let mut budget = Budget::default();
     named
         .into_iter()
         .map(|named| {
-            let (key, tensor) = named_tensor_from_proto(named)?;
+            let (key, tensor) = named_tensor_from_proto(named, &mut budget)?;
             Ok((key.into(), tensor))
         })
         .collect()

@@ -1,0 +1,275 @@
+//! Windows that slide over the two spatial axes of an image: data formats, padding, output sizes. Shared by
+//! convolution and pooling, in inference and in kernels.
+
+use crate::attr::FromAttr;
+use crate::error::{Error, Result};
+use crate::shape::Dim;
+use std::fmt;
+
+/// The order of an image batch's axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataFormat {
+    Nhwc,
+    Nchw,
+}
+
+impl DataFormat {
+    pub fn parse(name: &str) -> Result<DataFormat> {
+        match name {
+            "NHWC" => Ok(DataFormat::Nhwc),
+            "NCHW" => Ok(DataFormat::Nchw),
+            other => Err(Error::unimplemented(format!("data format {other} is not there, only NHWC and NCHW"))),
+        }
+    }
+
+    /// The axis of channels in a tensor of rank 4.
+    pub fn channel_axis(self) -> usize {
+        match self {
+            DataFormat::Nhwc => 3,
+            DataFormat::Nchw => 1,
+        }
+    }
+
+    /// The axes of rows and of columns.
+    pub fn spatial_axes(self) -> [usize; 2] {
+        match self {
+            DataFormat::Nhwc => [1, 2],
+            DataFormat::Nchw => [2, 3],
+        }
+    }
+
+    /// `[batch, rows, columns, channels]` out of four values in the format's order.
+    pub fn to_nhwc<T: Copy>(self, v: [T; 4]) -> [T; 4] {
+        match self {
+            DataFormat::Nhwc => v,
+            DataFormat::Nchw => [v[0], v[2], v[3], v[1]],
+        }
+    }
+
+    /// Four values in the format's order out of `[batch, rows, columns, channels]`.
+    pub fn of_nhwc<T: Copy>(self, v: [T; 4]) -> [T; 4] {
+        match self {
+            DataFormat::Nhwc => v,
+            DataFormat::Nchw => [v[0], v[3], v[1], v[2]],
+        }
+    }
+}
+
+impl fmt::Display for DataFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DataFormat::Nhwc => "NHWC",
+            DataFormat::Nchw => "NCHW",
+        })
+    }
+}
+
+/// What is put around an image before the window slides over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// As much as makes `ceil(input / stride)` outputs, the odd one after.
+    Same,
+    Valid,
+    /// `[before, after]` of rows and of columns.
+    Explicit([[usize; 2]; 2]),
+}
+
+impl Padding {
+    /// Of the attributes `padding` and, for the kind `EXPLICIT`, `explicit_paddings`: two a dimension, in the
+    /// order of the data format.
+    pub fn parse(kind: &str, explicit: &[i64], format: DataFormat) -> Result<Padding> {
+        if kind != "EXPLICIT" && !explicit.is_empty() {
+            crate::invalid!(
+                "explicit_paddings attribute must be empty if the padding attribute is not EXPLICIT"
+            );
+        }
+        match kind {
+            "SAME" => Ok(Padding::Same),
+            "VALID" => Ok(Padding::Valid),
+            "EXPLICIT" => {
+                let &[n0, n1, a0, a1, b0, b1, c0, c1] = explicit else {
+                    crate::invalid!(
+                        "explicit_paddings attribute must contain 8 values, but got: {}",
+                        explicit.len()
+                    );
+                };
+                let [n, h, w, c] = format.to_nhwc([[n0, n1], [a0, a1], [b0, b1], [c0, c1]]);
+                if n != [0, 0] || c != [0, 0] {
+                    crate::invalid!(
+                        "Nonzero explicit padding in the batch or depth dimensions is not supported"
+                    );
+                }
+                let size = |v: i64| {
+                    usize::try_from(v)
+                        .ok()
+                        .filter(|&v| v <= i32::MAX as usize)
+                        .ok_or_else(|| Error::invalid("All elements of explicit_paddings must be nonnegative"))
+                };
+                Ok(Padding::Explicit([[size(h[0])?, size(h[1])?], [size(w[0])?, size(w[1])?]]))
+            }
+            other => Err(Error::invalid(format!("unknown padding '{other}'"))),
+        }
+    }
+}
+
+/// The window along one spatial axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub input: usize,
+    pub filter: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub output: usize,
+    pub pad_before: usize,
+}
+
+impl Window {
+    /// Places a window on spatial axis `axis` (0 rows, 1 columns).
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it does not fit even once, or sizes overflow.
+    pub fn new(
+        input: usize,
+        filter: usize,
+        stride: usize,
+        dilation: usize,
+        padding: Padding,
+        axis: usize,
+    ) -> Result<Window> {
+        let overflow = || Error::invalid("a window's size is out of range");
+        let signed = |v: usize| i64::try_from(v).ok().filter(|&v| v <= i64::MAX / 8).ok_or_else(overflow);
+        if stride == 0 || dilation == 0 || filter == 0 {
+            crate::invalid!("window sizes, strides and dilations must be > 0");
+        }
+        let (i, s) = (signed(input)?, signed(stride)?);
+        let reach = (signed(filter)? - 1).checked_mul(signed(dilation)?).ok_or_else(overflow)?;
+        let effective = reach.checked_add(1).filter(|&e| e <= i64::MAX / 8).ok_or_else(overflow)?;
+        let (output, before) = match padding {
+            Padding::Valid => ((i - effective + s) / s, 0),
+            Padding::Explicit(pads) => {
+                let [before, after] = pads[axis];
+                let padded = i + signed(before)? + signed(after)?;
+                ((padded - effective + s) / s, signed(before)?)
+            }
+            Padding::Same => {
+                let output = (i + s - 1) / s;
+                let last = (output - 1).max(0).checked_mul(s).ok_or_else(overflow)?;
+                (output, (last + effective - i).max(0) / 2)
+            }
+        };
+        if output < 0 {
+            crate::invalid!(
+                "Computed output size would be negative: {output} [input_size: {input}, effective_filter_size: \
+                 {effective}, stride: {stride}]"
+            );
+        }
+        let size = |v: i64| usize::try_from(v).map_err(|_| overflow());
+        Ok(Window { input, filter, stride, dilation, output: size(output)?, pad_before: size(before)? })
+    }
+
+    /// The input position under tap `tap` of the window at `output`; `None` in the padding.
+    #[inline]
+    pub fn at(&self, output: usize, tap: usize) -> Option<usize> {
+        let position = (output * self.stride + tap * self.dilation).checked_sub(self.pad_before)?;
+        if position < self.input { Some(position) } else { None }
+    }
+
+    /// The input positions under an undilated window at `output`, without padding.
+    #[inline]
+    pub fn range(&self, output: usize) -> std::ops::Range<usize> {
+        let start = output * self.stride;
+        let end = (start + self.filter).saturating_sub(self.pad_before).min(self.input);
+        start.saturating_sub(self.pad_before).min(end)..end
+    }
+
+    /// The output size, where the sizes are known.
+    pub fn output_dim(
+        input: Dim,
+        filter: Dim,
+        stride: usize,
+        dilation: usize,
+        padding: Padding,
+        axis: usize,
+    ) -> Result<Dim> {
+        match (input, filter) {
+            (Some(i), Some(f)) => Ok(Some(Window::new(i, f, stride, dilation, padding, axis)?.output)),
+            (Some(i), None) if padding == Padding::Same => {
+                Ok(Some(Window::new(i, 1, stride, 1, padding, axis)?.output))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Four positive integers of a list attribute in the format's order, as `[batch, rows, columns, channels]`.
+pub(super) fn four(values: &[i64], format: DataFormat, what: &str, positive: &str) -> Result<[usize; 4]> {
+    let &[a, b, c, d] = values else {
+        crate::invalid!("{what} field must specify 4 dimensions");
+    };
+    let size = |v: i64| {
+        usize::try_from(v)
+            .ok()
+            .filter(|&v| v > 0 && v <= i32::MAX as usize)
+            .ok_or_else(|| Error::invalid(positive))
+    };
+    Ok(format.to_nhwc([size(a)?, size(b)?, size(c)?, size(d)?]))
+}
+
+/// Where attributes are read from: a node, or a node in the hands of inference.
+pub trait ReadAttr {
+    fn read_attr<T: FromAttr>(&self, name: &str) -> Result<T>;
+}
+
+impl ReadAttr for crate::node::Node {
+    fn read_attr<T: FromAttr>(&self, name: &str) -> Result<T> {
+        self.attr(name)
+    }
+}
+
+impl ReadAttr for crate::infer::Infer<'_> {
+    fn read_attr<T: FromAttr>(&self, name: &str) -> Result<T> {
+        self.attr(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_sizes() -> Result<()> {
+        let w = |i, f, s, d, p| Window::new(i, f, s, d, p, 0).map(|w| (w.output, w.pad_before));
+        assert_eq!(w(5, 3, 2, 1, Padding::Same)?, (3, 1));
+        assert_eq!(w(6, 3, 2, 1, Padding::Same)?, (3, 0));
+        assert_eq!(w(6, 3, 2, 1, Padding::Valid)?, (2, 0));
+        assert_eq!(w(6, 3, 1, 2, Padding::Valid)?, (2, 0));
+        assert_eq!(w(6, 3, 2, 1, Padding::Explicit([[2, 1], [0, 0]]))?, (4, 2));
+        assert_eq!(w(0, 3, 1, 1, Padding::Same)?, (0, 1));
+        assert_eq!(w(2, 3, 1, 1, Padding::Valid)?, (0, 0));
+        assert!(w(1, 3, 1, 1, Padding::Valid).is_err());
+        assert!(w(usize::MAX, 3, 1, 1, Padding::Same).is_err());
+        assert!(w(9, 1 << 40, 1, 1 << 40, Padding::Same).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn positions() -> Result<()> {
+        let w = Window::new(5, 3, 2, 1, Padding::Same, 0)?;
+        assert_eq!([w.at(0, 0), w.at(0, 1), w.at(2, 2)], [None, Some(0), None]);
+        assert_eq!([w.range(0), w.range(1), w.range(2)], [0..2, 1..4, 3..5]);
+        let beyond = Window::new(1, 1, 1, 1, Padding::Explicit([[0, 3], [0, 0]]), 0)?;
+        assert!(beyond.range(3).is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn paddings() {
+        assert_eq!(
+            Padding::parse("EXPLICIT", &[0, 0, 0, 0, 1, 2, 3, 4], DataFormat::Nchw),
+            Ok(Padding::Explicit([[1, 2], [3, 4]]))
+        );
+        assert!(Padding::parse("EXPLICIT", &[1, 0, 0, 0, 0, 0, 0, 0], DataFormat::Nhwc).is_err());
+        assert!(Padding::parse("EXPLICIT", &[0, 0, -1, 0, 0, 0, 0, 0], DataFormat::Nhwc).is_err());
+        assert!(Padding::parse("SAME", &[0], DataFormat::Nhwc).is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! What tasks tell each other about their devices.
+
+use crate::pb;
+use graph::{DeviceAttributes, DeviceName, Error, Result};
+
+pub fn device_to_proto(device: &DeviceAttributes) -> pb::DeviceAttributes {
+    pb::DeviceAttributes {
+        name: device.name.to_string(),
+        device_type: device.name.device_type.to_string(),
+        memory_limit: i64::try_from(device.memory_limit).unwrap_or(i64::MAX),
+        locality: Some(pb::DeviceLocality::default()),
+        incarnation: device.incarnation,
+        physical_device_desc: device.physical_description.clone(),
+        xla_global_id: -1,
+    }
+}
+
+/// # Errors
+/// `InvalidArgument` if the name is not a full device name, or the type is not the name's.
+pub fn device_from_proto(device: pb::DeviceAttributes) -> Result<DeviceAttributes> {
+    let name = DeviceName::parse(&device.name)?;
+    if !device.device_type.is_empty() && *device.device_type != *name.device_type {
+        return Err(Error::invalid(format!(
+            "device '{}' says that its type is '{}'",
+            device.name, device.device_type
+        )));
+    }
+    Ok(DeviceAttributes {
+        name,
+        // A device that does not know its memory says so by a negative or zero limit.
+        memory_limit: u64::try_from(device.memory_limit).unwrap_or(0),
+        incarnation: device.incarnation,
+        physical_description: device.physical_device_desc,
+    })
+}
+
+pub fn devices_to_proto(devices: &[DeviceAttributes]) -> Vec<pb::DeviceAttributes> {
+    devices.iter().map(device_to_proto).collect()
+}
+
+pub fn devices_from_proto(devices: Vec<pb::DeviceAttributes>) -> Result<Vec<DeviceAttributes>> {
+    devices.into_iter().map(device_from_proto).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_round_trip_and_bad_ones_are_refused() -> Result<()> {
+        let device = DeviceAttributes {
+            name: DeviceName::parse("/job:ps/replica:0/task:3/device:GPU:1")?,
+            memory_limit: 1 << 40,
+            incarnation: 0xfeed_face_cafe_beef,
+            physical_description: "a card".into(),
+        };
+        assert_eq!(devices_from_proto(devices_to_proto(std::slice::from_ref(&device)))?, [device.clone()]);
+        let sent = device_to_proto(&device);
+        let partial = pb::DeviceAttributes { name: "/job:ps".into(), ..sent.clone() };
+        assert!(device_from_proto(partial).is_err());
+        assert!(device_from_proto(pb::DeviceAttributes { device_type: "CPU".into(), ..sent }).is_err());
+        Ok(())
+    }
+}

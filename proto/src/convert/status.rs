@@ -1,0 +1,84 @@
+//! Failures on the wire: gRPC's code and message, and what more there is to know in the trailer
+//! `grpc-status-details-bin`, whose bytes are a map of payloads.
+
+use crate::pb::distributed_runtime::GrpcPayloadContainer;
+use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
+use bytes::Bytes;
+use graph::Code;
+use prost::Message;
+
+/// Longer messages are cut here: trailers have a limit.
+const MAX_MESSAGE: usize = 3072;
+const TRUNCATED: &str = " ... [truncated]";
+
+impl From<Status> for tonic::Status {
+    fn from(status: Status) -> tonic::Status {
+        let mut message = status.message;
+        if message.len() > MAX_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            message.push_str(TRUNCATED);
+        }
+        let mut payloads = GrpcPayloadContainer::default();
+        for (set, url) in [(status.derived, DERIVED_STATUS), (status.restarted, WORKER_POSSIBLY_RESTARTED)] {
+            if set {
+                payloads.payloads.insert(url.to_owned(), Vec::new());
+            }
+        }
+        let details =
+            if payloads.payloads.is_empty() { Bytes::new() } else { payloads.encode_to_vec().into() };
+        tonic::Status::with_details(tonic::Code::from(status.code.number()), message, details)
+    }
+}
+
+impl From<tonic::Status> for Status {
+    /// A cancelled call is always the consequence of whatever cancelled it. Payloads that cannot be read are
+    /// as if they were not there.
+    fn from(status: tonic::Status) -> Status {
+        let code = Code::from_number(status.code() as i32);
+        let payloads = GrpcPayloadContainer::decode(status.details()).unwrap_or_default().payloads;
+        Status {
+            derived: code == Code::Cancelled || payloads.contains_key(DERIVED_STATUS),
+            restarted: payloads.contains_key(WORKER_POSSIBLY_RESTARTED),
+            code,
+            message: status.message().to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_and_mark_crosses() {
+        for number in 1..=16 {
+            for (derived, restarted) in [(false, false), (true, false), (false, true), (true, true)] {
+                let code = Code::from_number(number);
+                let sent = Status { code, message: "it ü broke".into(), derived, restarted };
+                let received = Status::from(tonic::Status::from(sent.clone()));
+                let expected = Status { derived: derived || code == Code::Cancelled, ..sent };
+                assert_eq!(received, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let sent = tonic::Status::from(Status::invalid("x".repeat(3072)));
+        assert_eq!(sent.message().len(), 3072);
+        let sent = tonic::Status::from(Status::invalid(format!("x{}", "ü".repeat(3000))));
+        assert_eq!(sent.message().len(), 3071 + TRUNCATED.len());
+        assert!(sent.message().ends_with("ü ... [truncated]"));
+    }
+
+    #[test]
+    fn details_are_the_payload_map_and_rubbish_is_ignored() {
+        let sent = tonic::Status::from(Status::new(Code::Aborted, "gone").restarted());
+        let url = WORKER_POSSIBLY_RESTARTED;
+        let mut expected = vec![0x0a, url.len() as u8 + 2, 0x0a, url.len() as u8];
+        expected.extend_from_slice(url.as_bytes());
+        assert_eq!(sent.details(), expected);
+        let rubbish = tonic::Status::with_details(tonic::Code::Internal, "m", Bytes::from_static(&[7, 7]));
+        assert_eq!(Status::from(rubbish), Status::new(Code::Internal, "m"));
+    }
+}

@@ -1,0 +1,272 @@
+//! Tensor values: as little-endian contents, or as the typed lists that clients write, whose last element
+//! stands for all that follow.
+
+use super::Budget;
+use super::attr::dtype_from_proto;
+use super::shape::{partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, shape_to_proto};
+use crate::pb::{self, resource_handle_proto::DtypeAndShape};
+use bytes::Bytes;
+use graph::{Buffer, DType, Error, ResourceHandle, Result, Shape, Tensor};
+use prost::Message;
+use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
+use std::sync::Arc;
+
+/// Contents up to this size are copied: sharing would keep the tensor's storage from being written in place.
+const COPIED: usize = 256;
+
+/// A buffer as an owner of bytes.
+struct Shared(Arc<Buffer>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+/// The tensor with its elements in `tensor_content`, which shares the storage of large plain tensors.
+pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
+    let mut proto = pb::TensorProto {
+        dtype: tensor.dtype().number(),
+        tensor_shape: Some(shape_to_proto(tensor.shape())),
+        ..Default::default()
+    };
+    if let Some(buffer) = tensor.buffer() {
+        proto.tensor_content = if buffer.len() <= COPIED {
+            Bytes::copy_from_slice(buffer.as_slice())
+        } else {
+            Bytes::from_owner(Shared(buffer.clone()))
+        };
+    } else if let Ok(strings) = tensor.as_strings() {
+        proto.tensor_content = encode_strings(strings);
+    } else if let Ok(handles) = tensor.as_resources() {
+        proto.resource_handle_val = handles.iter().map(resource_to_proto).collect();
+    }
+    proto
+}
+
+/// Reads a tensor within the default [`Budget`].
+///
+/// # Errors
+/// As [`tensor_from_proto_within`].
+pub fn tensor_from_proto(proto: pb::TensorProto) -> Result<Tensor> {
+    tensor_from_proto_within(proto, &mut Budget::default())
+}
+
+/// # Errors
+/// `InvalidArgument` if type, shape or contents are malformed or do not agree; `ResourceExhausted` if the value
+/// does not fit the budget or the memory; `Unimplemented` for variants.
+pub fn tensor_from_proto_within(proto: pb::TensorProto, budget: &mut Budget) -> Result<Tensor> {
+    let dtype = dtype_from_proto(proto.dtype)?;
+    let shape = match &proto.tensor_shape {
+        Some(shape) => shape_from_proto(shape)?,
+        None => Shape::scalar(),
+    };
+    match dtype {
+        DType::String => strings(proto, shape, budget),
+        DType::Resource => resources(proto, shape, budget),
+        DType::Variant => Err(Error::unimplemented("tensors of dtype variant are not supported")),
+        _ => plain(dtype, proto, shape, budget),
+    }
+}
+
+pub fn named_tensor_to_proto(name: &str, tensor: &Tensor) -> pb::NamedTensorProto {
+    pb::NamedTensorProto { name: name.to_owned(), tensor: Some(tensor_to_proto(tensor)) }
+}
+
+/// # Errors
+/// Those of the tensor, with its name; `InvalidArgument` if it is not there.
+pub fn named_tensor_from_proto(proto: pb::NamedTensorProto, budget: &mut Budget) -> Result<(String, Tensor)> {
+    let pb::NamedTensorProto { name, tensor } = proto;
+    let tensor = tensor.ok_or_else(|| Error::invalid(format!("tensor '{name}' has no value")))?;
+    match tensor_from_proto_within(tensor, budget) {
+        Ok(tensor) => Ok((name, tensor)),
+        Err(e) => Err(Error::Invalid { code: e.code(), message: format!("tensor '{name}': {e}") }),
+    }
+}
+
+fn plain(dtype: DType, proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Result<Tensor> {
+    if !proto.tensor_content.is_empty() {
+        let mut tensor = Tensor::from_bytes(dtype, shape, &proto.tensor_content)?;
+        // Kernels may rely on a boolean being 0 or 1.
+        if dtype == DType::Bool && proto.tensor_content.iter().any(|&b| b > 1) {
+            tensor.bytes_mut()?.iter_mut().for_each(|b| *b = (*b != 0) as u8);
+        }
+        return Ok(tensor);
+    }
+    let (ints, halves) = (&proto.int_val, &proto.half_val);
+    let mut typed = Typed { dtype, shape, budget };
+    match dtype {
+        DType::Float => typed.fill(proto.float_val.len(), |i| proto.float_val[i].to_le_bytes()),
+        DType::Double => typed.fill(proto.double_val.len(), |i| proto.double_val[i].to_le_bytes()),
+        DType::Half | DType::BFloat16 => typed.fill(halves.len(), |i| (halves[i] as u16).to_le_bytes()),
+        DType::Int32 | DType::QInt32 => typed.fill(ints.len(), |i| ints[i].to_le_bytes()),
+        DType::Int16 | DType::UInt16 | DType::QInt16 | DType::QUInt16 => {
+            typed.fill(ints.len(), |i| (ints[i] as u16).to_le_bytes())
+        }
+        DType::Int8 | DType::UInt8 | DType::QInt8 | DType::QUInt8 => {
+            typed.fill(ints.len(), |i| [ints[i] as u8])
+        }
+        DType::Int64 => typed.fill(proto.int64_val.len(), |i| proto.int64_val[i].to_le_bytes()),
+        DType::UInt32 => typed.fill(proto.uint32_val.len(), |i| proto.uint32_val[i].to_le_bytes()),
+        DType::UInt64 => typed.fill(proto.uint64_val.len(), |i| proto.uint64_val[i].to_le_bytes()),
+        DType::Bool => typed.fill(proto.bool_val.len(), |i| [proto.bool_val[i] as u8]),
+        DType::Complex64 => {
+            let parts = proto.scomplex_val.as_chunks::<2>().0;
+            typed.fill(parts.len(), |i| {
+                let [re, im] = parts[i].map(f32::to_bits);
+                (u64::from(re) | u64::from(im) << 32).to_le_bytes()
+            })
+        }
+        DType::Complex128 => {
+            let parts = proto.dcomplex_val.as_chunks::<2>().0;
+            typed.fill(parts.len(), |i| {
+                let [re, im] = parts[i].map(f64::to_bits);
+                (u128::from(re) | u128::from(im) << 64).to_le_bytes()
+            })
+        }
+        // Narrow integers are written to `int_val`, 8-bit floats to `float8_val`.
+        _ if !ints.is_empty() => typed.fill(ints.len(), |i| [ints[i] as u8]),
+        _ => typed.fill(proto.float8_val.len(), |i| [proto.float8_val[i]]),
+    }
+}
+
+/// A tensor about to be read from a typed list.
+struct Typed<'a> {
+    dtype: DType,
+    shape: Shape,
+    budget: &'a mut Budget,
+}
+
+impl Typed<'_> {
+    /// Fills the tensor with `count` given elements, the last of which repeats; zeros if there are none. What
+    /// goes beyond the shape is ignored.
+    fn fill<const N: usize>(&mut self, count: usize, element: impl Fn(usize) -> [u8; N]) -> Result<Tensor> {
+        self.budget.take(self.shape.num_elements(), N)?;
+        let mut tensor = Tensor::unspecified(self.dtype, self.shape.clone())?;
+        let elements = tensor.bytes_mut()?.as_chunks_mut::<N>().0;
+        let given = count.min(elements.len());
+        for (i, e) in elements[..given].iter_mut().enumerate() {
+            *e = element(i);
+        }
+        let last = if given == 0 { [0; N] } else { elements[given - 1] };
+        elements[given..].fill(last);
+        Ok(tensor)
+    }
+}
+
+/// Every length as a varint, then all bytes.
+fn encode_strings(strings: &[Bytes]) -> Bytes {
+    let lengths: usize = strings.iter().map(|s| encoded_len_varint(s.len() as u64)).sum();
+    let mut out = Vec::with_capacity(lengths + strings.iter().map(Bytes::len).sum::<usize>());
+    strings.iter().for_each(|s| encode_varint(s.len() as u64, &mut out));
+    strings.iter().for_each(|s| out.extend_from_slice(s));
+    out.into()
+}
+
+/// Cuts contents written by [`encode_strings`] into `count` pieces.
+fn decode_strings(content: &Bytes, count: usize, budget: &mut Budget) -> Result<Vec<Bytes>> {
+    let malformed = || Error::invalid(format!("tensor_content does not hold {count} strings"));
+    // A length takes a byte or more, so that a short message cannot ask for much.
+    if content.len() < count {
+        return Err(malformed());
+    }
+    budget.take(count, size_of::<Bytes>())?;
+    budget.take(content.len(), 1)?;
+    let mut rest = &content[..];
+    let mut lengths = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = decode_varint(&mut rest).map_err(|_| malformed())?;
+        lengths.push(usize::try_from(length).map_err(|_| malformed())?);
+    }
+    let total = lengths.iter().try_fold(0usize, |sum, &l| sum.checked_add(l));
+    if total != Some(rest.len()) {
+        return Err(malformed());
+    }
+    // One copy, so that the tensor does not keep the whole message alive.
+    let mut rest = Bytes::copy_from_slice(rest);
+    Ok(lengths.into_iter().map(|l| rest.split_to(l)).collect())
+}
+
+fn strings(proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Result<Tensor> {
+    let count = shape.num_elements();
+    if !proto.tensor_content.is_empty() {
+        return Tensor::strings(decode_strings(&proto.tensor_content, count, budget)?, shape);
+    }
+    let given = proto.string_val.into_iter().map(Bytes::from);
+    Tensor::strings(splat(given, Bytes::new, count, budget)?, shape)
+}
+
+fn resources(proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Result<Tensor> {
+    let count = shape.num_elements();
+    let given: Vec<ResourceHandle> = if proto.tensor_content.is_empty() {
+        proto.resource_handle_val.into_iter().take(count).map(resource_from_proto).collect::<Result<_>>()?
+    } else {
+        let decode = |bytes: Bytes| {
+            pb::ResourceHandleProto::decode(bytes)
+                .map_err(|e| Error::invalid(format!("tensor_content holds no resource handle: {e}")))
+                .and_then(resource_from_proto)
+        };
+        decode_strings(&proto.tensor_content, count, budget)?
+            .into_iter()
+            .map(decode)
+            .collect::<Result<_>>()?
+    };
+    let nothing = || ResourceHandle {
+        device: "".into(),
+        container: "".into(),
+        name: "".into(),
+        hash_code: 0,
+        type_name: "".into(),
+        dtypes_and_shapes: Vec::new(),
+    };
+    Tensor::resources(splat(given.into_iter(), nothing, count, budget)?, shape)
+}
+
+/// `count` objects: those given, and the last of them, or `nothing`, for the rest.
+fn splat<T: Clone>(
+    given: impl Iterator<Item = T>,
+    nothing: impl FnOnce() -> T,
+    count: usize,
+    budget: &mut Budget,
+) -> Result<Vec<T>> {
+    budget.take(count, size_of::<T>())?;
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).map_err(|e| Error::Invalid {
+        code: graph::Code::ResourceExhausted,
+        message: format!("a tensor of {count} objects: {e}"),
+    })?;
+    all.extend(given.take(count));
+    let last = all.last().cloned().unwrap_or_else(nothing);
+    all.resize(count, last);
+    Ok(all)
+}
+
+fn resource_to_proto(handle: &ResourceHandle) -> pb::ResourceHandleProto {
+    let known = |(dtype, shape): &(DType, _)| DtypeAndShape {
+        dtype: dtype.number(),
+        shape: Some(partial_shape_to_proto(shape)),
+    };
+    pb::ResourceHandleProto {
+        device: handle.device.to_string(),
+        container: handle.container.to_string(),
+        name: handle.name.to_string(),
+        hash_code: handle.hash_code,
+        maybe_type_name: handle.type_name.to_string(),
+        dtypes_and_shapes: handle.dtypes_and_shapes.iter().map(known).collect(),
+    }
+}
+
+fn resource_from_proto(proto: pb::ResourceHandleProto) -> Result<ResourceHandle> {
+    let known = |known: DtypeAndShape| {
+        let shape = known.shape.unwrap_or_default();
+        Ok((dtype_from_proto(known.dtype)?, partial_shape_from_proto(&shape)?))
+    };
+    Ok(ResourceHandle {
+        device: proto.device.into(),
+        container: proto.container.into(),
+        name: proto.name.into(),
+        hash_code: proto.hash_code,
+        type_name: proto.maybe_type_name.into(),
+        dtypes_and_shapes: proto.dtypes_and_shapes.into_iter().map(known).collect::<Result<_>>()?,
+    })
+}
