@@ -5,10 +5,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod channel;
+pub mod cluster;
 pub mod convert;
+pub mod grpc;
 pub mod link;
+pub mod remote;
 mod status;
 
+pub use cluster::Cluster;
+pub use remote::RemoteWorker;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 
 /// Messages of package `tensorflow`, and its services as modules for client and server.

@@ -8,6 +8,7 @@ mod graph;
 mod shape;
 mod status;
 mod tensor;
+pub mod worker;
 
 pub use attr::{attr_from_proto, attr_to_proto, dtype_from_proto, func_from_proto, func_to_proto};
 pub use budget::Budget;

@@ -1,0 +1,255 @@
+//! Connections to another task, and the server's side of the same settings.
+
+use crate::status::Status;
+use graph::{Code, TaskName};
+use parking_lot::Mutex;
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::OnceCell;
+use tokio::time::{sleep, timeout_at};
+use tonic::transport::{Channel, Endpoint, Server};
+
+/// How long a task that does not answer is tried, unless told otherwise.
+pub const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Flow-control windows, bytes: the protocol's largest, since a tensor is wanted whole.
+const WINDOW: u32 = (1 << 31) - 1;
+/// Frames that the other side may send, bytes: larger ones measure no better.
+const FRAME: u32 = 1 << 20;
+/// gRPC servers close connections that ping more often than every five minutes without data; a dead host is
+/// found sooner by [`TCP_PROBE_AFTER`].
+const PING_INTERVAL: Duration = Duration::from_secs(330);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
+const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const TCP_PROBES: u32 = 3;
+/// Receives wait in streams of their own until their value is there: there may be as many as there are edges.
+const STREAMS: u32 = 1 << 24;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Attempts at one call on connections that stood at first.
+const ATTEMPTS: usize = 10;
+
+/// A server with the settings that tensors want.
+pub fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(FRAME)
+        .max_concurrent_streams(STREAMS)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(TCP_PROBE_AFTER))
+        .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
+        .tcp_keepalive_retries(Some(TCP_PROBES))
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+}
+
+/// Another task and the connections to it, made at first use and again when they broke.
+pub struct Peer {
+    task: TaskName,
+    address: Arc<str>,
+    endpoint: Endpoint,
+    connect_deadline: Duration,
+    /// Calls take turns: one connection is one TCP stream, and one core at either end.
+    lanes: Box<[Lane]>,
+    next: AtomicUsize,
+}
+
+type Lane = Mutex<Arc<OnceCell<Channel>>>;
+
+impl Peer {
+    /// `address` is `host:port`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if that is no address.
+    pub fn new(
+        task: TaskName,
+        address: &str,
+        connect_deadline: Duration,
+        connections: usize,
+    ) -> Result<Peer, Status> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|_| Status::invalid(format!("'{address}' is no address for {task}")))?
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(FRAME)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(TCP_PROBE_AFTER))
+            .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
+            .tcp_keepalive_retries(Some(TCP_PROBES))
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        let lanes = (0..connections.max(1)).map(|_| Lane::default()).collect();
+        Ok(Peer { task, address: address.into(), endpoint, connect_deadline, lanes, next: AtomicUsize::new(0) })
+    }
+
+    pub fn task(&self) -> &TaskName {
+        &self.task
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A connection that stood when it was last used.
+    ///
+    /// # Errors
+    /// `Unavailable` naming task and address after the connect deadline; `DeadlineExceeded` if `deadline` is
+    /// sooner.
+    async fn channel(&self, deadline: Option<Instant>) -> Result<Channel, Status> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
+        let cell = self.lanes[turn].lock().clone();
+        Ok(cell.get_or_try_init(|| self.connect(deadline)).await?.clone())
+    }
+
+    async fn connect(&self, deadline: Option<Instant>) -> Result<Channel, Status> {
+        let own = Instant::now() + self.connect_deadline;
+        let end = deadline.map_or(own, |d| d.min(own));
+        let code = if end < own { Code::DeadlineExceeded } else { Code::Unavailable };
+        let mut pause = Pause::default();
+        let mut last = String::from("it does not answer");
+        loop {
+            match timeout_at(end.into(), self.endpoint.connect()).await {
+                Ok(Ok(channel)) => return Ok(channel),
+                Ok(Err(error)) => last = innermost(&error),
+                Err(_) => {}
+            }
+            let next = pause.next();
+            if Instant::now() + next >= end {
+                return Err(Status::new(
+                    code,
+                    format!("{} at {} cannot be reached: {last}", self.task, self.address),
+                ));
+            }
+            sleep(next).await;
+        }
+    }
+
+    /// Makes the next calls connect anew.
+    fn reset(&self) {
+        for lane in &self.lanes {
+            *lane.lock() = Arc::default();
+        }
+    }
+
+    /// One call with its deadline: on a connection of its own turn, tried again while that is safe and useful.
+    /// Failures of the way there, unlike the callee's own, name task and address.
+    pub async fn call<T, F>(
+        &self,
+        method: &str,
+        repeat: Repeat,
+        deadline: Option<Instant>,
+        send: impl Fn(Channel) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, tonic::Status>>,
+    {
+        let mut pause = Pause::default();
+        let mut attempt = 1;
+        loop {
+            let channel = self.channel(deadline).await?;
+            let outcome = match deadline {
+                Some(deadline) => timeout_at(deadline.into(), send(channel)).await,
+                None => Ok(send(channel).await),
+            };
+            let (status, never_sent) = match outcome {
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(status)) => self.failure(method, status),
+                Err(_) => return Err(self.late(method)),
+            };
+            let again = status.code == Code::Unavailable && (never_sent || repeat == Repeat::Harmless);
+            let rest = pause.next();
+            if !again || attempt == ATTEMPTS || deadline.is_some_and(|d| Instant::now() + rest >= d) {
+                return Err(status);
+            }
+            attempt += 1;
+            sleep(rest).await;
+        }
+    }
+
+    /// The failure in our terms, and whether no byte of the call left this process.
+    fn failure(&self, method: &str, received: tonic::Status) -> (Status, bool) {
+        let source = StdError::source(&received);
+        let timed_out = received.code() == tonic::Code::Cancelled && source.is_some();
+        if timed_out || received.code() == tonic::Code::DeadlineExceeded {
+            return (self.late(method), false);
+        }
+        if source.is_none() && received.code() != tonic::Code::Unavailable {
+            return (received.into(), false);
+        }
+        if source.is_some() {
+            self.reset();
+        }
+        let never_sent = source.is_some_and(is_refusal);
+        let cause = source.map_or_else(|| received.message().to_owned(), innermost);
+        let text = format!("{method} to {} at {} failed: {cause}", self.task, self.address);
+        (Status::new(Code::Unavailable, text), never_sent)
+    }
+
+    fn late(&self, method: &str) -> Status {
+        Status::new(
+            Code::DeadlineExceeded,
+            format!("{method} to {} at {} did not end by its deadline", self.task, self.address),
+        )
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({} at {})", self.task, self.address)
+    }
+}
+
+/// Whether a call may be sent again when its fate is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    Harmless,
+    Never,
+}
+
+/// Pauses between attempts, each longer than the last.
+#[derive(Debug)]
+struct Pause(Duration);
+
+impl Default for Pause {
+    fn default() -> Pause {
+        Pause(FIRST_PAUSE)
+    }
+}
+
+impl Pause {
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now * 2).min(LONGEST_PAUSE);
+        now
+    }
+}
+
+fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
+    chain(error).any(|e| {
+        e.downcast_ref::<std::io::Error>().is_some_and(|io| {
+            matches!(
+                io.kind(),
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+                    | ErrorKind::AddrNotAvailable
+            )
+        })
+    })
+}
+
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    chain(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |e: &&'a (dyn StdError + 'static)| (*e).source())
+}

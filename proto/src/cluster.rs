@@ -1,0 +1,267 @@
+//! The tasks of a cluster and where each listens.
+
+use crate::pb;
+use crate::status::Status;
+use graph::TaskName;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Addresses (`host:port`) by job and task. Tasks of a job may be sparse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    jobs: BTreeMap<String, BTreeMap<u32, String>>,
+}
+
+impl Cluster {
+    pub fn new() -> Cluster {
+        Cluster::default()
+    }
+
+    /// Adds a task, or replaces its address.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no job name or no `host:port`.
+    pub fn insert(&mut self, job: &str, task: u32, address: &str) -> Result<(), Status> {
+        check_job(job)?;
+        check_address(job, task, address)?;
+        self.jobs.entry(job.to_owned()).or_default().insert(task, address.to_owned());
+        Ok(())
+    }
+
+    /// Reads `ps=h:p,h:p;worker=h:p`: jobs by semicolons, tasks by commas. A task's index is its place, or
+    /// stands before its address: `worker=3@h:p`, after which counting goes on from there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the part that is wrong.
+    pub fn parse(text: &str) -> Result<Cluster, Status> {
+        let mut cluster = Cluster::new();
+        for part in text.split([';', '\n']).map(str::trim).filter(|p| !p.is_empty()) {
+            let (job, tasks) = part.split_once('=').ok_or_else(|| {
+                Status::invalid(format!("'{part}' is no job of a cluster: expected name=host:port,…"))
+            })?;
+            let job = job.trim();
+            if cluster.jobs.contains_key(job) {
+                return Err(Status::invalid(format!("job '{job}' stands twice in the cluster")));
+            }
+            let mut next = 0u32;
+            for task in tasks.split(',').map(str::trim) {
+                let (index, address) = match task.split_once('@') {
+                    Some((index, address)) => (parse_index(job, index)?, address),
+                    None => (next, task),
+                };
+                cluster.insert_new(job, index, address)?;
+                next = index.saturating_add(1);
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Reads the wire's form.
+    pub fn from_def(def: &pb::ClusterDef) -> Result<Cluster, Status> {
+        let mut cluster = Cluster::new();
+        for job in &def.job {
+            for (&index, address) in &job.tasks {
+                let index = u32::try_from(index).map_err(|_| {
+                    Status::invalid(format!("task index {index} of job '{}' is negative", job.name))
+                })?;
+                cluster.insert_new(&job.name, index, address)?;
+            }
+        }
+        Ok(cluster)
+    }
+
+    pub fn to_def(&self) -> pb::ClusterDef {
+        let job = self.jobs.iter().map(|(name, tasks)| pb::JobDef {
+            name: name.clone(),
+            tasks: tasks.iter().map(|(&index, address)| (index as i32, address.clone())).collect(),
+        });
+        pb::ClusterDef { job: job.collect() }
+    }
+
+    /// Reads a `TF_CONFIG` value: its `cluster` object, whose jobs are lists or maps of addresses, and its
+    /// `task`, if it names one.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is not JSON of that form.
+    pub fn from_tf_config(text: &str) -> Result<(Cluster, Option<TaskName>), Status> {
+        let config: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| Status::invalid(format!("TF_CONFIG is not JSON: {e}")))?;
+        let mut cluster = Cluster::new();
+        match config.get("cluster") {
+            None | Some(serde_json::Value::Null) => {}
+            Some(serde_json::Value::Object(jobs)) => {
+                for (job, tasks) in jobs {
+                    cluster.insert_json(job, tasks)?;
+                }
+            }
+            Some(other) => return Err(Status::invalid(format!("TF_CONFIG's cluster is no object: {other}"))),
+        }
+        let task = match config.get("task") {
+            None | Some(serde_json::Value::Null) => None,
+            Some(task) => Some(json_task(task)?),
+        };
+        Ok((cluster, task))
+    }
+
+    fn insert_json(&mut self, job: &str, tasks: &serde_json::Value) -> Result<(), Status> {
+        use serde_json::Value;
+        let address = |value: &Value| match value {
+            Value::String(address) => Ok(address.clone()),
+            other => Err(Status::invalid(format!("an address of job '{job}' is no text: {other}"))),
+        };
+        match tasks {
+            Value::Array(list) => {
+                for (index, value) in (0u32..).zip(list) {
+                    self.insert_new(job, index, &address(value)?)?;
+                }
+            }
+            Value::Object(map) => {
+                for (index, value) in map {
+                    self.insert_new(job, parse_index(job, index)?, &address(value)?)?;
+                }
+            }
+            Value::String(one) => self.insert_new(job, 0, one)?,
+            other => {
+                return Err(Status::invalid(format!("the tasks of job '{job}' are no list or map: {other}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_new(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
+        if self.address_of(job, index).is_some() {
+            return Err(Status::invalid(format!("task {index} of job '{job}' stands twice in the cluster")));
+        }
+        self.insert(job, index, address)
+    }
+
+    fn address_of(&self, job: &str, task: u32) -> Option<&str> {
+        Some(self.jobs.get(job)?.get(&task)?.as_str())
+    }
+
+    /// Where the task listens.
+    pub fn address(&self, task: &TaskName) -> Option<&str> {
+        if task.replica != 0 { None } else { self.address_of(&task.job, task.task) }
+    }
+
+    /// All tasks, by job and index.
+    pub fn tasks(&self) -> impl Iterator<Item = (TaskName, &str)> {
+        self.jobs.iter().flat_map(|(job, tasks)| {
+            tasks.iter().map(move |(&index, address)| (TaskName::new(job, index), address.as_str()))
+        })
+    }
+
+    pub fn jobs(&self) -> impl Iterator<Item = &str> {
+        self.jobs.keys().map(String::as_str)
+    }
+
+    /// The number of tasks.
+    pub fn len(&self) -> usize {
+        self.jobs.values().map(BTreeMap::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The form that [`Cluster::parse`] reads.
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (job, tasks)) in self.jobs.iter().enumerate() {
+            write!(f, "{}{job}=", if i == 0 { "" } else { ";" })?;
+            let mut next = 0u32;
+            for (j, (&index, address)) in tasks.iter().enumerate() {
+                f.write_str(if j == 0 { "" } else { "," })?;
+                if index != next {
+                    write!(f, "{index}@")?;
+                }
+                f.write_str(address)?;
+                next = index.saturating_add(1);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn json_task(task: &serde_json::Value) -> Result<TaskName, Status> {
+    let wrong = || Status::invalid(format!("TF_CONFIG's task needs a type and an index: {task}"));
+    let job = task.get("type").and_then(|t| t.as_str()).ok_or_else(wrong)?;
+    check_job(job)?;
+    let index = match task.get("index") {
+        None => 0,
+        Some(serde_json::Value::String(text)) => parse_index(job, text)?,
+        Some(number) => number
+            .as_u64()
+            .and_then(|n| u32::try_from(n).ok())
+            .filter(|&n| n <= i32::MAX as u32)
+            .ok_or_else(wrong)?,
+    };
+    Ok(TaskName::new(job, index))
+}
+
+fn parse_index(job: &str, text: &str) -> Result<u32, Status> {
+    text.trim().parse::<u32>().ok().filter(|&n| n <= i32::MAX as u32).ok_or_else(|| {
+        Status::invalid(format!("'{text}' is no task index of job '{job}'"))
+    })
+}
+
+fn check_job(job: &str) -> Result<(), Status> {
+    let mut bytes = job.bytes();
+    let good = bytes.next().is_some_and(|b| b.is_ascii_alphabetic())
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if good { Ok(()) } else { Err(Status::invalid(format!("'{job}' is no job name"))) }
+}
+
+fn check_address(job: &str, task: u32, address: &str) -> Result<(), Status> {
+    let wrong =
+        || Status::invalid(format!("'{address}' is no host:port, for task {task} of job '{job}'"));
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let host_is_good = match bare {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && !host.contains([':', '/', '@', '?', '#', ' ', ',', ';', '=']),
+    };
+    match port.parse::<u16>() {
+        Ok(_) if host_is_good => Ok(()),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips() -> Result<(), Status> {
+        for text in ["ps=a:1,b:2;worker=c:3", "worker=2@a:1,b:2,7@c:3", "ps=[::1]:2222", ""] {
+            assert_eq!(Cluster::parse(text)?.to_string(), text);
+        }
+        let cluster = Cluster::parse(" worker = a:1 , b:2 ; ")?;
+        assert_eq!(cluster.address(&TaskName::new("worker", 1)), Some("b:2"));
+        assert_eq!(cluster.address(&TaskName::new("worker", 2)), None);
+        assert_eq!(Cluster::from_def(&cluster.to_def())?, cluster);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        for text in ["ps", "ps=", "ps=a", "ps=a:x", "ps=a:70000", "p s=a:1", "=a:1", "ps=a:1;ps=b:1", "ps=0@a:1,0@b:1", "ps=::1:5"] {
+            assert!(Cluster::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tf_config_with_lists_and_maps() -> Result<(), Status> {
+        let (cluster, task) = Cluster::from_tf_config(
+            r#"{"cluster": {"ps": ["a:1"], "worker": {"3": "b:2", "10": "c:3"}},
+                "task": {"type": "worker", "index": "3"}, "environment": "cloud"}"#,
+        )?;
+        assert_eq!(cluster.to_string(), "ps=a:1;worker=3@b:2,10@c:3");
+        assert_eq!(task, Some(TaskName::new("worker", 3)));
+        assert!(Cluster::from_tf_config("{").is_err());
+        assert!(Cluster::from_tf_config(r#"{"cluster": {"ps": [1]}}"#).is_err());
+        assert!(Cluster::from_tf_config(r#"{"task": {"type": "ps", "index": -1}}"#).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! What masters ask of workers: the requests and answers of the link between them.
+
+use super::{
+    Budget, DefaultAttrs, graph_from_proto, graph_to_proto, named_tensor_from_proto, named_tensor_to_proto,
+};
+use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome};
+use crate::pb;
+use crate::status::Status;
+use graph::{Code, Tensor};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+pub fn create_session_to_proto(session: CreateWorkerSession) -> pb::CreateWorkerSessionRequest {
+    pb::CreateWorkerSessionRequest {
+        session_handle: session.session.to_string(),
+        server_def: Some(session.server_def),
+        isolate_session_state: session.isolate_session_state,
+        cluster_device_attributes: super::devices_to_proto(&session.cluster_devices),
+        master_task: session.master_task,
+        master_incarnation: session.master_incarnation as i64,
+    }
+}
+
+pub fn create_session_from_proto(
+    request: pb::CreateWorkerSessionRequest,
+    deadline: Option<Instant>,
+) -> Result<CreateWorkerSession, Status> {
+    Ok(CreateWorkerSession {
+        session: request.session_handle.into(),
+        server_def: request.server_def.unwrap_or_default(),
+        isolate_session_state: request.isolate_session_state,
+        cluster_devices: super::devices_from_proto(request.cluster_device_attributes)?,
+        master_task: request.master_task,
+        master_incarnation: request.master_incarnation as u64,
+        deadline,
+    })
+}
+
+/// An empty session is the one that all masters share which never create one.
+pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraphRequest, Status> {
+    Ok(pb::RegisterGraphRequest {
+        session_handle: part.session.to_string(),
+        graph_def: Some(graph_to_proto(&part.graph, DefaultAttrs::Strip)?),
+        graph_options: part.graph_options.clone(),
+        create_worker_session_called: !part.session.is_empty(),
+        collective_graph_key: part.collective_graph_key,
+        config_proto: part.config.clone(),
+        ..Default::default()
+    })
+}
+
+pub fn register_graph_from_proto(
+    request: pb::RegisterGraphRequest,
+    deadline: Option<Instant>,
+) -> Result<RegisterGraph, Status> {
+    Ok(RegisterGraph {
+        session: session(request.session_handle, request.create_worker_session_called),
+        graph: graph_from_proto(request.graph_def.unwrap_or_default(), &mut Budget::default())?,
+        graph_options: request.graph_options,
+        config: request.config_proto,
+        collective_graph_key: request.collective_graph_key,
+        deadline,
+    })
+}
+
+pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> pb::RunGraphRequest {
+    let send = run.send.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
+    pb::RunGraphRequest {
+        graph_handle: run.graph.to_string(),
+        step_id: run.step_id,
+        send: send.collect(),
+        recv_key: run.recv.iter().map(ToString::to_string).collect(),
+        exec_opts: Some(run.options),
+        session_handle: run.session.to_string(),
+        store_errors_in_response_body: true,
+        create_worker_session_called: !run.session.is_empty(),
+        request_id,
+        ..Default::default()
+    }
+}
+
+/// # Errors
+/// Besides wrong tensors, `Unimplemented` for a part of a partial run.
+pub fn run_graph_from_proto(
+    request: pb::RunGraphRequest,
+    deadline: Option<Instant>,
+) -> Result<RunGraph, Status> {
+    if request.is_partial {
+        return Err(Status::new(Code::Unimplemented, "RunGraph (Worker) does not run partial runs"));
+    }
+    Ok(RunGraph {
+        session: session(request.session_handle, request.create_worker_session_called),
+        graph: request.graph_handle.into(),
+        step_id: request.step_id,
+        send: named_tensors(request.send)?,
+        recv: request.recv_key.into_iter().map(Into::into).collect(),
+        options: request.exec_opts.unwrap_or_default(),
+        deadline,
+    })
+}
+
+pub fn outcome_to_proto(outcome: RunGraphOutcome) -> pb::RunGraphResponse {
+    let recv = outcome.recv.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
+    pb::RunGraphResponse {
+        recv: recv.collect(),
+        step_stats: outcome.step_stats,
+        partition_graph: outcome.partition_graphs,
+        ..Default::default()
+    }
+}
+
+/// The answer to a run that asked for `keys`, in their order: the answer's own order means nothing.
+///
+/// # Errors
+/// `Internal` if a key is missing.
+pub fn outcome_from_proto(
+    response: pb::RunGraphResponse,
+    keys: &[Arc<str>],
+) -> Result<RunGraphOutcome, Status> {
+    let mut found: BTreeMap<Arc<str>, Tensor> = named_tensors(response.recv)?.into_iter().collect();
+    let mut take = |key: &Arc<str>| {
+        found.remove(key).map(|tensor| (key.clone(), tensor)).ok_or_else(|| {
+            Status::new(Code::Internal, format!("RunGraph answered without the value of {key}"))
+        })
+    };
+    Ok(RunGraphOutcome {
+        recv: keys.iter().map(&mut take).collect::<Result<_, _>>()?,
+        step_stats: response.step_stats,
+        partition_graphs: response.partition_graph,
+    })
+}
+
+/// The failure of a run, as the body of an answer carries it.
+pub fn failure_to_proto(status: &Status) -> pb::RunGraphResponse {
+    pb::RunGraphResponse {
+        status_code: status.code.number(),
+        status_error_message: status.message.clone(),
+        ..Default::default()
+    }
+}
+
+/// The handle of the session, which is empty for that of masters which never create one.
+pub fn session(handle: String, create_worker_session_called: bool) -> Arc<str> {
+    if create_worker_session_called { handle.into() } else { "".into() }
+}
+
+fn named_tensors(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
+    let mut budget = Budget::default();
+    named
+        .into_iter()
+        .map(|named| {
+            let (key, tensor) = named_tensor_from_proto(named, &mut budget)?;
+            Ok((key.into(), tensor))
+        })
+        .collect()
+}

@@ -1,0 +1,156 @@
+//! A worker on the other side of the wire.
+
+use crate::channel::{Peer, Repeat};
+use crate::convert::{devices_from_proto, worker as convert};
+use crate::grpc::MAX_MESSAGE_SIZE;
+use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use crate::pb;
+use crate::service::WorkerServiceClient;
+use crate::status::Status;
+use async_trait::async_trait;
+use graph::{Code, DeviceAttributes, TaskName};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+use tonic::{Request, Response};
+
+/// Ends calls of which the caller did not say how long they may take, except steps: those may take any time.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(300);
+
+type Client = WorkerServiceClient<Channel>;
+type Reply<T> = Result<Response<T>, tonic::Status>;
+
+/// [`WorkerLink`] over gRPC.
+#[derive(Debug)]
+pub struct RemoteWorker {
+    peer: Peer,
+}
+
+impl RemoteWorker {
+    /// A worker at `address`, `host:port`; nothing is sent yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if that is no address.
+    pub fn new(task: TaskName, address: &str, connect_deadline: Duration) -> Result<RemoteWorker, Status> {
+        Ok(RemoteWorker { peer: Peer::new(task, address, connect_deadline, 1)? })
+    }
+
+    pub fn task(&self) -> &TaskName {
+        self.peer.task()
+    }
+
+    pub fn address(&self) -> &str {
+        self.peer.address()
+    }
+
+    async fn call<M, T, F>(
+        &self,
+        method: &str,
+        repeat: Repeat,
+        deadline: Option<Instant>,
+        message: M,
+        send: impl Fn(Client, Request<M>) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        M: Clone,
+        F: Future<Output = Reply<T>>,
+    {
+        let on = |channel| {
+            let client = Client::new(channel)
+                .max_decoding_message_size(MAX_MESSAGE_SIZE)
+                .max_encoding_message_size(MAX_MESSAGE_SIZE);
+            let mut request = Request::new(message.clone());
+            if let Some(deadline) = deadline {
+                request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+            }
+            send(client, request)
+        };
+        self.peer.call(method, repeat, deadline, on).await
+    }
+}
+
+fn control(deadline: Option<Instant>) -> Option<Instant> {
+    Some(deadline.unwrap_or_else(|| Instant::now() + CONTROL_DEADLINE))
+}
+
+#[async_trait]
+impl WorkerLink for RemoteWorker {
+    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
+        let request = pb::GetStatusRequest {};
+        let send = |mut c: Client, r| async move { c.get_status(r).await };
+        let reply = self.call("GetStatus", Repeat::Harmless, control(deadline), request, send).await?;
+        Ok(devices_from_proto(reply.into_inner().device_attributes)?)
+    }
+
+    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
+        let deadline = control(session.deadline);
+        let request = convert::create_session_to_proto(session);
+        let send = |mut c: Client, r| async move { c.create_worker_session(r).await };
+        self.call("CreateWorkerSession", Repeat::Harmless, deadline, request, send).await?;
+        Ok(())
+    }
+
+    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status> {
+        let request = pb::DeleteWorkerSessionRequest { session_handle: session.to_owned() };
+        let send = |mut c: Client, r| async move { c.delete_worker_session(r).await };
+        self.call("DeleteWorkerSession", Repeat::Harmless, control(deadline), request, send).await?;
+        Ok(())
+    }
+
+    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        let deadline = control(part.deadline);
+        let request = convert::register_graph_to_proto(&part)?;
+        drop(part);
+        let send = |mut c: Client, r| async move { c.register_graph(r).await };
+        let reply = self.call("RegisterGraph", Repeat::Never, deadline, request, send).await?;
+        Ok(reply.into_inner().graph_handle.into())
+    }
+
+    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
+        let request = pb::DeregisterGraphRequest {
+            graph_handle: graph.to_owned(),
+            session_handle: session.to_owned(),
+            create_worker_session_called: !session.is_empty(),
+        };
+        let send = |mut c: Client, r| async move { c.deregister_graph(r).await };
+        self.call("DeregisterGraph", Repeat::Never, control(None), request, send).await?;
+        Ok(())
+    }
+
+    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+        let request = convert::run_graph_to_proto(&run, request_id());
+        let send = |mut c: Client, r| async move { c.run_graph(r).await };
+        let reply = self.call("RunGraph", Repeat::Never, run.deadline, request, send).await?;
+        let (metadata, body, _) = reply.into_parts();
+        if body.status_code != 0 {
+            let status = Status::new(Code::from_number(body.status_code), body.status_error_message);
+            return Err(status.read_metadata(&metadata));
+        }
+        convert::outcome_from_proto(body, &run.recv)
+    }
+
+    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
+        let request = pb::CleanupGraphRequest { step_id };
+        let send = |mut c: Client, r| async move { c.cleanup_graph(r).await };
+        self.call("CleanupGraph", Repeat::Harmless, control(None), request, send).await?;
+        Ok(())
+    }
+
+    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
+        let request = pb::CleanupAllRequest { container: containers.to_vec() };
+        let send = |mut c: Client, r| async move { c.cleanup_all(r).await };
+        self.call("CleanupAll", Repeat::Harmless, control(None), request, send).await?;
+        Ok(())
+    }
+}
+
+/// Random and non-zero: zero means that repeats are not checked for.
+pub fn request_id() -> i64 {
+    loop {
+        let id: i64 = rand::random();
+        if id != 0 {
+            return id;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a worker is told when it starts.
+
+use graph::TaskName;
+use proto::Cluster;
+use proto::channel::CONNECT_DEADLINE;
+use std::time::Duration;
+
+/// One task of a cluster, and what it may use.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    pub task: TaskName,
+    /// Where the other tasks listen.
+    pub cluster: Cluster,
+    /// Devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
+    pub cpu_devices: u32,
+    /// Compute threads.
+    pub threads: usize,
+    /// What a device says of its memory, bytes.
+    pub memory_limit: u64,
+    /// How long another task that does not answer is tried.
+    pub connect_deadline: Duration,
+    /// Connections to each other task for tensors.
+    pub data_connections: usize,
+    /// How long a receive waits for its step to start here.
+    pub start_deadline: Duration,
+    /// How long the kernels of a failed step are waited for before its failure is answered.
+    pub cancel_grace: Duration,
+    /// How long the values of a step are kept that has ended and that nobody cleans up.
+    pub retention: Duration,
+}
+
+impl WorkerConfig {
+    /// The defaults: one CPU device, and a thread a core.
+    pub fn new(task: TaskName, cluster: Cluster) -> WorkerConfig {
+        WorkerConfig {
+            task,
+            cluster,
+            cpu_devices: 1,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            memory_limit: 256 << 20,
+            connect_deadline: CONNECT_DEADLINE,
+            data_connections: 2,
+            start_deadline: Duration::from_secs(300),
+            cancel_grace: Duration::from_secs(10),
+            retention: Duration::from_secs(600),
+        }
+    }
+}

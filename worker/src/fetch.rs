@@ -1,0 +1,131 @@
+//! The receiving end of RecvTensor: one call to the task that has the tensor.
+
+use crate::reply::{Reply, ReplyReader};
+use bytes::{BufMut, Bytes, BytesMut};
+use executor::rendezvous::RendezvousKey;
+use http::header::{CONTENT_TYPE, HeaderValue, TE};
+use http_body_util::{BodyExt, Full};
+use prost::Message;
+use proto::channel::{Peer, Repeat};
+use proto::remote::request_id;
+use proto::service::WorkerServiceClient;
+use proto::{Status, pb};
+use std::time::{Duration, Instant};
+use tonic::body::Body;
+use tonic::transport::Channel;
+use tower_service::Service;
+
+/// The method's path, which the serving side recognises it by.
+pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
+
+/// Fetches what was sent under `key`, waiting until it is.
+///
+/// # Errors
+/// The sender's failure, or one of the way that names task and address. A call whose fate is unknown is not
+/// repeated: the value may have left with the lost answer.
+pub(crate) async fn fetch(
+    peer: &Peer,
+    step_id: i64,
+    key: &RendezvousKey,
+    deadline: Option<Instant>,
+) -> Result<Reply, Status> {
+    let id = request_id();
+    let request = pb::RecvTensorRequest {
+        step_id,
+        rendezvous_key: key.text.to_string(),
+        request_id: id,
+        ..Default::default()
+    };
+    let frame = frame(&request);
+    let reply = peer
+        .call("RecvTensor", Repeat::Never, deadline, |channel| exchange(channel, frame.clone(), deadline))
+        .await??;
+    if reply.require_ack {
+        // The receipt only frees the sender's memory sooner: the step goes on meanwhile, and without it.
+        let receipt = pb::MarkRecvFinishedRequest { request_id: id };
+        let _ = peer
+            .call("MarkRecvFinished", Repeat::Never, deadline, |channel| {
+                let receipt = receipt;
+                async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await }
+            })
+            .await;
+    }
+    Ok(reply)
+}
+
+/// A message behind gRPC's five bytes.
+fn frame(request: &pb::RecvTensorRequest) -> Bytes {
+    let mut frame = BytesMut::with_capacity(5 + request.encoded_len());
+    frame.put_u8(0);
+    frame.put_u32(request.encoded_len() as u32);
+    frame.put_slice(&request.encode_to_vec());
+    frame.freeze()
+}
+
+/// The outer failure is the way's or the sender's, the inner one that of a reply that cannot be read.
+async fn exchange(
+    mut channel: Channel,
+    frame: Bytes,
+    deadline: Option<Instant>,
+) -> Result<Result<Reply, Status>, tonic::Status> {
+    let mut request = http::Request::new(Body::new(Full::new(frame)));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = http::Uri::from_static(RECV_TENSOR);
+    *request.version_mut() = http::Version::HTTP_2;
+    let headers = request.headers_mut();
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    if let Some(deadline) = deadline {
+        headers.insert("grpc-timeout", timeout(deadline.saturating_duration_since(Instant::now())));
+    }
+    let transport = |e: tonic::transport::Error| tonic::Status::from_error(Box::new(e));
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(transport)?;
+    let response = channel.call(request).await.map_err(transport)?;
+    let (parts, mut body) = response.into_parts();
+    if parts.status != http::StatusCode::OK {
+        return Err(tonic::Status::unavailable(format!("HTTP status {}", parts.status)));
+    }
+    check(&parts.headers)?;
+    let mut reader = ReplyReader::default();
+    let mut ended = parts.headers.contains_key("grpc-status");
+    while let Some(next) = body.frame().await {
+        match next?.into_data() {
+            Ok(chunk) => {
+                if let Err(unreadable) = reader.push(chunk) {
+                    return Ok(Err(unreadable));
+                }
+            }
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    check(&trailers)?;
+                    ended = true;
+                }
+            }
+        }
+    }
+    if !ended {
+        return Err(tonic::Status::unavailable("the answer ended without a status"));
+    }
+    Ok(reader.finish())
+}
+
+fn check(headers: &http::HeaderMap) -> Result<(), tonic::Status> {
+    match tonic::Status::from_header_map(headers) {
+        Some(status) if status.code() != tonic::Code::Ok => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// At most eight digits and a unit.
+fn timeout(left: Duration) -> HeaderValue {
+    const MOST: u128 = 99_999_999;
+    let (micros, millis) = (left.as_micros(), left.as_millis());
+    let text = if micros <= MOST {
+        format!("{micros}u")
+    } else if millis <= MOST {
+        format!("{millis}m")
+    } else {
+        format!("{}S", u128::from(left.as_secs()).min(MOST))
+    };
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
+}

@@ -1,0 +1,316 @@
+//! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
+//! or a task that wants its tensors.
+
+use crate::bounded::SeenIds;
+use crate::rendezvous::StepRendezvous;
+use executor::cancel::Cancellation;
+use executor::rendezvous::Rendezvous;
+use executor::Error;
+use graph::{Code, TaskName};
+use parking_lot::Mutex;
+use proto::Status;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Steps that were cleaned up and are remembered, so that who comes late is told.
+const REMEMBERED: usize = 16_384;
+/// Steps that wait to start; more are refused.
+const MOST_WAITING: usize = 65_536;
+
+/// One step in this process.
+#[derive(Debug)]
+pub(crate) struct StepState {
+    pub(crate) id: i64,
+    pub(crate) rendezvous: Arc<StepRendezvous>,
+    pub(crate) cancellation: Arc<Cancellation>,
+    started: AtomicBool,
+    /// Runs of parts of the step that have not ended.
+    runs: AtomicUsize,
+    /// Tasks that wait for its tensors.
+    waiting: AtomicUsize,
+}
+
+impl StepState {
+    fn new(id: i64) -> StepState {
+        StepState {
+            id,
+            rendezvous: Arc::new(StepRendezvous::new(id)),
+            cancellation: Arc::new(Cancellation::new()),
+            started: AtomicBool::new(false),
+            runs: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn has_started(&self) -> bool {
+        self.started.load(Ordering::Acquire)
+    }
+
+    /// Ends whatever the step still does or waits for. The first reason holds.
+    pub(crate) fn cancel(&self, reason: Error) {
+        self.cancellation.cancel(reason.clone());
+        self.rendezvous.abort(reason);
+    }
+}
+
+/// All steps of a worker.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    task: TaskName,
+    retention: Duration,
+    table: Mutex<Table>,
+    running: watch::Sender<usize>,
+}
+
+#[derive(Debug)]
+struct Table {
+    steps: FxHashMap<i64, Arc<StepState>>,
+    not_started: usize,
+    cleaned: SeenIds,
+    /// Steps whose runs have ended, by when.
+    ended: VecDeque<(Instant, i64)>,
+    closing: bool,
+}
+
+impl Steps {
+    pub(crate) fn new(task: TaskName, retention: Duration) -> Steps {
+        let table = Table {
+            steps: FxHashMap::default(),
+            not_started: 0,
+            cleaned: SeenIds::new(REMEMBERED),
+            ended: VecDeque::new(),
+            closing: false,
+        };
+        Steps { task, retention, table: Mutex::new(table), running: watch::Sender::new(0) }
+    }
+
+    /// Begins a run of a part of the step; it has ended when the last [`Run`] of it is dropped.
+    ///
+    /// # Errors
+    /// `Aborted` if the step was cleaned up, `Unavailable` when the worker ends.
+    pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<Run, Status> {
+        self.forget_old(now);
+        let mut table = self.table.lock();
+        if table.closing {
+            return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
+        }
+        table.check_cleaned(id, &self.task)?;
+        let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
+        step.runs.fetch_add(1, Ordering::Relaxed);
+        if !step.started.swap(true, Ordering::AcqRel) && step.waiting.load(Ordering::Relaxed) > 0 {
+            table.not_started = table.not_started.saturating_sub(1);
+        }
+        drop(table);
+        self.running.send_modify(|n| *n += 1);
+        Ok(Run { step, steps: self.clone() })
+    }
+
+    /// The step to wait at for a tensor, whether it has started or not.
+    ///
+    /// # Errors
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others wait to start.
+    pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<Wait, Status> {
+        let mut table = self.table.lock();
+        table.check_cleaned(id, &self.task)?;
+        let known = table.steps.get(&id).cloned();
+        let step = match known {
+            Some(step) => step,
+            None if table.closing => {
+                return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
+            }
+            None if table.not_started >= MOST_WAITING => {
+                let text = format!("{MOST_WAITING} steps wait to start on {}", self.task);
+                return Err(Status::new(Code::ResourceExhausted, text));
+            }
+            None => {
+                let step = Arc::new(StepState::new(id));
+                table.steps.insert(id, step.clone());
+                table.not_started += 1;
+                step
+            }
+        };
+        step.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(Wait { step, steps: self.clone() })
+    }
+
+    /// Forgets a step; whatever still waits at it fails.
+    pub(crate) fn cleanup(&self, id: i64) {
+        let step = {
+            let mut table = self.table.lock();
+            table.cleaned.insert(id);
+            table.remove(id)
+        };
+        if let Some(step) = step {
+            step.cancel(cleaned(id, &self.task));
+        }
+    }
+
+    /// Ends every step for this reason, and begins no more.
+    pub(crate) fn cancel_all(&self, reason: &Error) {
+        let steps: Vec<_> = {
+            let mut table = self.table.lock();
+            table.closing = true;
+            table.steps.values().cloned().collect()
+        };
+        for step in steps {
+            step.cancel(reason.clone());
+        }
+    }
+
+    /// Begins no more steps.
+    pub(crate) fn close(&self) {
+        self.table.lock().closing = true;
+    }
+
+    /// Waits until nothing runs.
+    pub(crate) async fn idle(&self) {
+        // The sender is this value's own: it cannot be gone.
+        let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
+    }
+
+    /// The number of steps that have a place.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().steps.len()
+    }
+
+    fn forget_old(&self, now: Instant) {
+        let mut old = Vec::new();
+        {
+            let mut table = self.table.lock();
+            while let Some(&(since, id)) = table.ended.front() {
+                if now.saturating_duration_since(since) < self.retention {
+                    break;
+                }
+                table.ended.pop_front();
+                let is_over = |s: &Arc<StepState>| s.has_started() && s.runs.load(Ordering::Relaxed) == 0;
+                if table.steps.get(&id).is_some_and(is_over) {
+                    table.cleaned.insert(id);
+                    old.extend(table.remove(id));
+                }
+            }
+        }
+        for step in old {
+            step.cancel(cleaned(step.id, &self.task));
+        }
+    }
+
+    fn run_ended(&self, step: &StepState) {
+        {
+            let mut table = self.table.lock();
+            if step.runs.fetch_sub(1, Ordering::Relaxed) == 1 && table.steps.contains_key(&step.id) {
+                table.ended.push_back((Instant::now(), step.id));
+            }
+        }
+        self.running.send_modify(|n| *n -= 1);
+    }
+
+    fn wait_ended(&self, step: &StepState) {
+        let mut table = self.table.lock();
+        if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1 && !step.has_started() {
+            table.remove(step.id);
+        }
+    }
+}
+
+impl Table {
+    fn check_cleaned(&self, id: i64, task: &TaskName) -> Result<(), Status> {
+        if self.cleaned.contains(id) {
+            let error = cleaned(id, task);
+            return Err(Status::new(error.code(), error.to_string()).derived());
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: i64) -> Option<Arc<StepState>> {
+        let step = self.steps.remove(&id)?;
+        if !step.has_started() {
+            self.not_started = self.not_started.saturating_sub(1);
+        }
+        Some(step)
+    }
+}
+
+fn cleaned(id: i64, task: &TaskName) -> Error {
+    Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}."))
+}
+
+/// A run of a part of a step, until dropped.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) step: Arc<StepState>,
+    steps: Arc<Steps>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.steps.run_ended(&self.step);
+    }
+}
+
+/// One that waits for a tensor of a step, until dropped.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    pub(crate) step: Arc<StepState>,
+    steps: Arc<Steps>,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.steps.wait_ended(&self.step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps() -> Arc<Steps> {
+        Arc::new(Steps::new(TaskName::new("ps", 0), Duration::from_secs(60)))
+    }
+
+    #[test]
+    fn a_place_made_by_one_who_waits_goes_with_the_last_of_them() -> Result<(), Status> {
+        let steps = steps();
+        let (a, b) = (steps.wait(1)?, steps.wait(1)?);
+        drop(a);
+        assert_eq!(steps.len(), 1);
+        drop(b);
+        assert_eq!((steps.len(), steps.table.lock().not_started), (0, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_step_is_the_same_for_those_who_wait_and_for_its_run() -> Result<(), Status> {
+        let steps = steps();
+        let wait = steps.wait(1)?;
+        let run = steps.begin(1, Instant::now())?;
+        assert!(Arc::ptr_eq(&wait.step, &run.step) && wait.step.has_started());
+        assert_eq!(steps.table.lock().not_started, 0);
+        drop((wait, run));
+        assert_eq!(steps.len(), 1);
+        steps.cleanup(1);
+        assert_eq!(steps.len(), 0);
+        let late = steps.wait(1).err().map(|s| (s.code, s.derived));
+        assert_eq!(late, Some((Code::Aborted, true)));
+        assert!(steps.begin(1, Instant::now()).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_nobody_cleans_up_is_forgotten_in_the_end() -> Result<(), Status> {
+        let steps = steps();
+        drop(steps.begin(1, Instant::now())?);
+        let long = steps.begin(2, Instant::now())?;
+        let later = Instant::now() + Duration::from_secs(61);
+        let _third = steps.begin(3, later)?;
+        assert!(steps.wait(1).is_err());
+        assert!(steps.wait(2).is_ok());
+        drop(long);
+        Ok(())
+    }
+}
