@@ -16,23 +16,37 @@ pub(crate) fn device() -> Arc<dyn Device> {
 }
 
 /// Runs a node's kernel on these inputs, in a step of its own.
-pub(crate) fn run(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>) -> Result<Vec<Value>> {
+pub(crate) fn run(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
+    run_kernel(&make_kernel(device, node)?, device, node, inputs)
+}
+
+pub(crate) fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-    if inputs.len() != input_types.len() {
-        crate::invalid!("{} takes {} inputs, not {}", node.op.name(), input_types.len(), inputs.len());
-    }
     let def = device
         .find_kernel(node)
         .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
-    let init = KernelInit { node, inputs: &input_types, outputs: &output_types, device };
-    let mut outputs = vec![Value::None; output_types.len()];
+    (def.make)(&KernelInit { node, inputs: &input_types, outputs: &output_types, device })
+}
+
+/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
+pub(crate) fn run_kernel(
+    kernel: &Kernel,
+    device: &Arc<dyn Device>,
+    node: &Node,
+    mut inputs: Vec<Value>,
+) -> Result<Vec<Value>> {
+    let expected = node.input_types()?.len();
+    if inputs.len() != expected {
+        crate::invalid!("{} takes {expected} inputs, not {}", node.op.name(), inputs.len());
+    }
+    let mut outputs = vec![Value::None; node.output_types()?.len()];
     let step = Arc::new(Step {
         id: 1,
         rendezvous: Arc::new(Nowhere),
         cancellation: Arc::new(Cancellation::new()),
         resources: ResourceStore::new(""),
     });
-    match (def.make)(&init)? {
+    match kernel {
         Kernel::Sync(compute) => {
             let mut ctx =
                 KernelContext { node, device, step: &step, inputs: &mut inputs, outputs: &mut outputs };

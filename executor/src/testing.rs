@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::kernel::Kernel;
 use crate::lone;
 use crate::value::Value;
 use graph::{Node, Tensor};
@@ -18,6 +19,21 @@ pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
 /// As [`run_node`], on a device whose resources persist between calls.
 pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     lone::run(device, node, inputs)
+}
+
+/// Makes a node's CPU kernel.
+pub fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
+    lone::make_kernel(device, node)
+}
+
+/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
+pub fn run_kernel(
+    kernel: &Kernel,
+    device: &Arc<dyn Device>,
+    node: &Node,
+    inputs: Vec<Value>,
+) -> Result<Vec<Value>> {
+    lone::run_kernel(kernel, device, node, inputs)
 }
 
 /// Runs an op by name: inputs and attributes as given, outputs as host tensors.

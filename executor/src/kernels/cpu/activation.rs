@@ -1,5 +1,296 @@
 //! Activation functions of neural networks.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{FLOATS, REALS, dispatch};
+use super::wide::{Float, Wide, map, zip};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Element, Shape, Tensor};
+use half::{bf16, f16};
+use num_traits::{One, Zero};
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+const SCALE: f64 = 1.050_700_987_355_480_5;
+const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
+
+const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
+const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of(
+        "Relu",
+        REAL,
+        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, relu))),
+    ),
+    KernelDef::of("ReluGrad", REAL, |i| {
+        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
+            zip::<T>(ctx, |g, x| g * if x > T::zero() { T::one() } else { T::zero() })
+        }))
+    }),
+    KernelDef::of("Relu6", REAL, |i| {
+        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
+            map::<T>(ctx, |x| { let y = relu(x); if y > T::SIX { T::SIX } else { y } })
+        }))
+    }),
+    KernelDef::of("Relu6Grad", REAL, |i| {
+        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
+            zip::<T>(ctx, |g, x| g * if x > T::zero() && x < T::SIX { T::one() } else { T::zero() })
+        }))
+    }),
+    KernelDef::of("LeakyRelu", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => {
+            let alpha = alpha::<T>(i)?;
+            Kernel::sync(move |ctx| wide_map::<T>(ctx, |x| if x > zero::<T>() { x } else { x * alpha }))
+        })
+    }),
+    KernelDef::of("LeakyReluGrad", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => {
+            let alpha = alpha::<T>(i)?;
+            Kernel::sync(move |ctx| wide_zip::<T>(ctx, |g, x| if x > zero::<T>() { g } else { g * alpha }))
+        })
+    }),
+    KernelDef::of("Elu", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            wide_map::<T>(ctx, |x| if x < zero::<T>() { x.exp_m1() } else { x })
+        }))
+    }),
+    KernelDef::of("EluGrad", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            wide_zip::<T>(ctx, |g, y| if y < zero::<T>() { (y + one::<T>()) * g } else { g })
+        }))
+    }),
+    KernelDef::of("Selu", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
+            wide_map::<T>(ctx, |x| if x < zero::<T>() { alpha * x.exp_m1() } else { scale * x })
+        }))
+    }),
+    KernelDef::of("SeluGrad", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
+            wide_zip::<T>(ctx, |g, y| if y < zero::<T>() { g * (y + alpha) } else { g * scale })
+        }))
+    }),
+    KernelDef::of(
+        "Softplus",
+        FLOAT,
+        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| wide_map::<T>(ctx, softplus))),
+    ),
+    KernelDef::of("SoftplusGrad", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            wide_zip::<T>(ctx, |g, x| g / ((-x).exp() + one::<T>()))
+        }))
+    }),
+    KernelDef::of("Softsign", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            wide_map::<T>(ctx, |x| x / (one::<T>() + x.abs()))
+        }))
+    }),
+    KernelDef::of("SoftsignGrad", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
+            wide_zip::<T>(ctx, |g, x| { let s = one::<T>() + x.abs(); g / (s * s) })
+        }))
+    }),
+    KernelDef::of("L2Loss", FLOAT, |i| dispatch!(float, i.input_type(0), T => Kernel::sync(l2_loss::<T>))),
+];
+
+/// The least that the rectifiers need, of integers as of floats.
+trait Rectified: Element + PartialOrd + Zero + One {
+    const SIX: Self;
+}
+
+macro_rules! rectified {
+    ($($t:ty = $six:expr),*) => { $(impl Rectified for $t { const SIX: $t = $six; })* };
+}
+
+rectified! {
+    f32 = 6.0, f64 = 6.0, f16 = f16::from_f32_const(6.0), bf16 = bf16::from_f32_const(6.0),
+    i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6
+}
+
+/// NaN stays NaN.
+#[inline(always)]
+fn relu<T: Rectified>(x: T) -> T {
+    if x <= T::zero() { T::zero() } else { x }
+}
+
+/// `ln(1 + exp(x))`, with the ends where one of both terms is below rounding cut short.
+#[inline(always)]
+fn softplus<W: Wide>(x: W) -> W {
+    let threshold = W::epsilon().ln() + W::of(2.0);
+    if x > -threshold {
+        x
+    } else if x < threshold {
+        x.exp()
+    } else {
+        x.exp().ln_1p()
+    }
+}
+
+#[inline(always)]
+fn zero<T: Float>() -> T::Wide {
+    T::Wide::zero()
+}
+
+#[inline(always)]
+fn one<T: Float>() -> T::Wide {
+    T::Wide::one()
+}
+
+fn wide<T: Float>(value: f64) -> T::Wide {
+    T::Wide::of(value)
+}
+
+fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
+    Ok(wide::<T>(init.attr::<f32>("alpha")?.into()))
+}
+
+fn wide_map<T: Float>(ctx: &mut KernelContext<'_>, op: impl Fn(T::Wide) -> T::Wide + Sync) -> Result<()> {
+    map::<T>(ctx, |x| T::narrow(op(x.widen())))
+}
+
+fn wide_zip<T: Float>(
+    ctx: &mut KernelContext<'_>,
+    op: impl Fn(T::Wide, T::Wide) -> T::Wide + Sync,
+) -> Result<()> {
+    zip::<T>(ctx, |x, y| T::narrow(op(x.widen(), y.widen())))
+}
+
+/// Half the sum of squares. Partial sums of blocks keep the rounding error from growing with the length.
+fn l2_loss<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    const LANES: usize = 16;
+    let x = ctx.input(0)?.values::<T>()?;
+    let block = |block: &[T]| {
+        let mut lanes = [zero::<T>(); LANES];
+        let (whole, rest) = block.as_chunks::<LANES>();
+        for values in whole {
+            for (lane, v) in lanes.iter_mut().zip(values) {
+                *lane += v.widen() * v.widen();
+            }
+        }
+        lanes.into_iter().sum::<T::Wide>() + rest.iter().map(|v| v.widen() * v.widen()).sum::<T::Wide>()
+    };
+    let sums: Vec<T::Wide> = x.chunks(4096).map(block).collect();
+    let total = pairwise_sum(&sums) / T::Wide::of(2.0);
+    let mut out = Tensor::unspecified(T::DTYPE, Shape::scalar())?;
+    out.values_mut::<T>()?[0] = T::narrow(total);
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn pairwise_sum<W: Wide>(values: &[W]) -> W {
+    let mut sums = values.to_vec();
+    while sums.len() > 1 {
+        sums = sums.chunks(2).map(|pair| pair.iter().copied().sum()).collect();
+    }
+    sums.first().copied().unwrap_or_else(W::zero)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+    use graph::AttrValue;
+
+    fn run(op: &str, inputs: &[&[f32]], attrs: &[(&str, AttrValue)]) -> Result<Vec<f32>> {
+        let inputs = inputs.iter().map(|v| Tensor::vector(v)).collect::<graph::Result<Vec<_>>>()?;
+        let mut attrs = attrs.to_vec();
+        attrs.push(("T", DType::Float.into()));
+        Ok(run_op(op, &inputs, &attrs)?[0].values::<f32>()?.to_vec())
+    }
+
+    fn check(op: &str, inputs: &[&[f32]], expected: &[f32]) -> Result<()> {
+        let actual = run(op, inputs, &[])?;
+        assert_eq!(actual.len(), expected.len(), "{op}");
+        for (a, e) in actual.iter().zip(expected) {
+            let same = a == e || (a.is_nan() && e.is_nan()) || (a - e).abs() <= 1e-5 * e.abs();
+            assert!(same, "{op}: {actual:?} is not {expected:?}");
+        }
+        Ok(())
+    }
+
+    const X: &[f32] = &[f32::NAN, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, 0.0, 7.0, 3.0, -2.0];
+    const G: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, f32::NAN, 8.0, f32::NAN];
+    const NAN: f32 = f32::NAN;
+    const INF: f32 = f32::INFINITY;
+
+    #[test]
+    fn values_as_tensorflow_gives_them() -> Result<()> {
+        check("Relu", &[X], &[NAN, 1.0, 0.0, INF, 0.0, 0.0, 7.0, 3.0, 0.0])?;
+        check("Relu6", &[X], &[NAN, 1.0, 0.0, 6.0, 0.0, 0.0, 6.0, 3.0, 0.0])?;
+        check("LeakyRelu", &[X], &[NAN, 1.0, -0.2, INF, -INF, 0.0, 7.0, 3.0, -0.4])?;
+        check("Elu", &[X], &[NAN, 1.0, -0.632_120_55, INF, -1.0, 0.0, 7.0, 3.0, -0.864_664_73])?;
+        let selu = [NAN, 1.050701, -1.1113307, INF, -1.758_099_3, 0.0, 7.354907, 3.152103, -1.520_166_5];
+        check("Selu", &[X], &selu)?;
+        let softplus = [NAN, 1.3132616, 0.3132617, INF, 0.0, std::f32::consts::LN_2, 7.000_911_7, 3.048587];
+        check("Softplus", &[&X[..8]], &softplus)?;
+        check("Softsign", &[X], &[NAN, 0.5, -0.5, NAN, NAN, 0.0, 0.875, 0.75, -0.666_666_7])
+    }
+
+    #[test]
+    fn gradients_as_tensorflow_gives_them() -> Result<()> {
+        check("ReluGrad", &[G, X], &[0.0, 2.0, 0.0, 4.0, 0.0, 0.0, NAN, 8.0, NAN])?;
+        check("Relu6Grad", &[G, X], &[0.0, 2.0, 0.0, 0.0, 0.0, 0.0, NAN, 8.0, NAN])?;
+        check("LeakyReluGrad", &[G, X], &[0.2, 2.0, 0.6, 4.0, 1.0, 1.2, NAN, 8.0, NAN])?;
+        check("EluGrad", &[G, X], &[1.0, 2.0, 0.0, 4.0, -INF, 6.0, NAN, 8.0, NAN])?;
+        let selu = [1.050701, 2.101402, 2.274298, 4.202804, -INF, 6.304206, NAN, 8.405608, NAN];
+        check("SeluGrad", &[G, X], &selu)?;
+        let softplus = [NAN, 1.4621172, 0.80682427, 4.0, 0.0, 3.0, NAN, 7.6205935, NAN];
+        check("SoftplusGrad", &[G, X], &softplus)?;
+        check("SoftsignGrad", &[G, X], &[NAN, 0.5, 0.75, 0.0, 0.0, 6.0, NAN, 0.5, NAN])
+    }
+
+    #[test]
+    fn a_slope_over_one_falls_below_zero() -> Result<()> {
+        let alpha: &[(&str, AttrValue)] = &[("alpha", 2.0f32.into())];
+        assert_eq!(run("LeakyRelu", &[&[1.0, -1.0]], alpha)?, [1.0, -2.0]);
+        assert_eq!(run("LeakyReluGrad", &[&[1.0, 1.0], &[1.0, -1.0]], alpha)?, [1.0, 2.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn integers_and_halves() -> Result<()> {
+        let t = |d: DType| [("T", AttrValue::from(d))];
+        let x = Tensor::try_from([-3i8, 3, 9])?;
+        assert_eq!(run_op("Relu6", &[x], &t(DType::Int8))?[0].values::<i8>()?, [0, 3, 6]);
+        let (g, x) = (Tensor::try_from([3u8, 4])?, Tensor::try_from([0u8, 2])?);
+        assert_eq!(run_op("ReluGrad", &[g, x], &t(DType::UInt8))?[0].values::<u8>()?, [0, 4]);
+        let x = Tensor::try_from([f16::from_f32(-1.0), f16::from_f32(2.5)])?;
+        let y = run_op("Elu", &[x], &t(DType::Half))?;
+        assert_eq!(y[0].values::<f16>()?, [f16::from_f32(-0.632_120_55), f16::from_f32(2.5)]);
+        Ok(())
+    }
+
+    #[test]
+    fn shared_inputs_are_not_written() -> Result<()> {
+        let x = Tensor::try_from([-1.0f32, 2.0])?;
+        run_op("Relu", std::slice::from_ref(&x), &[("T", DType::Float.into())])?;
+        run_op("ReluGrad", &[x.clone(), x.clone()], &[("T", DType::Float.into())])?;
+        assert_eq!(x.values::<f32>()?, [-1.0, 2.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn long_inputs_are_cut_without_loss() -> Result<()> {
+        let x: Vec<f32> = (0..super::super::wide::PARALLEL_ELEMENTS + 7).map(|i| i as f32 - 1000.0).collect();
+        let y = run("Relu", &[&x], &[])?;
+        let g = run("ReluGrad", &[&x, &x], &[])?;
+        assert!(x.iter().zip(&y).zip(&g).all(|((x, y), g)| x.max(0.0) == *y && y == g));
+        Ok(())
+    }
+
+    #[test]
+    fn l2_loss_of_many_elements() -> Result<()> {
+        check("L2Loss", &[&[3.0, 4.0]], &[12.5])?;
+        check("L2Loss", &[&[]], &[0.0])?;
+        check("L2Loss", &[&vec![0.1; 1_000_000]], &[5000.0])?;
+        let out = run_op("L2Loss", &[Tensor::try_from([2.0f64])?], &[("T", DType::Double.into())])?;
+        assert_eq!((out[0].shape().rank(), out[0].item::<f64>()?), (0, 2.0));
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_of_other_shapes_are_refused() {
+        let error = run("ReluGrad", &[&[1.0, 2.0], &[1.0]], &[]);
+        assert!(error.is_err_and(|e| e.code() == graph::Code::InvalidArgument
+            && e.to_string().contains("Input 0: [2] != input 1: [1]")));
+    }
+}

@@ -1,5 +1,270 @@
 //! Bias vectors added to a channel axis.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{REALS, dispatch};
+use super::wide::{PARALLEL_ELEMENTS, checked_product};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::ops::bias::{channel_axis, data_format};
+use graph::ops::window::DataFormat;
+use graph::{DType, Element, Shape, Tensor};
+use half::{bf16, f16};
+use rayon::prelude::*;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("BiasAdd", REAL, |i| {
+        let format = data_format(i.node)?;
+        dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| add::<T>(ctx, format)))
+    }),
+    KernelDef::of(
+        "BiasAddV1",
+        REAL,
+        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| add::<T>(ctx, DataFormat::Nhwc))),
+    ),
+    KernelDef::of("BiasAddGrad", REAL, |i| {
+        let format = data_format(i.node)?;
+        dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
+    }),
+];
+
+/// An element and the type it is summed in; integers wrap.
+trait Summed: Element {
+    type Sum: Copy + Default + Send + Sync;
+    fn plus(self, other: Self) -> Self;
+    fn into_sum(self) -> Self::Sum;
+    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn from_sum(sum: Self::Sum) -> Self;
+}
+
+macro_rules! summed {
+    (integer: $($i:ty),*; float: $($f:ty),*; half: $($h:ty),*) => {
+        $(impl Summed for $i {
+            type Sum = $i;
+            fn plus(self, other: $i) -> $i { self.wrapping_add(other) }
+            fn into_sum(self) -> $i { self }
+            fn add(a: $i, b: $i) -> $i { a.wrapping_add(b) }
+            fn from_sum(sum: $i) -> $i { sum }
+        })*
+        $(impl Summed for $f {
+            type Sum = $f;
+            fn plus(self, other: $f) -> $f { self + other }
+            fn into_sum(self) -> $f { self }
+            fn add(a: $f, b: $f) -> $f { a + b }
+            fn from_sum(sum: $f) -> $f { sum }
+        })*
+        $(impl Summed for $h {
+            type Sum = f32;
+            fn plus(self, other: $h) -> $h { <$h>::from_f32(self.to_f32() + other.to_f32()) }
+            fn into_sum(self) -> f32 { self.to_f32() }
+            fn add(a: f32, b: f32) -> f32 { a + b }
+            fn from_sum(sum: f32) -> $h { <$h>::from_f32(sum) }
+        })*
+    };
+}
+
+summed!(integer: i8, i16, i32, i64, u8, u16, u32, u64; float: f32, f64; half: f16, bf16);
+
+/// A value's axes as three: before the channels, the channels, after them.
+fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
+    if shape.rank() < 2 {
+        crate::invalid!("Input tensor must be at least 2D: {shape}");
+    }
+    let axis = channel_axis(shape.rank(), format)?;
+    Ok([checked_product(&shape[..axis])?, shape[axis], checked_product(&shape[axis + 1..])?])
+}
+
+fn add<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+    let mut value = ctx.take_input(0)?;
+    let bias = ctx.take_input(1)?;
+    let [_, channels, inner] = axes(value.shape(), format)?;
+    if bias.shape().rank() != 1 {
+        crate::invalid!("Biases must be 1D: {}", bias.shape());
+    }
+    if bias.num_elements() != channels {
+        let which = if format == DataFormat::Nhwc { "last" } else { "channel" };
+        crate::invalid!(
+            "Must provide as many biases as the {which} dimension of the input tensor: {} vs. {}",
+            bias.shape(),
+            value.shape()
+        );
+    }
+    if value.num_elements() == 0 {
+        ctx.set_output(0, value);
+        return Ok(());
+    }
+    if !value.is_unique() {
+        let mut copy = ctx.allocate(T::DTYPE, value.shape().clone())?;
+        copy.values_mut::<T>()?.copy_from_slice(value.values::<T>()?);
+        value = copy;
+    }
+    let bias = bias.values::<T>()?;
+    let rows = |rows: &mut [T]| {
+        if inner == 1 {
+            for row in rows.chunks_exact_mut(channels) {
+                row.iter_mut().zip(bias).for_each(|(v, &b)| *v = v.plus(b));
+            }
+        } else {
+            for (plane, &b) in rows.chunks_exact_mut(inner).zip(bias.iter().cycle()) {
+                plane.iter_mut().for_each(|v| *v = v.plus(b));
+            }
+        }
+    };
+    let all = value.values_mut::<T>()?;
+    if all.len() < PARALLEL_ELEMENTS {
+        rows(all);
+    } else {
+        let row = channels * inner;
+        all.par_chunks_mut(row * (PARALLEL_ELEMENTS / 4).div_ceil(row)).for_each(rows);
+    }
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+/// Rows are summed in blocks, and the blocks' sums in turn: the rounding error grows slowly with the number
+/// of rows, and the blocks do not depend on how many threads there are.
+const BLOCK_ROWS: usize = 512;
+
+fn sum<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+    let dy = ctx.input(0)?;
+    let [outer, channels, inner] = axes(dy.shape(), format)?;
+    let values = dy.values::<T>()?;
+    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[channels])?)?;
+    if values.is_empty() {
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let row = channels * inner;
+    let block = |rows: &[T]| {
+        let mut sums = vec![T::Sum::default(); channels];
+        for row in rows.chunks_exact(row) {
+            if inner == 1 {
+                sums.iter_mut().zip(row).for_each(|(s, v)| *s = T::add(*s, v.into_sum()));
+            } else {
+                for (s, plane) in sums.iter_mut().zip(row.chunks_exact(inner)) {
+                    *s = T::add(*s, sum_plane(plane));
+                }
+            }
+        }
+        sums
+    };
+    let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
+    let partial: Vec<Vec<T::Sum>> = if values.len() < PARALLEL_ELEMENTS {
+        values.chunks(row * block_rows).map(block).collect()
+    } else {
+        values.par_chunks(row * block_rows).map(block).collect()
+    };
+    for (channel, out) in out.values_mut::<T>()?.iter_mut().enumerate() {
+        *out = T::from_sum(partial.iter().fold(T::Sum::default(), |s, p| T::add(s, p[channel])));
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Several sums side by side, which the processor adds at once.
+fn sum_plane<T: Summed>(plane: &[T]) -> T::Sum {
+    const LANES: usize = 16;
+    let mut total = T::Sum::default();
+    for part in plane.chunks(BLOCK_ROWS * LANES) {
+        let mut lanes = [T::Sum::default(); LANES];
+        let (whole, rest) = part.as_chunks::<LANES>();
+        for values in whole {
+            lanes.iter_mut().zip(values).for_each(|(l, v)| *l = T::add(*l, v.into_sum()));
+        }
+        let sum = lanes.into_iter().fold(T::Sum::default(), T::add);
+        total = T::add(total, rest.iter().fold(sum, |s, v| T::add(s, v.into_sum())));
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+    use graph::AttrValue;
+
+    fn attrs(dtype: DType, format: &str) -> [(&str, AttrValue); 2] {
+        [("T", dtype.into()), ("data_format", format.into())]
+    }
+
+    fn ramp(dims: &[usize]) -> Result<Tensor> {
+        let shape = Shape::new(dims)?;
+        let values: Vec<f32> = (0..shape.num_elements()).map(|i| i as f32).collect();
+        Ok(Tensor::from_slice(&values, shape)?)
+    }
+
+    #[test]
+    fn channels_last_and_first() -> Result<()> {
+        let bias = Tensor::try_from([10.0f32, 20.0])?;
+        let last = run_op("BiasAdd", &[ramp(&[2, 2])?, bias.clone()], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(last[0].values::<f32>()?, [10.0, 21.0, 12.0, 23.0]);
+        let v1 = run_op("BiasAddV1", &[ramp(&[2, 2])?, bias.clone()], &[("T", DType::Float.into())])?;
+        assert_eq!(v1, last);
+        let first = run_op("BiasAdd", &[ramp(&[2, 2, 2])?, bias], &attrs(DType::Float, "NCHW"))?;
+        assert_eq!(first[0].values::<f32>()?, [10.0, 11.0, 22.0, 23.0, 14.0, 15.0, 26.0, 27.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_sum_over_all_but_channels() -> Result<()> {
+        let last = run_op("BiasAddGrad", &[ramp(&[2, 2, 2])?], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(last[0].values::<f32>()?, [12.0, 16.0]);
+        let first = run_op("BiasAddGrad", &[ramp(&[2, 2, 2])?], &attrs(DType::Float, "NCHW"))?;
+        assert_eq!(first[0].values::<f32>()?, [10.0, 18.0]);
+        let none = run_op("BiasAddGrad", &[ramp(&[0, 3])?], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(none[0].values::<f32>()?, [0.0; 3]);
+        Ok(())
+    }
+
+    #[test]
+    fn integers_wrap_and_halves_are_summed_wide() -> Result<()> {
+        let value = Tensor::full(200u8, Shape::new(&[2, 3])?)?;
+        let bias = Tensor::full(100u8, Shape::new(&[3])?)?;
+        let out = run_op("BiasAdd", &[value, bias], &attrs(DType::UInt8, "NHWC"))?;
+        assert_eq!(out[0].values::<u8>()?, [44; 6]);
+        let dy = Tensor::full(f16::ONE, Shape::new(&[4096, 1])?)?;
+        let out = run_op("BiasAddGrad", &[dy], &attrs(DType::Half, "NHWC"))?;
+        assert_eq!(out[0].values::<f16>()?, [f16::from_f32(4096.0)]);
+        Ok(())
+    }
+
+    #[test]
+    fn long_values_on_several_threads() -> Result<()> {
+        for (dims, format) in [([1 << 17, 3], "NHWC"), ([3, 1 << 17], "NHWC")] {
+            let value = Tensor::full(0.1f32, Shape::new(&dims)?)?;
+            let bias = ramp(&[dims[1]])?;
+            let out = run_op("BiasAdd", &[value.clone(), bias.clone()], &attrs(DType::Float, format))?;
+            let bias = bias.values::<f32>()?;
+            assert!(
+                out[0]
+                    .values::<f32>()?
+                    .chunks(dims[1])
+                    .all(|r| r.iter().zip(bias).all(|(v, b)| *v == 0.1 + b))
+            );
+            let sum = run_op("BiasAddGrad", &[value], &attrs(DType::Float, format))?;
+            let expected = 0.1 * dims[0] as f32;
+            assert!(sum[0].values::<f32>()?.iter().all(|s| (s / expected - 1.0).abs() < 1e-5));
+        }
+        let planes = Tensor::full(0.1f32, Shape::new(&[2, 3, 100_000])?)?;
+        let sum = run_op("BiasAddGrad", &[planes], &attrs(DType::Float, "NCHW"))?;
+        assert!(sum[0].values::<f32>()?.iter().all(|s| (s / 20_000.0 - 1.0).abs() < 1e-5));
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_shapes_are_refused() -> Result<()> {
+        let message = |value: &[usize], bias: &[usize]| -> Result<String> {
+            let out = run_op("BiasAdd", &[ramp(value)?, ramp(bias)?], &attrs(DType::Float, "NHWC"));
+            Ok(out.err().map(|e| e.to_string()).unwrap_or_default())
+        };
+        assert_eq!(message(&[3], &[3])?, "Input tensor must be at least 2D: [3]");
+        assert_eq!(message(&[2, 3], &[2, 1])?, "Biases must be 1D: [2,1]");
+        assert_eq!(
+            message(&[2, 3], &[2])?,
+            "Must provide as many biases as the last dimension of the input tensor: [2] vs. [2,3]"
+        );
+        let grad = run_op("BiasAddGrad", &[ramp(&[2])?], &attrs(DType::Float, "NHWC"));
+        assert!(grad.is_err_and(|e| e.to_string() == "Input tensor must be at least 2D: [2]"));
+        Ok(())
+    }
+}

@@ -27,6 +27,7 @@ mod transfer;
 mod transpose;
 mod unary;
 mod variable;
+mod wide;
 
 use crate::kernel::KernelDef;
 

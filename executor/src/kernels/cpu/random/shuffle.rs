@@ -1,0 +1,126 @@
+//! Random orders and random choices.
+
+use super::philox::{GROUP, Singles};
+use super::{RESERVED, Stream};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::kernels::cpu::dispatch::dispatch;
+use crate::kernels::cpu::wide::{Float, Wide as _};
+use graph::{Code, DType, Element, Shape, Tensor};
+use num_traits::{AsPrimitive, Float as _};
+
+/// `RandomShuffle`: the rows of a tensor in random order.
+pub(super) fn shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
+    let stream = Stream::of(init)?;
+    Kernel::sync(move |ctx| {
+        let value = ctx.take_input(0)?;
+        let rows = value.shape().first().copied().unwrap_or(1);
+        if value.num_elements() <= 1 || rows <= 1 {
+            ctx.set_output(0, value);
+            return Ok(());
+        }
+        let draws = (rows - 1) as u64;
+        let mut bits = Singles::new(stream.reserve(draws.div_ceil(GROUP as u64)));
+        let mut order: Vec<usize> = (0..rows).collect();
+        for i in 0..rows - 1 {
+            // 32 bits and their remainder, as in the stream's definition, also for longer tensors.
+            let rest = (rows - i) as u32;
+            let draw = bits.next();
+            order.swap(i, i + if rest == 0 { draw } else { draw % rest } as usize);
+        }
+        let out = pick_rows(ctx, &value, &order)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result<Tensor> {
+    let shape = value.shape().clone();
+    let row = value.num_elements() / order.len();
+    match value.dtype() {
+        DType::String => {
+            let all = value.as_strings()?;
+            let picked = order.iter().flat_map(|&i| all[i * row..(i + 1) * row].iter().cloned());
+            Ok(Tensor::strings(picked.collect(), shape)?)
+        }
+        DType::Resource => {
+            let all = value.as_resources()?;
+            let picked = order.iter().flat_map(|&i| all[i * row..(i + 1) * row].iter().cloned());
+            Ok(Tensor::resources(picked.collect(), shape)?)
+        }
+        dtype => {
+            let mut out = ctx.allocate(dtype, shape)?;
+            let from = value.bytes()?;
+            let row = from.len() / order.len();
+            for (to, &i) in out.bytes_mut()?.chunks_exact_mut(row).zip(order) {
+                to.copy_from_slice(&from[i * row..(i + 1) * row]);
+            }
+            Ok(out)
+        }
+    }
+}
+
+/// `Multinomial`: indices of classes by their unnormalised log-probabilities.
+pub(super) fn multinomial(init: &KernelInit<'_>) -> Result<Kernel> {
+    let stream = Stream::of(init)?;
+    dispatch!(float, init.input_type(0), T => {
+        dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &stream)))
+    })
+}
+
+fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, stream: &Stream) -> Result<()>
+where
+    usize: AsPrimitive<O>,
+    T::Wide: AsPrimitive<f64>,
+{
+    let (logits, samples) = (ctx.input(0)?, ctx.input(1)?);
+    let &[batch, classes] = logits.shape().dims() else {
+        crate::invalid!("logits should be a matrix, got shape {}", logits.shape());
+    };
+    if samples.shape().rank() != 0 {
+        crate::invalid!("num_samples should be a scalar, got shape {}", samples.shape());
+    }
+    let samples = samples.item::<i32>()?;
+    let Ok(samples) = usize::try_from(samples) else {
+        crate::invalid!("num_samples should be non-negative, got {samples}");
+    };
+    if classes == 0 && batch > 0 && samples > 0 {
+        crate::invalid!("num_classes should be positive, got {classes}");
+    }
+    let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
+    if out.num_elements() > 0 {
+        // A number takes 64 bits, of which each row's are rounded up to whole groups.
+        let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
+        let Some(numbers) = numbers else {
+            return Err(crate::Error::new(Code::InvalidArgument, "num_samples is out of range"));
+        };
+        let mut bits = Singles::new(stream.reserve((numbers as u64).wrapping_mul(RESERVED as u64)));
+        let mut sums = vec![0f64; classes];
+        let values = logits.values::<T>()?;
+        for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {
+            let finite = row.iter().map(|v| v.widen()).filter(|v| v.is_finite());
+            let max: f64 = finite.fold(T::Wide::of(f64::MIN), T::Wide::max).as_();
+            let mut total = 0.0;
+            for (sum, v) in sums.iter_mut().zip(row) {
+                let v = v.widen();
+                if v.is_finite() {
+                    let v: f64 = v.as_();
+                    total += (v - max).exp();
+                }
+                *sum = total;
+            }
+            for o in out {
+                let find = unit(&mut bits) * total;
+                *o = sums.partition_point(|&s| s <= find).as_();
+            }
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// In [0, 1).
+fn unit(bits: &mut Singles) -> f64 {
+    let high = bits.next();
+    super::distribution::unit_f64(high, bits.next())
+}
