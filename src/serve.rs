@@ -102,7 +102,8 @@ async fn listen(cluster: &Cluster, task: &TaskName, bind: Option<IpAddr>) -> Res
     let address = cluster.address(task).unwrap_or_default().to_owned();
     let failed = |source| ServeError::Listen { task: task.clone(), address: address.clone(), source };
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    let port = port.ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
+    let port =
+        port.ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
     if let Some(ip) = bind {
         return TcpListener::bind(SocketAddr::new(ip, port)).await.map_err(failed);
     }

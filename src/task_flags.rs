@@ -41,7 +41,8 @@ impl TaskFlags {
         let config = self.tf_config.as_deref().map(TfConfig::parse).transpose()?.unwrap_or_default();
         let cluster = self.cluster(&config)?;
         let job = self.job.clone().or(config.job).or_else(|| default_job.map(str::to_owned));
-        let job = job.ok_or("this process's job is not given: set --job (or --job_name), or TF_CONFIG's task.type")?;
+        let job = job
+            .ok_or("this process's job is not given: set --job (or --job_name), or TF_CONFIG's task.type")?;
         let task = self.task.or(config.task).unwrap_or(0);
         let name = TaskName::new(&job, task);
         if cluster.address(&name).is_none() {
@@ -61,7 +62,8 @@ impl TaskFlags {
             return Cluster::parse(&given.join(";")).map_err(|e| format!("--ps_hosts, --worker_hosts: {e}"));
         }
         config.cluster.clone().ok_or_else(|| {
-            "the cluster is not given: set --cluster, or --ps_hosts and --worker_hosts, or TF_CONFIG".to_owned()
+            "the cluster is not given: set --cluster, or --ps_hosts and --worker_hosts, or TF_CONFIG"
+                .to_owned()
         })
     }
 }
@@ -75,10 +77,13 @@ struct TfConfig {
 
 impl TfConfig {
     fn parse(text: &str) -> Result<TfConfig, String> {
-        let json: serde_json::Value = serde_json::from_str(text).map_err(|e| format!("TF_CONFIG is no JSON: {e}"))?;
+        let json: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| format!("TF_CONFIG is no JSON: {e}"))?;
         let cluster = match json.get("cluster") {
             None => None,
-            Some(cluster) => Some(Cluster::parse(&cluster.to_string()).map_err(|e| format!("TF_CONFIG: {e}"))?),
+            Some(cluster) => {
+                Some(Cluster::parse(&cluster.to_string()).map_err(|e| format!("TF_CONFIG: {e}"))?)
+            }
         };
         let task = json.get("task");
         let index = match task.and_then(|t| t.get("index")) {
@@ -108,7 +113,12 @@ mod tests {
 
     #[test]
     fn three_ways_say_the_same() {
-        let own = TaskFlags { cluster: some("ps=a:1;worker=b:1,b:2"), job: some("worker"), task: Some(1), ..Default::default() };
+        let own = TaskFlags {
+            cluster: some("ps=a:1;worker=b:1,b:2"),
+            job: some("worker"),
+            task: Some(1),
+            ..Default::default()
+        };
         let tutorial = TaskFlags {
             ps_hosts: some("a:1"),
             worker_hosts: some("b:1,b:2"),

@@ -23,7 +23,10 @@ fn accuracy(said: &str) -> Fallible<f64> {
 fn local() -> Fallible {
     let said = demo("local")?;
     assert!(accuracy(&said)? >= ACCURACY, "{said}");
-    assert!(said.contains("hidden/weights") && said.contains("/job:localhost/replica:0/task:0/device:CPU:0"), "{said}");
+    assert!(
+        said.contains("hidden/weights") && said.contains("/job:localhost/replica:0/task:0/device:CPU:0"),
+        "{said}"
+    );
     Ok(())
 }
 

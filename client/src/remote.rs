@@ -3,10 +3,10 @@
 use crate::error::{Error, Result};
 use async_trait::async_trait;
 use graph::{Code, Tensor};
+use proto::convert::DefaultAttrs;
 use proto::link::{
     CreateSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep, RunStepOutcome,
 };
-use proto::convert::DefaultAttrs;
 use proto::service::MasterServiceClient;
 use proto::{Status, convert, pb};
 use std::fmt;
@@ -127,8 +127,12 @@ impl MasterLink for RemoteMaster {
             request_id: (rand::random::<u64>() >> 1) as i64 | 1,
             ..Default::default()
         };
-        let response =
-            self.client.clone().run_step(request(message, step.deadline)).await.map_err(|s| self.status(s))?;
+        let response = self
+            .client
+            .clone()
+            .run_step(request(message, step.deadline))
+            .await
+            .map_err(|s| self.status(s))?;
         let response = response.into_inner();
         if response.status_code != Code::Ok.number() {
             return Err(Status::new(Code::from_number(response.status_code), response.status_error_message));

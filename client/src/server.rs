@@ -73,7 +73,10 @@ impl Server {
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for (task, address) in config.cluster.tasks() {
             if task != config.task {
-                workers.insert(task.clone(), Arc::new(RemoteWorker::new(task, address, config.connect_deadline)?));
+                workers.insert(
+                    task.clone(),
+                    Arc::new(RemoteWorker::new(task, address, config.connect_deadline)?),
+                );
             }
         }
         workers.insert(config.task.clone(), worker.link());

@@ -1,14 +1,14 @@
 //! A session: a graph, and the master that runs it.
 
 use crate::error::{Error, Result};
-use crate::server::{Server, ServerConfig};
 use crate::remote::RemoteMaster;
 use crate::runtime;
+use crate::server::{Server, ServerConfig};
 use crate::step::{Callable, Step, TensorRef};
 use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor, Topology, Versions};
 use parking_lot::Mutex;
-use proto::link::{CreateSession, ExtendSession, MasterLink};
 use proto::convert::{DefaultAttrs, node_to_proto};
+use proto::link::{CreateSession, ExtendSession, MasterLink};
 use proto::pb;
 use std::fmt;
 use std::sync::Arc;
@@ -94,8 +94,7 @@ impl Session {
         if nodes.node.is_empty() {
             return Ok(());
         }
-        let request =
-            ExtendSession { session: self.handle.clone(), nodes, graph_version: state.version };
+        let request = ExtendSession { session: self.handle.clone(), nodes, graph_version: state.version };
         let link = self.master.clone();
         state.version = runtime::wait(async move { link.extend_session(request).await })??;
         state.graph = Arc::new(graph);
@@ -106,7 +105,12 @@ impl Session {
     ///
     /// # Errors
     /// The failure's root cause, with the node's name.
-    pub fn run(&self, feeds: &[(Output, Tensor)], fetches: &[Output], targets: &[NodeId]) -> Result<Vec<Tensor>> {
+    pub fn run(
+        &self,
+        feeds: &[(Output, Tensor)],
+        fetches: &[Output],
+        targets: &[NodeId],
+    ) -> Result<Vec<Tensor>> {
         let step = feeds.iter().fold(self.step(), |step, (output, value)| step.feed(*output, value.clone()));
         let step = fetches.iter().fold(step, |step, output| step.fetch(*output));
         Ok(targets.iter().fold(step, |step, node| step.target(*node)).run()?.values)

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{DeviceSet, Kernels};
+use prost::Message;
 use proto::link::{
     CreateSession, CreateWorkerSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep,
     RunStepOutcome, WorkerLink,
 };
 use proto::{Status, pb};
-use prost::Message;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -90,14 +90,18 @@ impl Master {
         workers: &BTreeMap<TaskName, Arc<dyn WorkerLink>>,
         deadline: Instant,
     ) -> Result<Vec<DeviceAttributes>, Status> {
-        let asked = workers.iter().map(|(task, link)| async move { (task, link.status(Some(deadline)).await) });
+        let asked =
+            workers.iter().map(|(task, link)| async move { (task, link.status(Some(deadline)).await) });
         let mut devices = Vec::new();
         let mut missing = Vec::new();
         for (task, answer) in futures::future::join_all(asked).await {
             match answer {
                 Ok(found) => {
                     if let Some(stranger) = found.iter().find(|d| d.name.task_name() != *task) {
-                        missing.push(format!("{task}: its address is answered by {}", stranger.name.task_name()));
+                        missing.push(format!(
+                            "{task}: its address is answered by {}",
+                            stranger.name.task_name()
+                        ));
                     }
                     devices.extend(found);
                 }
@@ -148,7 +152,10 @@ impl Master {
             .find(|d| d.name.task_name() == self.config.task && &*d.name.device_type == "CPU")
             .cloned()
             .ok_or_else(|| {
-                Status::new(Code::FailedPrecondition, format!("the master's task {} has no CPU device", self.config.task))
+                Status::new(
+                    Code::FailedPrecondition,
+                    format!("the master's task {} has no CPU device", self.config.task),
+                )
             })?;
         let devices = DeviceSet::new(attributes.iter().map(|d| (d.name.clone(), d.incarnation)));
         let devices = devices.with_local(self.config.task.clone());
@@ -237,7 +244,9 @@ impl MasterLink for Master {
     async fn list_devices(&self, session: Option<&str>) -> Result<ListedDevices, Status> {
         if let Some(handle) = session {
             let session = self.session(handle).map_err(|_| {
-                Status::invalid(format!("Session {handle} is not found. Possibly, this master has restarted."))
+                Status::invalid(format!(
+                    "Session {handle} is not found. Possibly, this master has restarted."
+                ))
             })?;
             return Ok(ListedDevices { local: session.cluster.attributes.clone(), remote: Vec::new() });
         }
@@ -253,7 +262,9 @@ impl MasterLink for Master {
         let cleared = workers.iter().map(|(task, link)| {
             let containers = &containers;
             async move {
-                link.cleanup_all(containers).await.map_err(|s| Status { message: format!("{task}: {s}"), ..s })
+                link.cleanup_all(containers)
+                    .await
+                    .map_err(|s| Status { message: format!("{task}: {s}"), ..s })
             }
         });
         let results = futures::future::join_all(cleared).await;

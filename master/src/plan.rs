@@ -1,10 +1,10 @@
 //! A plan: what a step of one signature asks of which workers.
 
 use crate::optimise::optimise;
-use crate::session::{SessionCluster, on_blocking_thread};
+use crate::session::{SessionCluster, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
 use futures::future::{join_all, try_join_all};
-use graph::{Code, Graph, RendezvousKey, TaskName, Tensor};
+use graph::{Code, Graph, TaskName, Tensor};
 use placer::{Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
 use proto::link::{RegisterGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
 use proto::{Status, pb};
@@ -74,7 +74,10 @@ impl Plan {
 
     /// What enters and what leaves: values and keys for the part with the client's device. A key leaves once
     /// however often it is fetched.
-    pub(crate) fn exchange(&self, step: &RunStep) -> Result<(Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>), Status> {
+    pub(crate) fn exchange(
+        &self,
+        step: &RunStep,
+    ) -> Result<(Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>), Status> {
         let send = step.feeds.iter().map(|(name, value)| Ok((key(&self.feeds, name)?, value.clone())));
         let send = send.collect::<Result<_, Status>>()?;
         let mut recv = Vec::with_capacity(step.fetches.len());
@@ -106,7 +109,10 @@ impl Plan {
         for name in &step.fetches {
             let value = values.get(&key(&self.fetches, name)?).cloned();
             let value = value.ok_or_else(|| {
-                Status::new(Code::Internal, format!("the step ended well without the fetched tensor '{name}'"))
+                Status::new(
+                    Code::Internal,
+                    format!("the step ended well without the fetched tensor '{name}'"),
+                )
             })?;
             fetches.push((name.clone(), value));
         }
@@ -139,9 +145,10 @@ fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Statu
 fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
     let PlanRequest { graph, cluster, feeds, fetches, targets, config, .. } = request;
     let devices = &cluster.devices;
-    let rewritten = rewrite_for_run(graph, feeds, fetches, targets, devices, cluster.client_index)?;
+    let rewritten = rewrite_for_run(graph, feeds, fetches, targets, devices, cluster.client_index)
+        .map_err(from_placer)?;
     let optimised = optimise(rewritten, targets, config, &*cluster.evaluator)?;
-    let placement = placed_devices(&optimised, devices)?;
+    let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: Names::Master };
-    Ok(partition(&optimised, &placement, &options)?)
+    partition(&optimised, &placement, &options).map_err(from_placer)
 }

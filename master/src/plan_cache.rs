@@ -32,7 +32,11 @@ struct Entry {
 
 impl PlanCache {
     /// The plan, made by `make` if it is not there; and plans that had to give way to it.
-    pub(crate) async fn get<F>(&self, signature: Signature, make: impl FnOnce() -> F) -> Result<(Arc<Plan>, Vec<Arc<Plan>>), Status>
+    pub(crate) async fn get<F>(
+        &self,
+        signature: Signature,
+        make: impl FnOnce() -> F,
+    ) -> Result<(Arc<Plan>, Vec<Arc<Plan>>), Status>
     where
         F: Future<Output = Result<Plan, Status>>,
     {

@@ -32,11 +32,16 @@ type Answer<T> = Result<Response<T>, tonic::Status>;
 
 #[tonic::async_trait]
 impl MasterService for MasterRpc {
-    async fn create_session(&self, request: Request<pb::CreateSessionRequest>) -> Answer<pb::CreateSessionResponse> {
+    async fn create_session(
+        &self,
+        request: Request<pb::CreateSessionRequest>,
+    ) -> Answer<pb::CreateSessionResponse> {
         let deadline = deadline(&request);
         let request = request.into_inner();
         let graph_def = request.graph_def.unwrap_or_default();
-        let graph = on_blocking_thread(|| Ok(convert::graph_from_proto(graph_def, &mut convert::Budget::default())?)).await?;
+        let graph =
+            on_blocking_thread(|| Ok(convert::graph_from_proto(graph_def, &mut convert::Budget::default())?))
+                .await?;
         let config = request.config.unwrap_or_default();
         let create = CreateSession { graph, config, target: request.target, deadline };
         let created = self.master.create_session(create).await?;
@@ -46,7 +51,10 @@ impl MasterService for MasterRpc {
         }))
     }
 
-    async fn extend_session(&self, request: Request<pb::ExtendSessionRequest>) -> Answer<pb::ExtendSessionResponse> {
+    async fn extend_session(
+        &self,
+        request: Request<pb::ExtendSessionRequest>,
+    ) -> Answer<pb::ExtendSessionResponse> {
         let request = request.into_inner();
         let extend = ExtendSession {
             session: request.session_handle.into(),
@@ -72,12 +80,18 @@ impl MasterService for MasterRpc {
         }
     }
 
-    async fn close_session(&self, request: Request<pb::CloseSessionRequest>) -> Answer<pb::CloseSessionResponse> {
+    async fn close_session(
+        &self,
+        request: Request<pb::CloseSessionRequest>,
+    ) -> Answer<pb::CloseSessionResponse> {
         self.master.close_session(&request.into_inner().session_handle).await?;
         Ok(Response::new(pb::CloseSessionResponse {}))
     }
 
-    async fn list_devices(&self, request: Request<pb::ListDevicesRequest>) -> Answer<pb::ListDevicesResponse> {
+    async fn list_devices(
+        &self,
+        request: Request<pb::ListDevicesRequest>,
+    ) -> Answer<pb::ListDevicesResponse> {
         let handle = request.into_inner().session_handle;
         let listed = self.master.list_devices(Some(handle.as_str()).filter(|h| !h.is_empty())).await?;
         Ok(Response::new(pb::ListDevicesResponse {
@@ -92,7 +106,10 @@ impl MasterService for MasterRpc {
         Ok(Response::new(pb::ResetResponse {}))
     }
 
-    async fn partial_run_setup(&self, _: Request<pb::PartialRunSetupRequest>) -> Answer<pb::PartialRunSetupResponse> {
+    async fn partial_run_setup(
+        &self,
+        _: Request<pb::PartialRunSetupRequest>,
+    ) -> Answer<pb::PartialRunSetupResponse> {
         unimplemented("PartialRunSetup")
     }
 
@@ -104,13 +121,20 @@ impl MasterService for MasterRpc {
         unimplemented("RunCallable")
     }
 
-    async fn release_callable(&self, _: Request<pb::ReleaseCallableRequest>) -> Answer<pb::ReleaseCallableResponse> {
+    async fn release_callable(
+        &self,
+        _: Request<pb::ReleaseCallableRequest>,
+    ) -> Answer<pb::ReleaseCallableResponse> {
         unimplemented("ReleaseCallable")
     }
 }
 
 impl MasterRpc {
-    async fn run(&self, request: pb::RunStepRequest, deadline: Option<Instant>) -> Result<RunStepOutcome, Status> {
+    async fn run(
+        &self,
+        request: pb::RunStepRequest,
+        deadline: Option<Instant>,
+    ) -> Result<RunStepOutcome, Status> {
         self.master.check_request_id("RunStep (Master)", request.request_id)?;
         if !request.partial_run_handle.is_empty() {
             return Err(Status::invalid("Must run PartialRunSetup before performing partial runs"));

@@ -158,15 +158,21 @@ impl Session {
             0 => self.config.operation_timeout_in_ms,
             set => set,
         };
-        let of_options =
-            u64::try_from(timeout).ok().filter(|&ms| ms > 0).map(|ms| Instant::now() + Duration::from_millis(ms));
+        let of_options = u64::try_from(timeout)
+            .ok()
+            .filter(|&ms| ms > 0)
+            .map(|ms| Instant::now() + Duration::from_millis(ms));
         match (of_options, step.deadline) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    async fn run_planned(self: &Arc<Self>, step: RunStep, deadline: Option<Instant>) -> Result<RunStepOutcome, Status> {
+    async fn run_planned(
+        self: &Arc<Self>,
+        step: RunStep,
+        deadline: Option<Instant>,
+    ) -> Result<RunStepOutcome, Status> {
         let plan = self.plan(&step).await?;
         let step_id = (rand::random::<u64>() & ((1 << 57) - 1)) as i64;
         let (send, recv) = plan.exchange(&step)?;
@@ -293,7 +299,7 @@ fn place(
         allow_soft_placement: config.allow_soft_placement,
         assigned: &assigned,
     };
-    let placement = placer::place(requested, &request)?;
+    let placement = placer::place(requested, &request).map_err(from_placer)?;
     for warning in &placement.warnings {
         tracing::warn!("{warning}");
     }
@@ -329,6 +335,11 @@ fn executor_options(options: &pb::RunOptions) -> pb::ExecutorOpts {
         report_tensor_allocations_upon_oom: options.report_tensor_allocations_upon_oom,
         ..Default::default()
     }
+}
+
+/// A failure of placing or splitting, as clients are told of it.
+pub(crate) fn from_placer(error: placer::Error) -> Status {
+    Status::new(error.code(), error.to_string())
 }
 
 /// Runs what takes long away from the threads that answer calls.

@@ -55,7 +55,10 @@ mod tests {
 
     #[test]
     fn order_spelling_and_repetition_do_not_matter() {
-        assert_eq!(signature(&["a:0", "b"], &["c:1"], &["d"]), signature(&["b:0", "a", "a"], &["c:1"], &["d"]));
+        assert_eq!(
+            signature(&["a:0", "b"], &["c:1"], &["d"]),
+            signature(&["b:0", "a", "a"], &["c:1"], &["d"])
+        );
         assert_ne!(signature(&["a"], &[], &[]), signature(&[], &["a"], &[]));
         assert_ne!(signature(&["a", "b"], &[], &[]), signature(&["ab"], &[], &[]));
         assert_ne!(signature(&["a:1"], &[], &[]), signature(&["a"], &[], &[]));

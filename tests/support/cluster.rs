@@ -51,8 +51,11 @@ impl Cluster {
 
     /// Starts (or starts again) one task, told its place by `TF_CONFIG`.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
-        let cluster: BTreeMap<&String, Vec<String>> =
-            self.addresses.iter().map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect())).collect();
+        let cluster: BTreeMap<&String, Vec<String>> = self
+            .addresses
+            .iter()
+            .map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect()))
+            .collect();
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
         let child = Command::new(env!("CARGO_BIN_EXE_anabranch-worker"))
             .env("TF_CONFIG", config.to_string())

@@ -25,7 +25,14 @@ pub fn interpreter() -> Fallible<PathBuf> {
         fs::remove_dir_all(&environment)?;
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", TENSORFLOW]))?;
+    run(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        TENSORFLOW,
+    ]))?;
     fs::write(&ready, TENSORFLOW)?;
     Ok(python)
 }

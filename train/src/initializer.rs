@@ -12,9 +12,14 @@ pub enum Initializer {
     Value(Tensor),
     /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010): the fans are the
     /// last two axes, times the size of the axes before them.
-    GlorotUniform { seed: i64 },
+    GlorotUniform {
+        seed: i64,
+    },
     /// Normal with mean 0 and this deviation, values beyond two deviations drawn again.
-    TruncatedNormal { stddev: f64, seed: i64 },
+    TruncatedNormal {
+        stddev: f64,
+        seed: i64,
+    },
 }
 
 impl Initializer {
@@ -39,7 +44,13 @@ impl Initializer {
 }
 
 fn random(scope: &Scope, op: &str, dtype: DType, shape: &Shape, seed: i64) -> Output {
-    scope.op(op).input(sizes(scope, shape)).attr("dtype", dtype).attr("seed", seed).attr("seed2", seed).output()
+    scope
+        .op(op)
+        .input(sizes(scope, shape))
+        .attr("dtype", dtype)
+        .attr("seed", seed)
+        .attr("seed2", seed)
+        .output()
 }
 
 fn filled(scope: &Scope, dtype: DType, shape: &Shape, value: f64) -> Output {

@@ -60,7 +60,8 @@ impl Optimizer {
     /// One variable's update op: the variable, its slots, the rates, the gradient, in the op's order.
     fn update(&self, scope: &Scope, variables: &Variables, variable: &Variable, gradient: Output) -> NodeId {
         let rate = |value: f64| number(scope, variable.dtype, value);
-        let slot = |name: &str, first: f64| variables.slot(variable, name, &Initializer::Constant(first)).handle;
+        let slot =
+            |name: &str, first: f64| variables.slot(variable, name, &Initializer::Constant(first)).handle;
         match *self {
             Optimizer::GradientDescent { learning_rate } => scope
                 .op("ResourceApplyGradientDescent")
@@ -111,17 +112,19 @@ impl Optimizer {
                 .input(rate(epsilon))
                 .input(gradient)
                 .node(),
-            Optimizer::Ftrl { learning_rate, learning_rate_power, initial_accumulator_value, l1, l2 } => scope
-                .op("ResourceApplyFtrl")
-                .input(variable.handle)
-                .input(slot("Ftrl", initial_accumulator_value))
-                .input(slot("Ftrl_1", 0.0))
-                .input(gradient)
-                .input(rate(learning_rate))
-                .input(rate(l1))
-                .input(rate(l2))
-                .input(rate(learning_rate_power))
-                .node(),
+            Optimizer::Ftrl { learning_rate, learning_rate_power, initial_accumulator_value, l1, l2 } => {
+                scope
+                    .op("ResourceApplyFtrl")
+                    .input(variable.handle)
+                    .input(slot("Ftrl", initial_accumulator_value))
+                    .input(slot("Ftrl_1", 0.0))
+                    .input(gradient)
+                    .input(rate(learning_rate))
+                    .input(rate(l1))
+                    .input(rate(l2))
+                    .input(rate(learning_rate_power))
+                    .node()
+            }
         }
     }
 
@@ -152,6 +155,7 @@ impl Optimizer {
 /// type.
 fn adam_powers(variables: &Variables, first: &Variable, beta1: f64, beta2: f64) -> (Variable, Variable) {
     let dtype = if first.dtype == DType::Double { DType::Double } else { DType::Float };
-    let power = |name: &str, beta: f64| variables.get_untrained(name, dtype, &[], &Initializer::Constant(beta));
+    let power =
+        |name: &str, beta: f64| variables.get_untrained(name, dtype, &[], &Initializer::Constant(beta));
     (power("beta1_power", beta1), power("beta2_power", beta2))
 }

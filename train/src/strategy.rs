@@ -77,7 +77,8 @@ impl Strategy {
         }
         let gradients = average(scope, &variables.trainable(), &of_towers)?;
         let updated = optimizer.apply(scope, variables, &gradients);
-        let step = variables.get_untrained("global_step", DType::Int64, &[], &Initializer::Value(0i64.into()));
+        let step =
+            variables.get_untrained("global_step", DType::Int64, &[], &Initializer::Value(0i64.into()));
         let counted = scope.colocate_with(step.handle.node).control(&[updated]);
         let count = counted.op("AssignAddVariableOp").input(step.handle).input(counted.constant(1i64));
         let train = count.attr("dtype", DType::Int64).node();
@@ -93,7 +94,9 @@ impl Strategy {
 
     /// The scope and the inputs of each replica in this graph.
     fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Vec<(Scope, Vec<Output>)>> {
-        let Strategy::Towers { devices, .. } = self else { return Ok(vec![(scope.clone(), inputs.to_vec())]) };
+        let Strategy::Towers { devices, .. } = self else {
+            return Ok(vec![(scope.clone(), inputs.to_vec())]);
+        };
         if devices.is_empty() {
             return Err(Error::invalid("Strategy::Towers has no devices"));
         }
@@ -114,7 +117,11 @@ impl Strategy {
 }
 
 /// The mean over towers of each variable's gradient, computed beside the variable.
-fn average(scope: &Scope, variables: &[Variable], towers: &[Vec<Option<Output>>]) -> Result<Vec<(Variable, Output)>> {
+fn average(
+    scope: &Scope,
+    variables: &[Variable],
+    towers: &[Vec<Option<Output>>],
+) -> Result<Vec<(Variable, Output)>> {
     let mut averaged = Vec::with_capacity(variables.len());
     for (i, variable) in variables.iter().enumerate() {
         let of_towers: Option<Vec<Output>> = towers.iter().map(|t| t.get(i).copied().flatten()).collect();

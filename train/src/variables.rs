@@ -42,7 +42,13 @@ impl Variables {
     }
 
     /// As [`Variables::get`], for what optimizers leave alone: counters, slots.
-    pub fn get_untrained(&self, name: &str, dtype: DType, shape: &[usize], initializer: &Initializer) -> Variable {
+    pub fn get_untrained(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        initializer: &Initializer,
+    ) -> Variable {
         self.find(name).unwrap_or_else(|| self.make(name, dtype, shape, initializer, false))
     }
 
@@ -82,7 +88,14 @@ impl Variables {
         self.all.borrow().iter().map(probe).collect()
     }
 
-    fn make(&self, name: &str, dtype: DType, dims: &[usize], first: &Initializer, trainable: bool) -> Variable {
+    fn make(
+        &self,
+        name: &str,
+        dtype: DType,
+        dims: &[usize],
+        first: &Initializer,
+        trainable: bool,
+    ) -> Variable {
         let shape = Shape::new(dims).unwrap_or_else(|error| {
             self.scope.fail(error);
             Shape::scalar()

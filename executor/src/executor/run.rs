@@ -262,8 +262,12 @@ impl Run {
             move |run, local, outputs: SmallVec<[Value; 4]>| {
                 let planned = &run.executor.plan.nodes[id as usize];
                 if outputs.len() != planned.outputs as usize {
-                    let message =
-                        format!("{} outputs of {}, not {}", outputs.len(), planned.outputs, planned.node.name);
+                    let message = format!(
+                        "{} outputs of {}, not {}",
+                        outputs.len(),
+                        planned.outputs,
+                        planned.node.name
+                    );
                     return run.fail(id, Error::internal(message));
                 }
                 for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
@@ -274,13 +278,7 @@ impl Run {
         );
     }
 
-    fn send(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
+    fn send(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, inputs: &mut [Value], local: &mut Local) {
         let started = self.measures.then(Instant::now);
         match std::mem::take(&mut inputs[0]) {
             Value::Device(tensor) => {
@@ -311,13 +309,7 @@ impl Run {
         }
     }
 
-    fn receive(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        to_device: bool,
-        local: &mut Local,
-    ) {
+    fn receive(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, to_device: bool, local: &mut Local) {
         let started = self.measures.then(Instant::now);
         self.launch(
             id,

@@ -242,13 +242,7 @@ impl Bench {
         }
     }
 
-    fn add(
-        &mut self,
-        name: &str,
-        op: &'static Op,
-        inputs: &[NodeId],
-        control: &[NodeId],
-    ) -> Result<NodeId> {
+    fn add(&mut self, name: &str, op: &'static Op, inputs: &[NodeId], control: &[NodeId]) -> Result<NodeId> {
         self.add_with(name, op, 0, inputs, control)
     }
 
@@ -519,10 +513,7 @@ fn values_move_between_memories_at_send_recv_and_host_ports() -> Result<()> {
         feed(&step, "x", i as f32)?;
         run(&executor, &step)?;
         assert_eq!(fetch(&step, "fetch")?, i as f32);
-        assert_eq!(
-            b.events()?,
-            ["upload", "download", "host host", "upload", "device device", "download"]
-        );
+        assert_eq!(b.events()?, ["upload", "download", "host host", "upload", "device device", "download"]);
     }
     Ok(())
 }

@@ -108,7 +108,9 @@ impl Task {
                 return Err(format!("{} ended at once: {status}", self.name).into());
             }
             if Instant::now() > deadline {
-                return Err(format!("{} does not listen on {address} after {START_DEADLINE:?}", self.name).into());
+                return Err(
+                    format!("{} does not listen on {address} after {START_DEADLINE:?}", self.name).into()
+                );
             }
             std::thread::park_timeout(Duration::from_millis(5));
         }
@@ -123,8 +125,7 @@ impl Task {
 
 /// Ports that are free now.
 fn free_ports(count: usize) -> Result<Vec<u16>, Box<dyn Error>> {
-    let held = (0..count)
-        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let held =
+        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<Vec<_>, _>>()?;
     Ok(held.iter().map(|l| l.local_addr().map(|a| a.port())).collect::<Result<_, _>>()?)
 }

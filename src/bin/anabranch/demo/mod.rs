@@ -41,7 +41,11 @@ const REPLICAS: u32 = 2;
 
 pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error>> {
     if flags.batch == 0 || !flags.batch.is_multiple_of(REPLICAS as usize) {
-        return Err(format!("--batch is {}: it must be a multiple of {REPLICAS}, and more than 0", flags.batch).into());
+        return Err(format!(
+            "--batch is {}: it must be a multiple of {REPLICAS}, and more than 0",
+            flags.batch
+        )
+        .into());
     }
     let digits = data::Digits::load()?;
     let outcome = match flags.mode {

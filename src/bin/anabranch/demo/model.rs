@@ -41,13 +41,20 @@ impl Model {
         let images = scope.placeholder("images", DType::Float, PartialShape::from([None, Some(PIXELS)]));
         let digits = scope.placeholder("digits", DType::Int32, PartialShape::from([None]));
         let optimizer = Optimizer::adam(0.002);
-        let training = strategy.minimize(&scope, &variables, &optimizer, &[images, digits], |scope, variables, batch| {
-            let scores = scores(scope, variables, batch[0]);
-            mean(scope, scope.sparse_softmax_cross_entropy(scores, batch[1]))
-        })?;
+        let training = strategy.minimize(
+            &scope,
+            &variables,
+            &optimizer,
+            &[images, digits],
+            |scope, variables, batch| {
+                let scores = scores(scope, variables, batch[0]);
+                mean(scope, scope.sparse_softmax_cross_entropy(scores, batch[1]))
+            },
+        )?;
         let asked = scores(&scope.name_scope("evaluate"), &variables, images);
         let axis = scope.constant(1i32);
-        let predictions = scope.op("ArgMax").input(asked).input(axis).attr("output_type", DType::Int32).output();
+        let predictions =
+            scope.op("ArgMax").input(asked).input(axis).attr("output_type", DType::Int32).output();
         let probes = variables.are_initialized();
         Ok(Model { graph: root.finish()?, images, digits, training, predictions, probes })
     }

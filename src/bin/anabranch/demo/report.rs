@@ -56,7 +56,10 @@ pub(super) struct Outcome {
 #[allow(clippy::print_stdout)]
 pub(super) fn print(outcome: &Outcome) {
     let percent = 100.0 * outcome.right as f64 / outcome.asked.max(1) as f64;
-    println!("after {} steps, {} of {} held-out digits are right: {percent:.2} %", outcome.steps, outcome.right, outcome.asked);
+    println!(
+        "after {} steps, {} of {} held-out digits are right: {percent:.2} %",
+        outcome.steps, outcome.right, outcome.asked
+    );
     println!("variables:");
     let width = outcome.variables.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, device) in &outcome.variables {

@@ -38,7 +38,11 @@ pub(super) fn in_process(
 }
 
 /// Trains on a cluster, with a client for each worker; the first is the chief.
-pub(super) fn between_graph(flags: &DemoFlags, digits: &Digits, cluster: &Cluster) -> Result<Outcome, Box<dyn Error>> {
+pub(super) fn between_graph(
+    flags: &DemoFlags,
+    digits: &Digits,
+    cluster: &Cluster,
+) -> Result<Outcome, Box<dyn Error>> {
     let progress = Progress::start(flags.steps);
     progress.say(&format!("started {}", cluster.describe()));
     let steps = AtomicU64::new(flags.steps);
@@ -109,7 +113,8 @@ fn evaluate(model: &Model, session: &Session, digits: &Digits) -> Fallible<Outco
     let (images, labels) = digits.held_out.all()?;
     let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
     // Probing every variable makes each appear among the nodes whose devices the step reports.
-    let step = session.step().feed(model.images, images).fetch(model.predictions).fetch(model.training.global_step);
+    let step =
+        session.step().feed(model.images, images).fetch(model.predictions).fetch(model.training.global_step);
     let step = model.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
     let asked = step.options(options).run()?;
     let predictions = asked.values[0].values::<i32>()?;
