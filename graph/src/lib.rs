@@ -5,15 +5,19 @@
 pub mod attr;
 pub mod builder;
 pub mod device;
+mod dot;
 mod dtype;
 mod error;
+mod gradients;
 mod graph;
 mod import;
 pub mod infer;
 mod node;
 pub mod ops;
+pub mod passes;
 pub mod shape;
 pub mod tensor;
+mod text;
 mod topology;
 
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
@@ -21,6 +25,7 @@ pub use builder::{Forward, Scope};
 pub use device::{DeviceAttributes, DeviceName, DeviceSpec, TaskName};
 pub use dtype::{Bool8, DType, Element, PortType, REF_OFFSET};
 pub use error::{Code, Error, Result};
+pub use gradients::{GradientOptions, gradients, gradients_with};
 pub use graph::{CONTROL, Consumer, Graph, NodeId, Output, Versions};
 pub use import::{Importer, parse_output_name};
 pub use infer::Shapes;
