@@ -1,10 +1,10 @@
 //! The textual form prints and parses without loss, and says where a text is wrong.
 
-use expect_test::{Expect, expect};
 use anabranch_graph::{
     AttrList, AttrValue, Attrs, DType, Error, FuncAttr, Graph, Node, Output, PartialShape, ResourceHandle,
     Result, Shape, Tensor, ops,
 };
+use expect_test::{Expect, expect};
 
 /// What `text` prints as, or the error that reading it gives; what is printed is read again.
 fn check(text: &str, expected: Expect) -> Result<()> {
@@ -83,7 +83,12 @@ fn tensors_of_every_kind() -> Result<()> {
 #[test]
 fn errors_say_where() -> Result<()> {
     check("a = NoOp\nb NoOp", expect!["line 2: expected '=', found 'NoOp'"])?;
-    check("\n\na = Nonsense", expect![[r#"line 3: Op type not registered 'Nonsense' in this server's binary. The node that uses it is {{node a}}; docs/OPS.md lists the ops that are there"#]])?;
+    check(
+        "\n\na = Nonsense",
+        expect![[
+            r#"line 3: Op type not registered 'Nonsense' in this server's binary. The node that uses it is {{node a}}; docs/OPS.md lists the ops that are there"#
+        ]],
+    )?;
     check("a = NoOp\na = NoOp", expect!["line 2: Node name 'a' already exists in the Graph"])?;
     check("a = NoOp[x=", expect!["line 1: expected a value, the line ends"])?;
     check("a = NoOp[x=1, x=2]", expect!["line 1: an attribute is set twice"])?;
@@ -131,7 +136,12 @@ impl Random {
         match dtype {
             DType::Variant => Ok(Tensor::scalar(0u8)),
             DType::String => {
-                let strings = (0..count).map(|_| { let n = self.below(5); self.bytes(n).into() }).collect();
+                let strings = (0..count)
+                    .map(|_| {
+                        let n = self.below(5);
+                        self.bytes(n).into()
+                    })
+                    .collect();
                 Tensor::strings(strings, shape)
             }
             DType::Resource => {
@@ -178,7 +188,8 @@ fn random_graphs_print_and_parse() -> Result<()> {
     for seed in 0..50 {
         let mut random = Random(seed);
         let mut graph = Graph::new();
-        let mut nodes = vec![graph.add(Node::new("start", placeholder).with_attr("dtype", DType::Float), &[], &[])?];
+        let mut nodes =
+            vec![graph.add(Node::new("start", placeholder).with_attr("dtype", DType::Float), &[], &[])?];
         for i in 0..20 {
             let mut node = Node::new(format!("n{i}"), identity).with_attr("T", DType::Float);
             node.attrs.set("a", random.value()?);
