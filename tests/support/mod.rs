@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod cluster;
+pub mod op_table;
 pub mod python;
 
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -1,0 +1,15 @@
+//! The op table and its kernels against TensorFlow's.
+
+mod support;
+
+use std::path::Path;
+use support::{Fallible, op_table, python};
+
+#[test]
+fn signatures_are_those_of_the_registry() -> Fallible {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops.json");
+    std::fs::write(&file, op_table::json().to_string())?;
+    let said = python::run(python::script("registry.py")?.arg(&file))?;
+    assert!(said.contains(" 0 differences"), "{said}");
+    Ok(())
+}
