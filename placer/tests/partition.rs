@@ -303,7 +303,7 @@ fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
     for seed in 0..40 {
         let (graph, placement) = random_graph(seed, 60, &set)?;
         for how in [Split::Task, Split::Device] {
-            let split = |names| {
+            let split = |names: &Names| {
                 partition(&graph, &placement, &PartitionOptions { devices: &set, split: how, names })
             };
             let parts = split(&Names::master())?;
