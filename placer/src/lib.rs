@@ -19,7 +19,7 @@ pub use partition::{Names, Partition, PartitionOptions, Split, partition, placed
 pub use place::{Kernels, PlaceRequest, Placement, Reason, place};
 pub use rewrite::{normalise_endpoint, rewrite_for_run};
 pub use setter::{
-    GreedyLoadBalancing, PsStrategy, RandomTask, ReplicaDeviceSetter, RoundRobin, STANDARD_PS_OPS, byte_size_load,
-    replica_device_setter,
+    GreedyLoadBalancing, PsStrategy, RandomTask, ReplicaDeviceSetter, RoundRobin, STANDARD_PS_OPS,
+    byte_size_load, replica_device_setter,
 };
 pub use shards::{Partitioner, Shard, shards};

@@ -114,7 +114,9 @@ pub fn shards(shape: &Shape, partitions: &[usize]) -> Result<Vec<Shard>> {
         return Err(Error::invalid("a variable can be cut along one axis only"));
     }
     if count == 0 || count > dims[axis] {
-        return Err(Error::invalid(format!("axis {axis} of shape {shape} cannot be cut into {count} shards")));
+        return Err(Error::invalid(format!(
+            "axis {axis} of shape {shape} cannot be cut into {count} shards"
+        )));
     }
     let (rows, longer) = (dims[axis] / count, dims[axis] % count);
     let mut start = 0;

@@ -216,7 +216,11 @@ impl<'a> Splitting<'a> {
                 let (from, is_read) = self.arrival(id, part, producer, topology.first_edge(id) + place)?;
                 (from, if producer.is_control() { CONTROL } else { 0 }, is_read)
             };
-            if is_read { reads.push(from) } else { others.push(from) }
+            if is_read {
+                reads.push(from)
+            } else {
+                others.push(from)
+            }
             self.parts[part as usize].edges.push(Edge { from, output, to, input: producer.input });
         }
         // A reference is read as late as its reader would: after all else that the reader waits for.
@@ -253,7 +257,8 @@ impl<'a> Splitting<'a> {
             let name = self.new_name(&source.name, "/ctrl");
             let signal = self.add(from_part, self.transfers.nothing(name, transfer.from));
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
-            let received = self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
+            let received =
+                self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
             let name = self.new_name(&source.name, "");
             let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
             self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));

@@ -105,7 +105,8 @@ impl<'a> Groups<'a> {
         }
         let types = node.input_types()?;
         for producer in topology.producers(id) {
-            if producer.is_control() || !types.get(producer.input as usize).is_some_and(|t| t.is_ref_or_resource())
+            if producer.is_control()
+                || !types.get(producer.input as usize).is_some_and(|t| t.is_ref_or_resource())
             {
                 continue;
             }
