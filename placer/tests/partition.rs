@@ -17,7 +17,7 @@ fn place(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-fn split(text: &str, set: &DeviceSet, split: Split, names: Names) -> Result<Vec<Partition>> {
+fn split(text: &str, set: &DeviceSet, split: Split, names: &Names) -> Result<Vec<Partition>> {
     let mut graph = graph_of_placed(text)?;
     place(&mut graph)?;
     let placement = placed_devices(&graph, set)?;
@@ -41,7 +41,7 @@ fn show(parts: &[Partition]) -> String {
 }
 
 fn check(text: &str, expected: Expect) -> Result<()> {
-    let shown = match split(text, &small_cluster()?, Split::Task, Names::Master) {
+    let shown = match split(text, &small_cluster()?, Split::Task, &Names::master()) {
         Ok(parts) => show(&parts),
         Err(error) => error.to_string(),
     };
@@ -191,7 +191,7 @@ fn a_worker_splits_a_part_again() -> Result<()> {
          x = Identity(a) @w:0/GPU:0
          y = Identity(a) @w:0/CPU:0
          z = AddV2(x, y) @w:0/CPU:0";
-    let parts = split(text, &set, Split::Task, Names::Master)?;
+    let parts = split(text, &set, Split::Task, &Names::master())?;
     expect![[r#"
         -- /job:w/replica:0/task:0
         x = Identity(a_S1) @w:0/GPU:0
@@ -203,7 +203,8 @@ fn a_worker_splits_a_part_again() -> Result<()> {
         a_S0 = _Send(a) @w:1/CPU:0 T=float recv_device=w:0/GPU:0 send_device=w:1/CPU:0 incarnation=3 tensor_name=edge_0_a
     "#]].assert_eq(&show(&parts));
     let own = &parts[0].graph;
-    let options = PartitionOptions { devices: &set, split: Split::Device, names: Names::Worker };
+    let names = Names::worker();
+    let options = PartitionOptions { devices: &set, split: Split::Device, names: &names };
     let again = partition(own, &placed_devices(own, &set)?, &options)?;
     expect![[r#"
         -- /job:w/replica:0/task:0/device:CPU:0
@@ -317,10 +318,12 @@ fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
     for seed in 0..40 {
         let (graph, placement) = random_graph(seed, 60, &set)?;
         for how in [Split::Task, Split::Device] {
-            let options = PartitionOptions { devices: &set, split: how, names: Names::Master };
-            let parts = partition(&graph, &placement, &options)?;
+            let split = |names: &Names| {
+                partition(&graph, &placement, &PartitionOptions { devices: &set, split: how, names })
+            };
+            let parts = split(&Names::master())?;
             joined(&graph, &placement, &set, &parts)?;
-            let again = partition(&graph, &placement, &options)?;
+            let again = split(&Names::master())?;
             assert_eq!(show(&parts), show(&again), "seed {seed}");
         }
     }

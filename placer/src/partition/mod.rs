@@ -12,6 +12,7 @@ use loops::Frames;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the parts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +23,33 @@ pub enum Split {
     Device,
 }
 
-/// Who splits; the names of new nodes tell. Two splits of one graph must differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Names {
-    /// `<source>_S<n>`.
-    Master,
-    /// `<source>_G<n>`.
-    Worker,
+/// Names of the nodes that a split adds: `<source>_S<n>` of a master, `<source>_G<n>` of a worker. The numbers go
+/// on from split to split: workers keep the kernels of stateful nodes by name for as long as a session lives, so
+/// one name must not come back with another edge.
+#[derive(Debug)]
+pub struct Names {
+    infix: &'static str,
+    next: AtomicU64,
 }
 
 impl Names {
-    fn infix(self) -> &'static str {
-        match self {
-            Names::Master => "_S",
-            Names::Worker => "_G",
+    /// For the splits of one session at its master.
+    pub fn master() -> Names {
+        Names { infix: "_S", next: AtomicU64::new(0) }
+    }
+
+    /// For the splits of one session at one worker.
+    pub fn worker() -> Names {
+        Names { infix: "_G", next: AtomicU64::new(0) }
+    }
+
+    fn new_name(&self, graph: &Graph, source: &str, middle: &str) -> String {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{source}{middle}{}{number}", self.infix);
+            if graph.find(&name).is_none() {
+                return name;
+            }
         }
     }
 }
@@ -45,7 +59,7 @@ pub struct PartitionOptions<'a> {
     /// The set whose indices the placement holds.
     pub devices: &'a DeviceSet,
     pub split: Split,
-    pub names: Names,
+    pub names: &'a Names,
 }
 
 /// One part of a graph. Its nodes carry full device names.
@@ -84,7 +98,8 @@ pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
 /// Splits a graph. Parts come in the order of their first devices; tasks and devices without nodes get none.
 ///
 /// A tensor crosses once for each part that reads it, whatever the number of readers; a reference crosses as a
-/// read of its own for each reader. The same graph gives the same parts, byte for byte.
+/// read of its own for each reader. The same graph and state of `names` give the same
+/// parts, byte for byte.
 ///
 /// # Errors
 /// `Unimplemented` if a loop is spread over parts; `InvalidArgument` if a reference is.
@@ -129,7 +144,7 @@ struct Splitting<'a> {
     placement: &'a [u32],
     frames: Option<Frames>,
     transfers: Transfers,
-    infix: &'static str,
+    names: &'a Names,
     /// Which part each device belongs to.
     part_of: Vec<u32>,
     parts: Vec<Part>,
@@ -137,7 +152,6 @@ struct Splitting<'a> {
     local: Vec<NodeId>,
     /// What stands for an output ([`CONTROL`] for the node's end) in a part that it was sent to.
     arrived: FxHashMap<(Output, u32), NodeId>,
-    next_name: usize,
 }
 
 impl<'a> Splitting<'a> {
@@ -146,7 +160,7 @@ impl<'a> Splitting<'a> {
         topology: &'a Topology,
         placement: &'a [u32],
         frames: Option<Frames>,
-        options: &PartitionOptions<'_>,
+        options: &PartitionOptions<'a>,
     ) -> Result<Splitting<'a>> {
         let part_of: Vec<u32> = match options.split {
             Split::Task => options.devices.iter().map(|d| d.task_index).collect(),
@@ -176,12 +190,11 @@ impl<'a> Splitting<'a> {
             placement,
             frames,
             transfers: Transfers::new(options.devices)?,
-            infix: options.names.infix(),
+            names: options.names,
             part_of,
             parts,
             local,
             arrived: FxHashMap::default(),
-            next_name: 0,
         })
     }
 
@@ -295,14 +308,8 @@ impl<'a> Splitting<'a> {
         NodeId::new(nodes.len() - 1)
     }
 
-    fn new_name(&mut self, source: &str, middle: &str) -> String {
-        loop {
-            let name = format!("{source}{middle}{}{}", self.infix, self.next_name);
-            self.next_name += 1;
-            if self.graph.find(&name).is_none() {
-                return name;
-            }
-        }
+    fn new_name(&self, source: &str, middle: &str) -> String {
+        self.names.new_name(self.graph, source, middle)
     }
 
     fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
