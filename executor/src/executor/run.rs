@@ -3,7 +3,7 @@
 use super::Executor;
 use super::panicked;
 use super::plan::{Action, PlanNode};
-use super::state::State;
+use super::state::{State, empty};
 use super::trace::{Recorder, Trace};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
@@ -230,7 +230,7 @@ impl Run {
             self.executor.learn(id, started.elapsed().as_nanos() as u64);
         }
         // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
-        inputs.fill_with(Value::default);
+        empty(inputs);
         match result {
             Ok(()) => self.deliver(id, started, local),
             Err(error) => self.fail(id, error),
@@ -418,7 +418,7 @@ impl Run {
             // SAFETY: this thread runs the producer, and counts down the consumer only below.
             unsafe { self.state.put(edge.slot, value) };
         }
-        local.outputs.fill_with(Value::default);
+        empty(&mut local.outputs);
         local.alone = self.is_alone();
         for successor in plan.successors(planned) {
             let to = successor.node();
