@@ -46,6 +46,10 @@ const KEPT_STATES: usize = 16;
 /// Nodes that take longer than this, ns, are worth another thread: a hand-over costs a few microseconds.
 const EXPENSIVE: u32 = 15_000;
 
+/// Nodes that take at least this, ns, are worth another thread in numbers; smaller ones lose more by two threads
+/// that count down the same nodes than they gain.
+const SHAREABLE: u32 = 1_000;
+
 /// Costs are measured in the first steps, and then in one of so many, for clocks cost as much as small nodes.
 const MEASURED_AT_FIRST: u64 = 4;
 const MEASURED_EVERY: u64 = 16;
@@ -95,9 +99,10 @@ impl Executor {
         }
     }
 
-    /// Whether the node is worth a thread of its own.
-    fn is_expensive(&self, node: u32) -> bool {
-        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE && self.pool.threads() > 1
+    /// What the node is expected to take, ns; 0 where other threads would not help.
+    fn cost(&self, node: u32) -> u32 {
+        let cost = self.costs[node as usize].load(Ordering::Relaxed);
+        if cost >= SHAREABLE && self.pool.threads() > 1 { cost } else { 0 }
     }
 
     /// Learns what a node took. Estimates fall fast and rise slowly: a thread that lost its processor for a

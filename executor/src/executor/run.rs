@@ -1,9 +1,9 @@
 //! One step of a partition: which node runs next, on which thread, and who gets what it made.
 
-use super::Executor;
+use super::{EXPENSIVE, Executor};
 use super::panicked;
 use super::plan::{Action, PlanNode};
-use super::state::State;
+use super::state::{State, empty};
 use super::trace::{Recorder, Trace};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
@@ -45,6 +45,8 @@ struct End {
 #[derive(Default)]
 pub(super) struct Local {
     ready: Vec<u32>,
+    /// What the ready nodes that are worth sharing are expected to take, ns.
+    backlog: u64,
     /// An expensive node, kept until there is nothing else to run here, or for as many cheap nodes as a
     /// hand-over costs.
     held: Option<u32>,
@@ -58,6 +60,9 @@ pub(super) struct Local {
 }
 
 const PATIENCE: u32 = 64;
+
+/// A backlog of this, ns, is shared with a thread that has nothing to do.
+const SHARED_FROM: u64 = 30_000;
 
 thread_local! {
     /// The memory of the last queue of this thread.
@@ -120,8 +125,14 @@ impl Run {
 
     fn drive(self: &Arc<Run>, local: &mut Local) {
         loop {
+            if local.backlog >= SHARED_FROM && self.executor.pool.has_idle() {
+                self.share(local);
+            }
             let id = match local.ready.pop() {
-                Some(id) => id,
+                Some(id) => {
+                    local.backlog = local.backlog.saturating_sub(self.executor.cost(id).into());
+                    id
+                }
                 None => match local.held.take() {
                     Some(id) => id,
                     None => return,
@@ -137,7 +148,7 @@ impl Run {
                 local.patience -= 1;
                 if local.patience == 0 {
                     local.held = None;
-                    self.hand_over(held, local);
+                    self.hand_over([held], local);
                 }
             }
             self.run_node(id, local);
@@ -153,22 +164,45 @@ impl Run {
         if let Some(recorder) = &self.recorder {
             recorder.scheduled(id);
         }
-        if !self.executor.is_expensive(id) {
+        let cost = self.executor.cost(id);
+        if cost < EXPENSIVE {
             local.ready.push(id);
+            local.backlog += u64::from(cost);
         } else if local.held.is_none() {
             local.held = Some(id);
             local.patience = PATIENCE;
         } else {
-            self.hand_over(id, local);
+            self.hand_over([id], local);
         }
     }
 
-    /// Gives a node to another thread.
-    fn hand_over(self: &Arc<Run>, id: u32, local: &mut Local) {
+    /// Gives the older half of what is ready to another thread, which may do so in turn.
+    fn share(self: &Arc<Run>, local: &mut Local) {
+        let half = local.ready.len() / 2;
+        local.backlog /= 2;
+        if half > 0 {
+            let older: Vec<u32> = local.ready.drain(..half).collect();
+            self.hand_over(older, local);
+        }
+    }
+
+    /// Gives nodes to another thread.
+    fn hand_over(
+        self: &Arc<Run>,
+        nodes: impl IntoIterator<Item = u32> + Send + 'static,
+        local: &mut Local,
+    ) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let run = self.clone();
-        self.executor.pool.spawn(move || run.work(|_, local| local.ready.push(id)));
+        self.executor.pool.spawn(move || {
+            run.work(|run, local| {
+                for id in nodes {
+                    local.ready.push(id);
+                    local.backlog += u64::from(run.executor.cost(id));
+                }
+            });
+        });
     }
 
     fn run_node(self: &Arc<Run>, id: u32, local: &mut Local) {
@@ -230,7 +264,7 @@ impl Run {
             self.executor.learn(id, started.elapsed().as_nanos() as u64);
         }
         // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
-        inputs.fill_with(Value::default);
+        empty(inputs);
         match result {
             Ok(()) => self.deliver(id, started, local),
             Err(error) => self.fail(id, error),
@@ -410,7 +444,7 @@ impl Run {
             // SAFETY: this thread runs the producer, and counts down the consumer only below.
             unsafe { self.state.put(edge.slot, value) };
         }
-        local.outputs.fill_with(Value::default);
+        empty(&mut local.outputs);
         local.alone = self.is_alone();
         for successor in plan.successors(planned) {
             let to = successor.node();
@@ -463,7 +497,7 @@ impl Run {
 
 impl Local {
     /// Another thread may work on the step from now on.
-    pub(super) fn share(&mut self) {
+    pub(super) fn joined(&mut self) {
         self.alone = false;
     }
 

@@ -51,12 +51,19 @@ impl State {
         }
     }
 
+    /// Fills an empty slot.
+    ///
     /// # Safety
     /// The caller runs the slot's producer, which has not counted down the consumer yet; or runs the consumer
     /// and holds no borrow of its inputs.
     pub(super) unsafe fn put(&self, slot: u32, value: Value) {
-        // SAFETY: as the caller promises, nobody else has access to the slot now.
-        unsafe { *self.slots[slot as usize].0.get() = value }
+        let slot = self.slots[slot as usize].0.get();
+        // SAFETY: as the caller promises, nobody else has access to the slot now. It is empty, so that nothing is
+        // lost by not dropping what was there.
+        unsafe {
+            debug_assert!(matches!(*slot, Value::None));
+            slot.write(value);
+        }
     }
 
     /// The inputs of a node.
@@ -77,6 +84,15 @@ impl State {
     /// Nobody else may be using the state.
     pub(super) unsafe fn clear(&self) {
         // SAFETY: the caller has the state to itself.
-        unsafe { self.inputs(0..self.slots.len()) }.fill_with(Value::default);
+        empty(unsafe { self.inputs(0..self.slots.len()) });
+    }
+}
+
+/// Drops what is there. Mostly nothing is, for the consumer took it.
+pub(super) fn empty(values: &mut [Value]) {
+    for value in values {
+        if !matches!(value, Value::None) {
+            *value = Value::None;
+        }
     }
 }

@@ -583,9 +583,10 @@ fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()
     run(&executor, &first)?;
     let expected = fetch(&first, "fetch")?;
     for round in 0..60 {
-        // As if experience said so: each node is handed to another thread where there is more than one.
-        for cost in &executor.costs {
-            cost.store(if round % 3 == 0 { 0 } else { u32::MAX }, Ordering::Relaxed);
+        // As if experience said so: small nodes, some to share in numbers, and some worth a thread each.
+        for (i, cost) in executor.costs.iter().enumerate() {
+            let known = [1, 10_000, u32::MAX, [1, 10_000, u32::MAX][i % 3]];
+            cost.store(known[round % 4], Ordering::Relaxed);
         }
         let steps: Vec<_> = (0..4).map(|_| new_step()).collect();
         let running: Vec<_> = steps.iter().map(|step| start(&executor, step, false)).collect();
