@@ -1,10 +1,10 @@
 //! One step of a partition: which node runs next, on which thread, and who gets what it made.
 
-use super::{EXPENSIVE, Executor};
 use super::panicked;
 use super::plan::{Action, PlanNode};
 use super::state::{State, empty};
 use super::trace::{Recorder, Trace};
+use super::{EXPENSIVE, Executor};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, Step, SyncKernel};
@@ -187,11 +187,7 @@ impl Run {
     }
 
     /// Gives nodes to another thread.
-    fn hand_over(
-        self: &Arc<Run>,
-        nodes: impl IntoIterator<Item = u32> + Send + 'static,
-        local: &mut Local,
-    ) {
+    fn hand_over(self: &Arc<Run>, nodes: impl IntoIterator<Item = u32> + Send + 'static, local: &mut Local) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let run = self.clone();
