@@ -99,7 +99,7 @@ impl Reply {
 
     /// Types without plain elements, by the message itself.
     fn encode_message(&self) -> Result<(Bytes, Option<Bytes>), Status> {
-        let message = self.to_proto()?;
+        let message = self.to_proto();
         let len = message.encoded_len();
         let mut out = BytesMut::with_capacity(PREFIX + len.min(MAX_MESSAGE_SIZE));
         out.put_bytes(0, PREFIX);
@@ -108,14 +108,14 @@ impl Reply {
         Ok((out.freeze(), None))
     }
 
-    pub(crate) fn to_proto(&self) -> Result<pb::RecvTensorResponse, Status> {
-        Ok(pb::RecvTensorResponse {
-            tensor: Some(tensor_to_proto(&self.tensor)?),
+    pub(crate) fn to_proto(&self) -> pb::RecvTensorResponse {
+        pb::RecvTensorResponse {
+            tensor: Some(tensor_to_proto(&self.tensor)),
             is_dead: self.is_dead,
             send_start_micros: self.send_start_micros,
             require_ack: self.require_ack,
             ..Default::default()
-        })
+        }
     }
 
     fn from_proto(message: pb::RecvTensorResponse) -> Result<Reply, Status> {
@@ -462,7 +462,7 @@ mod tests {
     fn message(reply: &Reply) -> Result<Bytes, Status> {
         let mut out = BytesMut::new();
         out.put_bytes(0, PREFIX);
-        reply.to_proto()?.encode(&mut out).map_err(|e| malformed(&e.to_string()))?;
+        reply.to_proto().encode(&mut out).map_err(|e| malformed(&e.to_string()))?;
         let len = out.len() - PREFIX;
         set_prefix(&mut out, len)?;
         Ok(out.freeze())
