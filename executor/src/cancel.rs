@@ -47,6 +47,7 @@ impl Cancellation {
         }
     }
 
+    #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }

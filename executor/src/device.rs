@@ -1,13 +1,16 @@
 //! Devices: where kernels run and where their tensors live.
 
 use crate::error::Result;
+use crate::kernel::KernelDef;
+use crate::kernels;
 use crate::resource::ResourceStore;
-use graph::{DType, DeviceName, Shape, Tensor};
-
-pub use graph::device::DeviceAttributes;
+use graph::{DType, DeviceName, Node, Shape, Tensor};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+
+pub use crate::cpu_device::CpuDevice;
+pub use graph::device::DeviceAttributes;
 
 /// A processor with memory of its own. Kernels are chosen by the name's device type.
 pub trait Device: Send + Sync + fmt::Debug {
@@ -25,6 +28,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Waits until everything enqueued so far has run: nothing to do where kernels run to their end.
     fn synchronize(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether tensors live in memory of the device's own, so that values move at ports that say otherwise.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+
+    /// The kernel for a node; as a rule, that of the device's type.
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        kernels::find(&self.name().device_type, node)
     }
 
     fn name(&self) -> &DeviceName {

@@ -7,7 +7,7 @@ use crate::rendezvous::Rendezvous;
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use crate::variable::Variable;
-use graph::{Code, DType, Node, PortType, Shape, Tensor};
+use graph::{DType, Node, PortType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -139,6 +139,7 @@ pub struct KernelContext<'a> {
 }
 
 impl<'a> KernelContext<'a> {
+    #[inline]
     pub fn node(&self) -> &'a Node {
         self.node
     }
@@ -147,6 +148,7 @@ impl<'a> KernelContext<'a> {
         self.device
     }
 
+    #[inline]
     pub fn resources(&self) -> &'a ResourceStore {
         self.device.resources()
     }
@@ -155,27 +157,31 @@ impl<'a> KernelContext<'a> {
         self.step
     }
 
+    #[inline]
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
+    #[inline]
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
     /// Input `i`, a tensor in host memory.
+    #[inline]
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
             Some(Value::Host(tensor)) => Ok(tensor),
-            other => Err(Error::internal(format!("input {i} is no host tensor but {other:?}"))),
+            other => Err(no_host_tensor(i, other)),
         }
     }
 
     /// Input `i` by value: unique, and so writable in place, where nobody else reads it.
+    #[inline]
     pub fn take_input(&mut self, i: usize) -> Result<Tensor> {
         match self.inputs.get_mut(i).map(std::mem::take) {
             Some(Value::Host(tensor)) => Ok(tensor),
-            other => Err(Error::internal(format!("input {i} is no host tensor but {other:?}"))),
+            other => Err(no_host_tensor(i, other.as_ref())),
         }
     }
 
@@ -193,10 +199,12 @@ impl<'a> KernelContext<'a> {
     }
 
     /// Input `i` whatever it holds, for kernels that pass it on.
+    #[inline]
     pub fn take_value(&mut self, i: usize) -> Value {
         self.inputs.get_mut(i).map(std::mem::take).unwrap_or_default()
     }
 
+    #[inline]
     pub fn set_output(&mut self, i: usize, value: impl Into<Value>) {
         self.outputs[i] = value.into();
     }
@@ -215,7 +223,10 @@ impl<'a> KernelContext<'a> {
             && dtype.size().is_some()
             && tensor.is_unique()
         {
-            return Ok(self.take_input(i)?.reshaped(shape)?);
+            // Reshaping counts the storage up and down again.
+            let is_same_shape = *tensor.shape() == shape;
+            let tensor = self.take_input(i)?;
+            return if is_same_shape { Ok(tensor) } else { Ok(tensor.reshaped(shape)?) };
         }
         self.allocate(dtype, shape)
     }
@@ -224,6 +235,11 @@ impl<'a> KernelContext<'a> {
     pub fn check_cancelled(&self) -> Result<()> {
         self.step.cancellation.check()
     }
+}
+
+#[cold]
+fn no_host_tensor(i: usize, input: Option<&Value>) -> Error {
+    Error::internal(format!("input {i} is no host tensor but {input:?}"))
 }
 
 /// An asynchronous kernel's step: it owns its inputs and answers through [`AsyncContext::done`].
@@ -242,7 +258,7 @@ impl AsyncContext {
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
             Some(Value::Host(tensor)) => Ok(tensor),
-            other => Err(Error::new(Code::Internal, format!("input {i} is no host tensor but {other:?}"))),
+            other => Err(no_host_tensor(i, other)),
         }
     }
 

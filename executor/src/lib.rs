@@ -2,15 +2,28 @@
 //! steps. Nothing here knows of networks or of whole clusters.
 
 pub mod cancel;
+mod cpu_device;
 pub mod device;
 mod error;
+mod evaluate;
+mod executor;
 pub mod kernel;
+mod kernel_cache;
 pub mod kernels;
+mod lone;
+mod pool;
 pub mod rendezvous;
 pub mod resource;
 pub mod testing;
 mod value;
 pub mod variable;
 
+pub use cpu_device::CpuDevice;
 pub use error::{Error, Result};
+pub use evaluate::HostEvaluator;
+pub use executor::{Executor, NodeTrace, OutputTrace, Trace};
+pub use kernel_cache::KernelCache;
+pub use kernels::{no_kernel, supported_device_types};
+pub use pool::Pool;
+pub use rendezvous::LocalRendezvous;
 pub use value::Value;

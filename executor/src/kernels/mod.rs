@@ -1,11 +1,17 @@
 //! The kernel tables, by device type.
 
 pub mod cpu;
+mod support;
+
+pub use support::{no_kernel, supported_device_types};
 
 use crate::kernel::KernelDef;
 use graph::Node;
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
+
+/// The device types that have a table.
+pub const DEVICE_TYPES: &[&str] = &["CPU"];
 
 /// The kernel of a device type for a node.
 pub fn find(device_type: &str, node: &Node) -> Option<&'static KernelDef> {

@@ -1,5 +1,9 @@
 //! Where Send and Recv meet: the trait that every transport implements, and the keys.
 
+mod local;
+
+pub use local::LocalRendezvous;
+
 use crate::error::{Error, Result};
 use crate::value::Value;
 use std::fmt;
@@ -22,7 +26,7 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
     /// Calls `receive` when the value is there, or the step has failed: at once if it is so already.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
 
-    /// Fails everything that waits, now and later.
+    /// Fails everything that waits, now and later, with the first reason given.
     fn abort(&self, reason: Error);
 }
 

@@ -1,0 +1,146 @@
+//! What the executor itself costs: nanoseconds a node, for ten thousand scalar nodes.
+
+use anabranch_executor::cancel::Cancellation;
+use anabranch_executor::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
+use anabranch_executor::kernel::{Kernel, KernelDef, Step};
+use anabranch_executor::resource::ResourceStore;
+use anabranch_executor::{CpuDevice, Executor, KernelCache, LocalRendezvous, Pool, Result, Value};
+use graph::ops::spec::{Arg, ArgType};
+use graph::ops::{OpDef, Traits};
+use graph::{DType, Graph, Node, NodeId, Op, Output, Tensor};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const NODES: usize = 10_000;
+const STEPS: usize = 300;
+
+fn op(name: &'static str, inputs: usize, outputs: usize, traits: Traits) -> &'static Op {
+    let port = || Arg { name: "x", ty: ArgType::Fixed(DType::Float), number_attr: None, is_ref: false };
+    let def = Box::leak(Box::new(OpDef { name, traits, ..OpDef::NEW }));
+    let (inputs, outputs) = ((0..inputs).map(|_| port()).collect(), (0..outputs).map(|_| port()).collect());
+    Box::leak(Box::new(Op { def, inputs, outputs, attrs: Vec::new(), index: 0 }))
+}
+
+const KERNELS: &[KernelDef] = &[
+    KernelDef::of("One", &[], |_| {
+        let one = Tensor::scalar(1.0f32);
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, one.clone());
+            Ok(())
+        })
+    }),
+    KernelDef::of("Add", &[], |_| {
+        Kernel::sync(|ctx| {
+            let sum = ctx.input(0)?.values::<f32>()?[0] + ctx.input(1)?.values::<f32>()?[0];
+            let mut out = ctx.forward_or_allocate(0, DType::Float, graph::Shape::scalar())?;
+            out.values_mut::<f32>()?[0] = sum;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))),
+];
+
+#[derive(Debug, Default)]
+struct BenchDevice(CpuDevice);
+
+impl Device for BenchDevice {
+    fn attributes(&self) -> &DeviceAttributes {
+        self.0.attributes()
+    }
+
+    fn resources(&self) -> &ResourceStore {
+        self.0.resources()
+    }
+
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        KERNELS.iter().find(|def| def.op == node.op.name())
+    }
+
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        self.0.upload(tensor, done);
+    }
+
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        self.0.download(tensor, done);
+    }
+}
+
+/// Nanoseconds a node: the median step, and the fastest.
+fn measure(graph: &Graph, threads: usize) -> Result<(f64, f64)> {
+    let pool = Pool::new(threads)?;
+    let device = Arc::new(BenchDevice::default());
+    let executor = Arc::new(Executor::new(graph, device, pool, &KernelCache::new())?);
+    let mut times = Vec::new();
+    for id in 0..STEPS as i64 {
+        let step = Arc::new(Step {
+            id,
+            rendezvous: Arc::new(LocalRendezvous::new()),
+            cancellation: Arc::new(Cancellation::new()),
+            resources: ResourceStore::new(""),
+        });
+        let (sender, receiver) = mpsc::channel();
+        let started = Instant::now();
+        executor.run(step, false, Box::new(move |result| drop(sender.send(result))));
+        let result = receiver.recv_timeout(Duration::from_secs(60));
+        times.push(started.elapsed().as_nanos() as f64 / graph.len() as f64);
+        result.map_err(|e| anabranch_executor::Error::internal(e.to_string()))??;
+    }
+    times.sort_by(f64::total_cmp);
+    Ok((times[STEPS / 2], times[0]))
+}
+
+fn main() -> Result<()> {
+    let stateful = |name, inputs, outputs| op(name, inputs, outputs, Traits::STATEFUL);
+    let (add, no_op) = (op("Add", 2, 1, Traits::NONE), op("NoOp", 0, 0, Traits::STATEFUL));
+    let with_source = |source: &'static Op| -> Result<(Graph, NodeId)> {
+        let mut graph = Graph::new();
+        let source = graph.add(Node::new("source", source), &[], &[])?;
+        Ok((graph, source))
+    };
+    let chain = |constant: &'static Op, same: bool| -> Result<Graph> {
+        let (mut graph, mut x) = with_source(stateful("One", 0, 1))?;
+        let one = graph.add(Node::new("one", constant), &[], &[])?;
+        for i in 0..NODES {
+            let other: Output = if same { x.into() } else { one.into() };
+            x = graph.add(Node::new(format!("n{i}"), add), &[x.into(), other], &[])?;
+        }
+        Ok(graph)
+    };
+    let wide = |constant: &'static Op| -> Result<Graph> {
+        let (mut graph, x) = with_source(stateful("One", 0, 1))?;
+        let one = graph.add(Node::new("one", constant), &[], &[])?;
+        let mut leaves = Vec::new();
+        for i in 0..NODES {
+            leaves.push(graph.add(Node::new(format!("n{i}"), add), &[x.into(), one.into()], &[])?);
+        }
+        graph.add(Node::new("sink", no_op), &[], &leaves)?;
+        Ok(graph)
+    };
+    let (mut empty, mut last) = with_source(no_op)?;
+    for i in 0..NODES {
+        last = empty.add(Node::new(format!("n{i}"), no_op), &[], &[last])?;
+    }
+    let constant = op("One", 0, 1, Traits::NONE);
+    let cases = [
+        ("chain, x + constant", chain(constant, false)?),
+        ("chain, x + variable", chain(stateful("One", 0, 1), false)?),
+        ("chain, x + x", chain(constant, true)?),
+        ("wide, x + constant", wide(constant)?),
+        ("wide, x + variable", wide(stateful("One", 0, 1))?),
+        ("chain, NoOp", empty),
+    ];
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    for threads in [1, 2] {
+        for (name, graph) in &cases {
+            let (median, best) = measure(graph, threads)?;
+            let _ = writeln!(out, "{name:<22} {threads} threads: {median:6.1} ns/node, at best {best:6.1}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Operations that end later, on a thread that is not ours: receives, transfers, asynchronous kernels.
+
+use super::run::{Local, Run};
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where the result of an operation and the thread that started it meet.
+enum Landing<T> {
+    Starting,
+    /// The result came before the start returned.
+    Arrived(Result<T>),
+    /// The start returned first: the result is to be passed on.
+    Waiting(Box<dyn FnOnce(Result<T>) + Send>),
+    Done,
+}
+
+impl Run {
+    /// Starts an operation of node `id` and goes on with its result: at once if it is there when `start`
+    /// returns, else on a pool thread when it comes. A failure is the node's.
+    pub(super) fn launch<T: Send + 'static>(
+        self: &Arc<Run>,
+        id: u32,
+        local: &mut Local,
+        start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
+        then: impl FnOnce(&Arc<Run>, &mut Local, T) + Send + 'static,
+    ) {
+        let landing = Arc::new(Mutex::new(Landing::Starting));
+        let reply = Reply { landing: Some(landing.clone()) };
+        start(Box::new(move |result| reply.deliver(result)));
+        let mut state = landing.lock();
+        let arrived = match std::mem::replace(&mut *state, Landing::Done) {
+            Landing::Arrived(result) => Some(result),
+            _ => None,
+        };
+        let go_on = move |run: &Arc<Run>, local: &mut Local, result: Result<T>| match result {
+            Ok(value) => then(run, local, value),
+            Err(error) => run.fail(id, error),
+        };
+        match arrived {
+            Some(result) => {
+                drop(state);
+                go_on(self, local, result);
+            }
+            None => {
+                // This thread counts too, so the step cannot end in between.
+                self.outstanding.fetch_add(1, Ordering::Relaxed);
+                local.share();
+                let run = self.clone();
+                *state = Landing::Waiting(Box::new(move |result| {
+                    let pool = run.executor.pool.clone();
+                    pool.spawn(move || {
+                        run.work(|run, local| {
+                            local.current = id;
+                            go_on(run, local, result);
+                        });
+                    });
+                }));
+            }
+        }
+    }
+}
+
+/// The right to answer once; dropped without an answer, it answers that there will be none.
+struct Reply<T> {
+    landing: Option<Arc<Mutex<Landing<T>>>>,
+}
+
+impl<T> Reply<T> {
+    fn deliver(mut self, result: Result<T>) {
+        if let Some(landing) = self.landing.take() {
+            land(&landing, result);
+        }
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        if let Some(landing) = self.landing.take() {
+            land(&landing, Err(Error::internal("the operation was dropped before it ended")));
+        }
+    }
+}
+
+fn land<T>(landing: &Mutex<Landing<T>>, result: Result<T>) {
+    let mut state = landing.lock();
+    match std::mem::replace(&mut *state, Landing::Done) {
+        Landing::Starting => *state = Landing::Arrived(result),
+        Landing::Waiting(pass_on) => {
+            drop(state);
+            pass_on(result);
+        }
+        Landing::Arrived(_) | Landing::Done => {}
+    }
+}

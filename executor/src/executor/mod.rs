@@ -1,0 +1,131 @@
+//! The executor: runs one device's partition of a graph, step after step.
+//!
+//! Registration compiles the partition ([`plan`]); a step touches dense arrays ([`state`]) and walks them with
+//! as few threads as the work deserves ([`run`]); what does not end at once comes back through [`launch`].
+
+mod launch;
+mod plan;
+mod run;
+mod state;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+pub use trace::{NodeTrace, OutputTrace, Trace};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernel::Step;
+use crate::kernel_cache::KernelCache;
+use crate::pool::Pool;
+use graph::{Graph, Node};
+use parking_lot::Mutex;
+use plan::Plan;
+use run::Run;
+use state::State;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A compiled partition. Any number of its steps may run at once.
+pub struct Executor {
+    plan: Plan,
+    device: Arc<dyn Device>,
+    pool: Arc<Pool>,
+    /// What running each node took, ns, by recent experience; 0 before the first.
+    costs: Box<[AtomicU32]>,
+    steps: AtomicU64,
+    /// States that no step uses.
+    states: Mutex<Vec<Arc<State>>>,
+}
+
+/// At most so many idle states are kept.
+const KEPT_STATES: usize = 16;
+
+/// Nodes that take longer than this, ns, are worth another thread: a hand-over costs a few microseconds.
+const EXPENSIVE: u32 = 15_000;
+
+/// Costs are measured in the first steps, and then in one of so many, for clocks cost as much as small nodes.
+const MEASURED_AT_FIRST: u64 = 4;
+const MEASURED_EVERY: u64 = 16;
+
+impl Executor {
+    /// Compiles one device's partition: every node is of this device, and the attributes of each Send and Recv
+    /// hold its full key.
+    ///
+    /// # Errors
+    /// What makes the partition unfit to run, with the node's name: no kernel, bad attributes, a cycle.
+    pub fn new(
+        graph: &Graph,
+        device: Arc<dyn Device>,
+        pool: Arc<Pool>,
+        kernels: &KernelCache,
+    ) -> Result<Executor> {
+        let plan = Plan::new(graph, &device, kernels)?;
+        let costs = plan.nodes.iter().map(|_| AtomicU32::new(0)).collect();
+        Ok(Executor { plan, device, pool, costs, steps: AtomicU64::new(0), states: Mutex::default() })
+    }
+
+    /// Starts a step; `done` is called exactly once, from some pool thread, after every node has ended. If one
+    /// failed, the step was cancelled with that failure as the reason, and it is the result.
+    pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
+        let number = self.steps.fetch_add(1, Ordering::Relaxed);
+        let measures = number < MEASURED_AT_FIRST || number.is_multiple_of(MEASURED_EVERY);
+        let run = Run::new(self, step, trace, measures, done);
+        self.pool.spawn(move || run.start());
+    }
+
+    fn take_state(&self) -> Arc<State> {
+        let idle = self.states.lock().pop();
+        match idle {
+            Some(state) => {
+                state.reset(&self.plan);
+                state
+            }
+            None => Arc::new(State::new(&self.plan)),
+        }
+    }
+
+    /// Takes back a state whose slots are empty.
+    fn keep_state(&self, state: Arc<State>) {
+        let mut states = self.states.lock();
+        if states.len() < KEPT_STATES {
+            states.push(state);
+        }
+    }
+
+    /// Whether the node is worth a thread of its own.
+    fn is_expensive(&self, node: u32) -> bool {
+        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE && self.pool.threads() > 1
+    }
+
+    /// Learns what a node took. Estimates fall fast and rise slowly: a thread that lost its processor for a
+    /// while must not make a small node look expensive for long.
+    fn learn(&self, node: u32, nanos: u64) {
+        let cost = &self.costs[node as usize];
+        let nanos = u32::try_from(nanos).unwrap_or(u32::MAX).max(1);
+        let new = match cost.load(Ordering::Relaxed) {
+            0 => nanos,
+            old if nanos < old => old / 2 + nanos / 2,
+            old => old + (nanos - old) / 8,
+        };
+        cost.store(new, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Executor({} nodes on {})", self.plan.nodes.len(), self.device.name())
+    }
+}
+
+/// The error of a node whose kernel panicked.
+pub(crate) fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
+    let what = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name())).at_node(&node.name)
+}

@@ -1,0 +1,421 @@
+//! A partition compiled to dense arrays: everything about it that no step changes.
+
+use super::panicked;
+use crate::cancel::Cancellation;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, Step};
+use crate::kernel_cache::KernelCache;
+use crate::rendezvous::{LocalRendezvous, RendezvousKey};
+use crate::resource::ResourceStore;
+use crate::value::Value;
+use graph::ops::PortTypes;
+use graph::{Graph, Node, NodeId, Op, Role, Topology};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A partition, by dense node number. Each data edge has one slot: the input of its consumer.
+pub(super) struct Plan {
+    pub(super) nodes: Vec<PlanNode>,
+    /// How many distinct nodes must run before each node.
+    pub(super) pending: Vec<u32>,
+    /// Nodes that wait for nothing, in the order in which they are to be started from the back.
+    pub(super) sources: Vec<u32>,
+    pub(super) num_slots: usize,
+    pub(super) num_receives: usize,
+    /// What constant nodes give, by the numbers in [`ConstInput`].
+    pub(super) constants: Vec<Value>,
+    /// By node: its first number in `constants`.
+    constant_of: Vec<u32>,
+    edges: Vec<Edge>,
+    successors: Vec<Successor>,
+    const_inputs: Vec<ConstInput>,
+    /// Control edges, source and destination, by destination.
+    controls: Vec<(u32, u32)>,
+    /// By slot: where its value comes from.
+    producers: Vec<Source>,
+    /// By slot: whether it takes a reference.
+    takes_ref: Vec<bool>,
+    /// By slot: whether it wants its value in host memory; empty if all memory is the host's.
+    wants_host: Vec<bool>,
+}
+
+pub(super) struct PlanNode {
+    pub(super) action: Action,
+    pub(super) node: Arc<Node>,
+    slots: Span,
+    edges: Span,
+    successors: Span,
+    const_inputs: Span,
+    pub(super) outputs: u32,
+    /// Some input is a reference.
+    pub(super) has_refs: bool,
+}
+
+/// What running a node means.
+pub(super) enum Action {
+    Kernel(Arc<Kernel>),
+    Send(Arc<RendezvousKey>),
+    /// `to_device`: what arrives is moved into the device's own memory.
+    Recv {
+        key: Arc<RendezvousKey>,
+        to_device: bool,
+    },
+    /// Runs with no effect: what is ordered by it is all.
+    Nothing,
+    /// Computed at registration; never scheduled.
+    Constant,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// A data edge, as its producer sees it. Those of one output are adjacent.
+#[derive(Clone, Copy)]
+pub(super) struct Edge {
+    pub(super) output: u32,
+    pub(super) slot: u32,
+    /// The output's last consumer takes the value; the others share it.
+    pub(super) is_last: bool,
+}
+
+/// A node that waits for another.
+#[derive(Clone, Copy)]
+pub(super) struct Successor(u32);
+
+impl Successor {
+    const ONLY: u32 = 1 << 31;
+
+    pub(super) fn node(self) -> u32 {
+        self.0 & !Successor::ONLY
+    }
+
+    /// Whether it waits for nothing else.
+    pub(super) fn waits_for_one(self) -> bool {
+        self.0 & Successor::ONLY != 0
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct ConstInput {
+    pub(super) slot: u32,
+    pub(super) constant: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Source {
+    node: u32,
+    output: u32,
+}
+
+impl Plan {
+    pub(super) fn new(graph: &Graph, device: &Arc<dyn Device>, kernels: &KernelCache) -> Result<Plan> {
+        if graph.len() >= Successor::ONLY as usize {
+            crate::invalid!("a partition of {} nodes is too large", graph.len());
+        }
+        let topology = Topology::new(graph);
+        topology.order(graph)?;
+        let mut plan = Plan {
+            nodes: Vec::with_capacity(graph.len()),
+            pending: vec![0; graph.len()],
+            sources: Vec::new(),
+            num_slots: 0,
+            num_receives: 0,
+            constants: Vec::new(),
+            constant_of: vec![NOT_CONSTANT; graph.len()],
+            controls: Vec::new(),
+            edges: Vec::with_capacity(graph.num_edges()),
+            successors: Vec::with_capacity(graph.num_edges()),
+            const_inputs: Vec::new(),
+            producers: Vec::with_capacity(graph.num_edges()),
+            takes_ref: Vec::with_capacity(graph.num_edges()),
+            wants_host: Vec::new(),
+        };
+        let step = lone_step();
+        for id in graph.ids() {
+            let planned = plan.node(graph, &topology, id, device, kernels)?;
+            plan.nodes.push(planned);
+            if topology.producers(id).is_empty()
+                && let Some(values) = constant(&plan.nodes[id.index()], device, &step)
+            {
+                plan.nodes[id.index()].action = Action::Constant;
+                plan.constant_of[id.index()] = plan.constants.len() as u32;
+                plan.constants.extend(values);
+            }
+            if let Action::Recv { .. } = plan.nodes[id.index()].action {
+                plan.num_receives += 1;
+            }
+        }
+        plan.num_slots = plan.producers.len();
+        plan.connect(&topology);
+        plan.start(graph);
+        Ok(plan)
+    }
+
+    /// The node with its slots; its edges follow once every node has slots.
+    fn node(
+        &mut self,
+        graph: &Graph,
+        topology: &Topology,
+        id: NodeId,
+        device: &Arc<dyn Device>,
+        kernels: &KernelCache,
+    ) -> Result<PlanNode> {
+        let node = graph.node(id);
+        let (inputs, outputs) = (node.input_types()?, node.output_types()?);
+        let first = self.producers.len() as u32;
+        let mut has_refs = false;
+        for (slot, edge) in topology.producers(id).iter().take_while(|p| !p.is_control()).enumerate() {
+            if edge.input as usize != slot || slot >= inputs.len() {
+                crate::invalid!("Input {} of node {} is fed twice or not at all", edge.input, node.name);
+            }
+            has_refs |= graph.output_type(edge.source())?.is_ref;
+            self.producers.push(Source { node: edge.node.index() as u32, output: edge.output });
+        }
+        let end = self.producers.len() as u32;
+        let controls = topology.producers(id).iter().filter(|p| p.is_control());
+        self.controls.extend(controls.map(|p| (p.node.index() as u32, id.index() as u32)));
+        if (end - first) as usize != inputs.len() {
+            let missing = inputs.len() - (end - first) as usize;
+            crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
+        }
+        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref));
+        if device.has_own_memory() {
+            self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
+        }
+        Ok(PlanNode {
+            action: action(device, kernels, node, &outputs)?,
+            node: Arc::new(node.clone()),
+            slots: Span { start: first, end },
+            edges: Span::default(),
+            successors: Span::default(),
+            const_inputs: Span::default(),
+            outputs: outputs.len() as u32,
+            has_refs,
+        })
+    }
+
+    /// Lays out what each node gives to whom, and counts what each waits for.
+    fn connect(&mut self, topology: &Topology) {
+        // The last producer counted for each node: edges of one producer to one consumer count once.
+        let mut counted = vec![u32::MAX; self.nodes.len()];
+        let mut waits: Vec<u32> = Vec::new();
+        for i in 0..self.nodes.len() {
+            let id = NodeId::new(i);
+            if self.constant_of[i] != NOT_CONSTANT {
+                continue;
+            }
+            let (first_edge, first_wait) = (self.edges.len(), waits.len());
+            for consumer in topology.consumers(id) {
+                let to = consumer.node.index();
+                if !consumer.is_control() {
+                    let slot = self.nodes[to].slots.start + consumer.input;
+                    self.edges.push(Edge { output: consumer.output, slot, is_last: false });
+                }
+                if counted[to] != i as u32 {
+                    counted[to] = i as u32;
+                    self.pending[to] += 1;
+                    waits.push(to as u32);
+                }
+            }
+            let edges = &mut self.edges[first_edge..];
+            edges.sort_by_key(|e| e.output);
+            for k in 0..edges.len() {
+                edges[k].is_last = edges.get(k + 1).is_none_or(|next| next.output != edges[k].output);
+            }
+            self.nodes[i].edges = span(first_edge, self.edges.len());
+            self.nodes[i].successors = span(first_wait, waits.len());
+        }
+        for i in 0..self.nodes.len() {
+            let waits = &mut waits[self.nodes[i].successors.range()];
+            // The last made ready runs first: what others wait for elsewhere, then what came first.
+            waits.reverse();
+            waits.sort_by_key(|&to| self.nodes[to as usize].action.is_awaited_elsewhere());
+            self.successors.extend(waits.iter().map(|&to| {
+                let only = if self.pending[to as usize] == 1 { Successor::ONLY } else { 0 };
+                Successor(to | only)
+            }));
+        }
+        for i in 0..self.nodes.len() {
+            let first = self.const_inputs.len();
+            for slot in self.nodes[i].slots.range() {
+                let source = self.producers[slot];
+                let constant = self.constant_of[source.node as usize];
+                if constant != NOT_CONSTANT {
+                    let constant = constant + source.output;
+                    self.const_inputs.push(ConstInput { slot: slot as u32, constant });
+                }
+            }
+            self.nodes[i].const_inputs = span(first, self.const_inputs.len());
+        }
+    }
+
+    fn start(&mut self, graph: &Graph) {
+        let waits_for_nothing = |id: &NodeId| {
+            self.pending[id.index()] == 0 && !matches!(self.nodes[id.index()].action, Action::Constant)
+        };
+        self.sources = graph.ids().filter(waits_for_nothing).map(|id| id.index() as u32).collect();
+        self.sources.reverse();
+        self.sources.sort_by_key(|&id| self.nodes[id as usize].action.is_awaited_elsewhere());
+    }
+
+    pub(super) fn slots(&self, node: &PlanNode) -> Range<usize> {
+        node.slots.range()
+    }
+
+    pub(super) fn edges(&self, node: &PlanNode) -> &[Edge] {
+        &self.edges[node.edges.range()]
+    }
+
+    pub(super) fn successors(&self, node: &PlanNode) -> &[Successor] {
+        &self.successors[node.successors.range()]
+    }
+
+    pub(super) fn const_inputs(&self, node: &PlanNode) -> &[ConstInput] {
+        &self.const_inputs[node.const_inputs.range()]
+    }
+
+    /// Whether the node behind `slot` wants a reference as it is, not the value behind it.
+    pub(super) fn takes_ref(&self, slot: usize) -> bool {
+        self.takes_ref[slot]
+    }
+
+    /// The name of the output that feeds `slot`: `node`, or `node:index` if it is not the first.
+    pub(super) fn input_name(&self, slot: usize) -> String {
+        let Source { node, output } = self.producers[slot];
+        let name = &self.nodes[node as usize].node.name;
+        if output == 0 { name.to_string() } else { format!("{name}:{output}") }
+    }
+
+    /// `name = Op(input, other:1, ^control)`.
+    pub(super) fn label(&self, id: u32) -> String {
+        let PlanNode { node, slots, .. } = &self.nodes[id as usize];
+        let mut inputs: Vec<String> = slots.range().map(|slot| self.input_name(slot)).collect();
+        let first = self.controls.partition_point(|&(_, to)| to < id);
+        let controls = self.controls[first..].iter().take_while(|&&(_, to)| to == id);
+        inputs.extend(controls.map(|&(from, _)| format!("^{}", self.nodes[from as usize].node.name)));
+        format!("{} = {}({})", node.name, node.op.name(), inputs.join(", "))
+    }
+
+    /// What a constant node gives.
+    pub(super) fn constants_of(&self, id: u32) -> &[Value] {
+        let first = self.constant_of[id as usize] as usize;
+        let count = self.nodes[id as usize].outputs as usize;
+        self.constants.get(first..first + count).unwrap_or_default()
+    }
+
+    /// Whether the value at `slot` must be in host memory, or else in the device's; `None` if they are one.
+    pub(super) fn wants_host(&self, slot: usize) -> Option<bool> {
+        self.wants_host.get(slot).copied()
+    }
+
+    pub(super) fn has_own_memory(&self) -> bool {
+        !self.wants_host.is_empty()
+    }
+}
+
+const NOT_CONSTANT: u32 = u32::MAX;
+
+fn span(start: usize, end: usize) -> Span {
+    Span { start: start as u32, end: end as u32 }
+}
+
+impl Action {
+    /// Whether running it early lets another device, or an operation that takes time but no thread, go on.
+    fn is_awaited_elsewhere(&self) -> bool {
+        match self {
+            Action::Send(_) | Action::Recv { .. } => true,
+            Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
+            Action::Nothing | Action::Constant => false,
+        }
+    }
+}
+
+fn action(
+    device: &Arc<dyn Device>,
+    kernels: &KernelCache,
+    node: &Node,
+    outputs: &PortTypes,
+) -> Result<Action> {
+    match node.op.role() {
+        Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node)?)),
+        Role::Send => Ok(Action::Send(key(node)?)),
+        Role::Recv => {
+            let on_host = host_ports(device, node, &node.op.outputs, outputs)?;
+            let to_device = device.has_own_memory() && !on_host.first().is_some_and(|host| *host);
+            Ok(Action::Recv { key: key(node)?, to_device })
+        }
+        Role::ControlTrigger => Ok(Action::Nothing),
+        Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => {
+            let message = format!("{}: control flow within a graph is not there", node.op.name());
+            Err(Error::unimplemented(message).at_node(&node.name))
+        }
+    }
+}
+
+/// The key of a Send or Recv, all of whose parts are attributes.
+fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
+    let text = |name: &str| node.attr::<String>(name);
+    let incarnation = node.attr::<i64>("send_device_incarnation")?;
+    Ok(Arc::new(RendezvousKey::new(
+        &text("send_device")?,
+        incarnation as u64,
+        &text("recv_device")?,
+        &text("tensor_name")?,
+    )))
+}
+
+/// For each port, whether its tensor is in host memory: because the kernel says so, or because its elements
+/// are objects.
+fn host_ports(
+    device: &Arc<dyn Device>,
+    node: &Node,
+    args: &[graph::ops::spec::Arg],
+    types: &PortTypes,
+) -> Result<Vec<bool>> {
+    let on_host = device.find_kernel(node).map_or(&[][..], |def| def.host_memory);
+    let op: &Op = node.op;
+    let mut ports = Vec::with_capacity(types.len());
+    for arg in args {
+        let count = op.arg_count(arg, &node.attrs)?;
+        ports.extend(std::iter::repeat_n(on_host.contains(&arg.name), count));
+    }
+    Ok(ports.iter().zip(types).map(|(host, port)| *host || port.dtype.size().is_none()).collect())
+}
+
+/// The outputs of a node that gives the same in every step: it has no state, no inputs, and waits for nobody.
+/// A kernel that fails is left to fail in a step that needs it.
+fn constant(planned: &PlanNode, device: &Arc<dyn Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
+    let Action::Kernel(kernel) = &planned.action else { return None };
+    let Kernel::Sync(compute) = &**kernel else { return None };
+    if planned.node.op.is_stateful() {
+        return None;
+    }
+    let mut outputs = vec![Value::None; planned.outputs as usize];
+    let node = &*planned.node;
+    let mut ctx = KernelContext { node, device, step, inputs: &mut [], outputs: &mut outputs };
+    let result = catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
+        .unwrap_or_else(|payload| Err(panicked(node, payload.as_ref())));
+    let is_complete = result.is_ok() && !outputs.iter().any(|v| matches!(v, Value::None));
+    is_complete.then_some(outputs)
+}
+
+/// The step of the constants, in which no tensor comes from elsewhere.
+fn lone_step() -> Arc<Step> {
+    Arc::new(Step {
+        id: 0,
+        rendezvous: Arc::new(LocalRendezvous::new()),
+        cancellation: Arc::new(Cancellation::new()),
+        resources: ResourceStore::new(""),
+    })
+}

@@ -1,0 +1,98 @@
+//! What one step of a partition changes: a count for each node and a value for each data edge.
+
+use super::plan::Plan;
+use crate::value::Value;
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The state of one step, reused by later ones.
+///
+/// Slots have no locks. A slot is written by its edge's producer before the producer counts down the consumer,
+/// and from then on belongs to the consumer, which one thread runs, after it saw the count reach zero.
+pub(super) struct State {
+    pending: Box<[AtomicU32]>,
+    slots: Box<[Slot]>,
+}
+
+#[repr(transparent)]
+#[derive(Default)]
+struct Slot(UnsafeCell<Value>);
+
+// SAFETY: slots are accessed through unsafe methods only, whose callers have the slot to themselves; `Value`
+// may be used from any thread.
+unsafe impl Sync for Slot {}
+
+impl State {
+    pub(super) fn new(plan: &Plan) -> State {
+        State {
+            pending: plan.pending.iter().map(|&count| AtomicU32::new(count)).collect(),
+            slots: std::iter::repeat_with(Slot::default).take(plan.num_slots).collect(),
+        }
+    }
+
+    /// Sets the counts for another step. Nobody may be using the state.
+    pub(super) fn reset(&self, plan: &Plan) {
+        for (pending, &count) in self.pending.iter().zip(&plan.pending) {
+            pending.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts `node` down; whether it waits for nothing any more. `alone`: no other thread works on the step.
+    pub(super) fn count_down(&self, node: u32, alone: bool) -> bool {
+        let pending = &self.pending[node as usize];
+        if alone {
+            let left = pending.load(Ordering::Relaxed) - 1;
+            pending.store(left, Ordering::Relaxed);
+            left == 0
+        } else {
+            // Release: what this thread wrote into slots. Acquire: what the others did.
+            pending.fetch_sub(1, Ordering::AcqRel) == 1
+        }
+    }
+
+    /// Fills an empty slot.
+    ///
+    /// # Safety
+    /// The caller runs the slot's producer, which has not counted down the consumer yet; or runs the consumer
+    /// and holds no borrow of its inputs.
+    pub(super) unsafe fn put(&self, slot: u32, value: Value) {
+        let slot = self.slots[slot as usize].0.get();
+        // SAFETY: as the caller promises, nobody else has access to the slot now. It is empty, so that nothing is
+        // lost by not dropping what was there.
+        unsafe {
+            debug_assert!(matches!(*slot, Value::None));
+            slot.write(value);
+        }
+    }
+
+    /// The inputs of a node.
+    ///
+    /// # Safety
+    /// The caller runs the node that the slots belong to, and holds no other borrow of them.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn inputs(&self, slots: Range<usize>) -> &mut [Value] {
+        let slots = &self.slots[slots];
+        let first = UnsafeCell::raw_get(slots.as_ptr().cast::<UnsafeCell<Value>>());
+        // SAFETY: `Slot` has the layout of `Value`; the slots are adjacent and, as the caller promises, its own.
+        unsafe { std::slice::from_raw_parts_mut(first, slots.len()) }
+    }
+
+    /// Drops what a step that failed has left.
+    ///
+    /// # Safety
+    /// Nobody else may be using the state.
+    pub(super) unsafe fn clear(&self) {
+        // SAFETY: the caller has the state to itself.
+        empty(unsafe { self.inputs(0..self.slots.len()) });
+    }
+}
+
+/// Drops what is there. Mostly nothing is, for the consumer took it.
+pub(super) fn empty(values: &mut [Value]) {
+    for value in values {
+        if !matches!(value, Value::None) {
+            *value = Value::None;
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! The executor against private ops on private devices, which show what it does and when.
+
+use super::*;
+use crate::cancel::Cancellation;
+use crate::device::{CpuDevice, Device, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
+use crate::resource::{Resource, ResourceStore};
+use crate::value::Value;
+use crate::variable::Variable;
+use graph::ops::spec::{Arg, ArgType, AttrKind, AttrSpec};
+use graph::ops::{OpDef, Traits};
+use graph::{Code, DType, NodeId, Op, Output, PartialShape, Role, Tensor};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// An op outside the table: float ports, and the attributes of Send and Recv.
+fn op(name: &'static str, inputs: usize, outputs: usize, role: Role, traits: Traits) -> &'static Op {
+    let port = |is_ref| Arg { name: "x", ty: ArgType::Fixed(DType::Float), number_attr: None, is_ref };
+    let attr = |name, kind| AttrSpec {
+        name,
+        kind,
+        is_list: false,
+        minimum: None,
+        allowed: Vec::new(),
+        default: Some(match kind {
+            AttrKind::Int => 0i64.into(),
+            _ => "".into(),
+        }),
+    };
+    let def = Box::leak(Box::new(OpDef { name, role, traits, ..OpDef::NEW }));
+    Box::leak(Box::new(Op {
+        def,
+        inputs: (0..inputs).map(|_| port(name == "TakesRef")).collect(),
+        outputs: (0..outputs).map(|_| port(name == "GivesRef")).collect(),
+        attrs: vec![
+            attr("tensor_name", AttrKind::Str),
+            attr("send_device", AttrKind::Str),
+            attr("recv_device", AttrKind::Str),
+            attr("send_device_incarnation", AttrKind::Int),
+            attr("value", AttrKind::Int),
+        ],
+        index: 0,
+    }))
+}
+
+fn compute(name: &'static str, inputs: usize, outputs: usize) -> &'static Op {
+    op(name, inputs, outputs, Role::Compute, Traits::STATEFUL)
+}
+
+fn scalar(ctx: &crate::kernel::KernelContext<'_>, i: usize) -> Result<f32> {
+    Ok(ctx.input(i)?.item::<f32>()?)
+}
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+/// What kernels tell the test, and what they leave for it to call.
+#[derive(Default)]
+struct Log {
+    events: Mutex<Vec<String>>,
+    callbacks: Mutex<Vec<Callback>>,
+}
+
+impl Resource for Log {
+    const KIND: &'static str = "Log";
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.events.lock())
+    }
+}
+
+fn log(resources: &ResourceStore) -> Result<Arc<Log>> {
+    resources.lookup_or_create("", "log", || Ok(Log::default()))
+}
+
+const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Value", &[], |init| {
+        let value = init.attr::<i64>("value")? as f32;
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, Tensor::scalar(value));
+            Ok(())
+        })
+    }),
+    KernelDef::of("Const", &[], |init| {
+        let value = init.attr::<i64>("value")? as f32;
+        Kernel::sync(move |ctx| {
+            log(ctx.resources())?.events.lock().push("const".into());
+            ctx.set_output(0, Tensor::scalar(value));
+            Ok(())
+        })
+    }),
+    KernelDef::of("Add", &[], |_| {
+        Kernel::sync(|ctx| {
+            let sum = scalar(ctx, 0)? + scalar(ctx, 1)?;
+            let mut out = ctx.take_input(0)?;
+            out.values_mut::<f32>()?[0] = sum;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef::of("IsUnique", &[], |_| {
+        Kernel::sync(|ctx| {
+            let unique = ctx.take_input(0)?.is_unique();
+            log(ctx.resources())?.events.lock().push(format!("{} {unique}", ctx.node().name));
+            Ok(())
+        })
+    }),
+    KernelDef::of("Counter", &[], |_| {
+        let count = AtomicU64::new(0);
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, Tensor::scalar(count.fetch_add(1, Ordering::Relaxed) as f32));
+            Ok(())
+        })
+    }),
+    KernelDef::of("Later", &[], |_| {
+        Kernel::asynchronous(|mut ctx| {
+            let input = ctx.inputs.pop().unwrap_or_default();
+            let done = ctx.done;
+            let answer: Callback = Box::new(move || done(Ok([input].into_iter().collect())));
+            match log(ctx.device.resources()) {
+                Ok(log) => log.callbacks.lock().push(answer),
+                Err(_) => answer(),
+            }
+        })
+    }),
+    KernelDef::of("Forgets", &[], |_| Kernel::asynchronous(drop)),
+    KernelDef::of("Fails", &[], |_| Kernel::sync(|_| Err(Error::invalid("it fails")))),
+    KernelDef::of("Panics", &[], |_| Kernel::sync(|_| std::panic::resume_unwind(Box::new("it panics")))),
+    KernelDef::of("GivesNothing", &[], |_| Kernel::sync(|_| Ok(()))),
+    KernelDef::of("Thread", &[], |_| {
+        Kernel::sync(|ctx| {
+            let thread = std::thread::current().name().unwrap_or("").to_owned();
+            log(ctx.resources())?.events.lock().push(thread);
+            Ok(())
+        })
+    }),
+    KernelDef::of("GivesRef", &[], |init| {
+        let variable = Arc::new(Variable::new(DType::Float, PartialShape::scalar()));
+        let value = init.attr::<i64>("value")?;
+        if value != 0 {
+            *variable.lock() = Some(Tensor::scalar(value as f32));
+        }
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, Value::Ref(variable.clone()));
+            Ok(())
+        })
+    }),
+    KernelDef::of("TakesRef", &[], |_| Kernel::sync(|ctx| ctx.ref_input(0).map(|_| ()))),
+    KernelDef { op: "WantsHost", host_memory: &["x"], make: wants, ..KernelDef::NEW },
+    KernelDef { op: "WantsDevice", make: wants, ..KernelDef::NEW },
+];
+
+/// Notes in which memory the input is, and passes it on.
+fn wants(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let value = ctx.take_value(0);
+        let memory = if matches!(value, Value::Host(_)) { "host" } else { "device" };
+        log(ctx.resources())?.events.lock().push(format!("{} {memory}", ctx.node().name));
+        ctx.set_output(0, value);
+        Ok(())
+    })
+}
+
+/// A device with the kernels above; with memory of its own, it notes each transfer and lets it end later.
+#[derive(Debug)]
+struct TestDevice {
+    cpu: CpuDevice,
+    own_memory: bool,
+}
+
+#[derive(Debug)]
+struct Memory(Tensor);
+
+impl DeviceMemory for Memory {
+    fn len(&self) -> usize {
+        self.0.num_bytes()
+    }
+}
+
+impl TestDevice {
+    fn note<T: Send + 'static>(&self, what: &str, result: Result<T>, done: Transfer<T>) {
+        if let Ok(log) = log(self.resources()) {
+            log.events.lock().push(what.into());
+        }
+        std::thread::spawn(move || done(result));
+    }
+}
+
+impl Device for TestDevice {
+    fn attributes(&self) -> &DeviceAttributes {
+        self.cpu.attributes()
+    }
+
+    fn resources(&self) -> &ResourceStore {
+        self.cpu.resources()
+    }
+
+    fn has_own_memory(&self) -> bool {
+        self.own_memory
+    }
+
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        KERNELS.iter().find(|def| def.op == node.op.name())
+    }
+
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        let value = Value::Device(DeviceTensor { dtype, shape, memory: Arc::new(Memory(tensor)) });
+        self.note("upload", Ok(value), done);
+    }
+
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        let memory: Arc<dyn std::any::Any + Send + Sync> = tensor.memory;
+        let tensor = memory.downcast::<Memory>().map(|m| m.0.clone());
+        self.note("download", tensor.map_err(|_| Error::internal("another device's memory")), done);
+    }
+}
+
+/// A graph under construction and what it runs on.
+struct Bench {
+    graph: Graph,
+    device: Arc<dyn Device>,
+    kernels: KernelCache,
+    threads: usize,
+}
+
+const PLACE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::on(false)
+    }
+
+    fn on(own_memory: bool) -> Bench {
+        Bench {
+            graph: Graph::new(),
+            device: Arc::new(TestDevice { cpu: CpuDevice::default(), own_memory }),
+            kernels: KernelCache::new(),
+            threads: 2,
+        }
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        op: &'static Op,
+        inputs: &[NodeId],
+        control: &[NodeId],
+    ) -> Result<NodeId> {
+        self.add_with(name, op, 0, inputs, control)
+    }
+
+    fn add_with(
+        &mut self,
+        name: &str,
+        op: &'static Op,
+        value: i64,
+        inputs: &[NodeId],
+        control: &[NodeId],
+    ) -> Result<NodeId> {
+        let node = Node::new(name, op)
+            .with_attr("tensor_name", name)
+            .with_attr("send_device", PLACE)
+            .with_attr("recv_device", PLACE)
+            .with_attr("value", value);
+        let inputs: Vec<Output> = inputs.iter().map(|&id| id.into()).collect();
+        Ok(self.graph.add(node, &inputs, control)?)
+    }
+
+    fn executor(&self) -> Result<Arc<Executor>> {
+        let pool = Pool::new(self.threads)?;
+        Ok(Arc::new(Executor::new(&self.graph, self.device.clone(), pool, &self.kernels)?))
+    }
+
+    fn events(&self) -> Result<Vec<String>> {
+        Ok(std::mem::take(&mut *log(self.device.resources())?.events.lock()))
+    }
+
+    fn callbacks(&self) -> Result<Vec<Callback>> {
+        Ok(std::mem::take(&mut *log(self.device.resources())?.callbacks.lock()))
+    }
+}
+
+fn send() -> &'static Op {
+    op("Send", 1, 0, Role::Send, Traits::STATEFUL)
+}
+
+fn recv() -> &'static Op {
+    op("Recv", 0, 1, Role::Recv, Traits::STATEFUL)
+}
+
+fn new_step() -> Arc<Step> {
+    Arc::new(Step {
+        id: 1,
+        rendezvous: Arc::new(LocalRendezvous::new()),
+        cancellation: Arc::new(Cancellation::new()),
+        resources: ResourceStore::new(""),
+    })
+}
+
+fn start(executor: &Arc<Executor>, step: &Arc<Step>, trace: bool) -> mpsc::Receiver<Result<Trace>> {
+    let (sender, receiver) = mpsc::channel();
+    executor.run(step.clone(), trace, Box::new(move |result| drop(sender.send(result))));
+    receiver
+}
+
+fn wait<T>(receiver: &mpsc::Receiver<Result<T>>) -> Result<T> {
+    receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?
+}
+
+fn run(executor: &Arc<Executor>, step: &Arc<Step>) -> Result<()> {
+    wait(&start(executor, step, false)).map(|_| ())
+}
+
+fn key(edge: &str) -> Arc<RendezvousKey> {
+    Arc::new(RendezvousKey::new(PLACE, 0, PLACE, edge))
+}
+
+fn fetch(step: &Arc<Step>, edge: &str) -> Result<f32> {
+    let (sender, receiver) = mpsc::channel();
+    step.rendezvous.recv(&key(edge), Box::new(move |sent| drop(sender.send(sent))));
+    match wait(&receiver)?.value {
+        Value::Host(tensor) => Ok(tensor.item::<f32>()?),
+        other => Err(Error::internal(format!("{other:?}"))),
+    }
+}
+
+fn feed(step: &Arc<Step>, edge: &str, value: f32) -> Result<()> {
+    step.rendezvous.send(&key(edge), Sent { value: Value::Host(value.into()), is_dead: false })
+}
+
+#[test]
+fn values_flow_from_recv_through_kernels_to_send_step_after_step() -> Result<()> {
+    let mut b = Bench::new();
+    let x = b.add("x", recv(), &[], &[])?;
+    let one = b.add_with("one", op("Const", 0, 1, Role::Compute, Traits::NONE), 1, &[], &[])?;
+    let y = b.add("y", compute("Add", 2, 1), &[x, one], &[])?;
+    let z = b.add("z", compute("Add", 2, 1), &[y, y], &[])?;
+    b.add("fetch", send(), &[z], &[])?;
+    b.add("also", send(), &[x], &[])?;
+    let executor = b.executor()?;
+    for i in 0..40 {
+        let step = new_step();
+        if i % 2 == 0 {
+            feed(&step, "x", i as f32)?;
+        }
+        let done = start(&executor, &step, false);
+        if i % 2 == 1 {
+            feed(&step, "x", i as f32)?;
+        }
+        wait(&done)?;
+        assert_eq!(fetch(&step, "fetch")?, 2.0 * (i as f32 + 1.0));
+        assert_eq!(fetch(&step, "also")?, i as f32);
+    }
+    assert_eq!(b.events()?, ["const"], "a constant is computed once, at registration");
+    assert!(executor.states.lock().len() <= 2, "states are reused");
+    Ok(())
+}
+
+#[test]
+fn a_chain_of_a_million_nodes_registers_and_runs() -> Result<()> {
+    let mut b = Bench::new();
+    let add = compute("Add", 2, 1);
+    let one = b.add_with("one", compute("Value", 0, 1), 1, &[], &[])?;
+    let mut last = b.add_with("start", compute("Value", 0, 1), 0, &[], &[])?;
+    for i in 0..1_000_000 {
+        last = b.add(&format!("n{i}"), add, &[last, one], &[])?;
+    }
+    b.add("fetch", send(), &[last], &[])?;
+    let (executor, step) = (b.executor()?, new_step());
+    run(&executor, &step)?;
+    assert_eq!(fetch(&step, "fetch")?, 1e6);
+    Ok(())
+}
+
+#[test]
+fn the_last_reader_of_a_value_has_it_alone() -> Result<()> {
+    let mut b = Bench::new();
+    let is_unique = compute("IsUnique", 1, 0);
+    let x = b.add("x", compute("Value", 0, 1), &[], &[])?;
+    let first = b.add("first", is_unique, &[x], &[])?;
+    let second = b.add("second", is_unique, &[x], &[first])?;
+    b.add("third", is_unique, &[x], &[second])?;
+    run(&b.executor()?, &new_step())?;
+    assert_eq!(b.events()?, ["first false", "second false", "third true"]);
+    Ok(())
+}
+
+#[test]
+fn a_failure_names_its_node_cancels_the_step_and_leaves_the_next_step_alone() -> Result<()> {
+    for (op, text, code) in [
+        ("Fails", "it fails\n\t [[{{node bad}}]]", Code::InvalidArgument),
+        ("Panics", "the kernel of Panics panicked: it panics\n\t [[{{node bad}}]]", Code::Internal),
+        ("GivesNothing", "Missing 0-th output from bad\n\t [[{{node bad}}]]", Code::Internal),
+        ("Forgets", "the operation was dropped before it ended\n\t [[{{node bad}}]]", Code::Internal),
+    ] {
+        let mut b = Bench::new();
+        let x = b.add("x", recv(), &[], &[])?;
+        let bad = b.add("bad", compute(op, 1, 1), &[x], &[])?;
+        b.add("after", compute("IsUnique", 1, 0), &[bad], &[])?;
+        b.add("never", recv(), &[], &[])?;
+        let executor = b.executor()?;
+        for _ in 0..3 {
+            let step = new_step();
+            feed(&step, "x", 1.0)?;
+            let error = run(&executor, &step).err().ok_or_else(|| Error::internal("no failure"))?;
+            assert_eq!((error.to_string().as_str(), error.code()), (text, code));
+            assert!(!error.is_derived());
+            assert!(step.cancellation.is_cancelled());
+            assert_eq!(fetch(&step, "other").map_err(|e| e.is_derived()), Err(true));
+        }
+        assert_eq!(b.events()?, <[String; 0]>::default());
+    }
+    Ok(())
+}
+
+#[test]
+fn cancelling_a_step_ends_its_receives_and_reports_a_consequence() -> Result<()> {
+    let mut b = Bench::new();
+    b.add("never", recv(), &[], &[])?;
+    let (executor, step) = (b.executor()?, new_step());
+    let done = start(&executor, &step, false);
+    step.cancellation.cancel(Error::new(Code::DeadlineExceeded, "too late"));
+    let error = wait(&done).err().ok_or_else(|| Error::internal("no failure"))?;
+    assert!(error.is_derived());
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    // A step that is cancelled before it starts does not start.
+    let error = run(&executor, &step).err().ok_or_else(|| Error::internal("no failure"))?;
+    assert!(error.is_derived());
+    Ok(())
+}
+
+#[test]
+fn a_callback_goes_on_in_the_pool_and_the_step_waits_for_it() -> Result<()> {
+    let mut b = Bench::new();
+    let x = b.add("x", compute("Value", 0, 1), &[], &[])?;
+    let later = b.add("later", compute("Later", 1, 1), &[x], &[])?;
+    b.add("thread", compute("Thread", 1, 0), &[later], &[])?;
+    let executor = b.executor()?;
+    for _ in 0..10 {
+        let done = start(&executor, &new_step(), false);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let answer = loop {
+            if let Some(answer) = b.callbacks()?.pop() {
+                break answer;
+            }
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        };
+        assert!(done.try_recv().is_err());
+        std::thread::spawn(answer).join().map_err(|_| Error::internal("the callback panicked"))?;
+        wait(&done)?;
+        let events = b.events()?;
+        assert!(events.len() == 1 && events[0].starts_with("compute-"), "{events:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn stateful_kernels_are_shared_by_the_graphs_of_a_session_but_not_across_attributes() -> Result<()> {
+    let mut b = Bench::new();
+    let counter = compute("Counter", 0, 1);
+    let count = |b: &mut Bench, value: i64| -> Result<f32> {
+        b.graph = Graph::new();
+        let x = b.add_with("x", counter, value, &[], &[])?;
+        b.add("fetch", send(), &[x], &[])?;
+        let step = new_step();
+        run(&b.executor()?, &step)?;
+        fetch(&step, "fetch")
+    };
+    assert_eq!(count(&mut b, 0)?, 0.0);
+    assert_eq!(count(&mut b, 0)?, 1.0);
+    assert_eq!(count(&mut b, 5)?, 0.0);
+    assert_eq!(count(&mut b, 0)?, 2.0);
+    b.kernels = KernelCache::new();
+    assert_eq!(count(&mut b, 0)?, 0.0);
+    Ok(())
+}
+
+#[test]
+fn references_become_values_where_values_are_wanted() -> Result<()> {
+    let gives = compute("GivesRef", 0, 1);
+    let initializes =
+        op("TakesRef", 1, 0, Role::Compute, Traits { allows_uninitialized_input: true, ..Traits::STATEFUL });
+    let mut b = Bench::new();
+    let v = b.add_with("v", gives, 7, &[], &[])?;
+    b.add("takes", compute("TakesRef", 1, 0), &[v], &[])?;
+    b.add("fetch", send(), &[v], &[])?;
+    let empty = b.add("empty", gives, &[], &[])?;
+    b.add("init", initializes, &[empty], &[])?;
+    let step = new_step();
+    run(&b.executor()?, &step)?;
+    assert_eq!(fetch(&step, "fetch")?, 7.0);
+
+    for op in [compute("TakesRef", 1, 0), send()] {
+        let mut b = Bench::new();
+        let v = b.add("scope/v", gives, &[], &[])?;
+        b.add("reads", op, &[v], &[])?;
+        let error = run(&b.executor()?, &new_step()).err().ok_or_else(|| Error::internal("no failure"))?;
+        assert_eq!(error.code(), Code::FailedPrecondition);
+        let text = "Attempting to use uninitialized value scope/v\n\t [[{{node reads}}]]";
+        assert_eq!(error.to_string(), text);
+    }
+    Ok(())
+}
+
+#[test]
+fn values_move_between_memories_at_send_recv_and_host_ports() -> Result<()> {
+    let mut b = Bench::on(true);
+    let x = b.add("x", recv(), &[], &[])?;
+    let host = b.add("host", compute("WantsHost", 1, 1), &[x], &[])?;
+    let device = b.add("device", compute("WantsDevice", 1, 1), &[host], &[])?;
+    b.add("fetch", send(), &[device], &[])?;
+    let executor = b.executor()?;
+    for i in 0..5 {
+        let step = new_step();
+        feed(&step, "x", i as f32)?;
+        run(&executor, &step)?;
+        assert_eq!(fetch(&step, "fetch")?, i as f32);
+        assert_eq!(
+            b.events()?,
+            ["upload", "download", "host host", "upload", "device device", "download"]
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_trace_tells_of_each_node() -> Result<()> {
+    let mut b = Bench::new();
+    let x = b.add("x", recv(), &[], &[])?;
+    let one = b.add_with("one", op("Const", 0, 1, Role::Compute, Traits::NONE), 1, &[], &[])?;
+    let first = b.add("first", compute("Value", 0, 1), &[], &[])?;
+    let y = b.add("y", compute("Add", 2, 1), &[x, one], &[first])?;
+    b.add("fetch", send(), &[y], &[])?;
+    let (executor, step) = (b.executor()?, new_step());
+    feed(&step, "x", 1.0)?;
+    let trace = wait(&start(&executor, &step, true))?;
+    let mut labels: Vec<&str> = trace.nodes.iter().map(|n| n.label.as_str()).collect();
+    labels.sort_unstable();
+    assert_eq!(
+        labels,
+        ["fetch = Send(y)", "first = Value()", "one = Const()", "x = Recv()", "y = Add(x, one, ^first)"]
+    );
+    for node in &trace.nodes {
+        assert!(node.scheduled <= node.start && node.start <= node.end, "{node:?}");
+        assert!(node.outputs.iter().all(|o| o.dtype == DType::Float && o.bytes == 4 && o.slot == 0));
+        assert_eq!(node.outputs.len(), usize::from(&*node.node != "fetch"));
+    }
+    step.rendezvous.abort(Error::internal("the step is over"));
+    feed(&step, "x", 1.0).err().ok_or_else(|| Error::internal("a send after the end"))?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_run_is_refused_at_registration() -> Result<()> {
+    let refusal = |op: &'static Op| -> Result<Error> {
+        let mut b = Bench::new();
+        b.add("n", op, &[], &[])?;
+        b.executor().err().ok_or_else(|| Error::internal("registered"))
+    };
+    let error = refusal(op("Merge", 0, 1, Role::Merge, Traits::NONE))?;
+    assert_eq!(error.code(), Code::Unimplemented);
+    assert!(error.to_string().starts_with("Merge: "), "{error}");
+    let error = refusal(compute("Unheard", 0, 1))?;
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.to_string().contains("<no registered kernels>"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()> {
+    let mut b = Bench::new();
+    b.threads = 3;
+    let one = b.add_with("one", compute("Value", 0, 1), 1, &[], &[])?;
+    let mut layer = vec![one; 8];
+    for depth in 0..20 {
+        for i in 0..layer.len() {
+            let other = layer[(i * 3 + depth) % layer.len()];
+            layer[i] = b.add(&format!("n{depth}_{i}"), compute("Add", 2, 1), &[layer[i], other], &[])?;
+        }
+    }
+    let mut sum = one;
+    for (i, &id) in layer.iter().enumerate() {
+        sum = b.add(&format!("sum{i}"), compute("Add", 2, 1), &[sum, id], &[])?;
+    }
+    b.add("fetch", send(), &[sum], &[])?;
+    let executor = b.executor()?;
+    let first = new_step();
+    run(&executor, &first)?;
+    let expected = fetch(&first, "fetch")?;
+    for round in 0..60 {
+        // As if experience said so: each node is handed to another thread where there is more than one.
+        for cost in &executor.costs {
+            cost.store(if round % 3 == 0 { 0 } else { u32::MAX }, Ordering::Relaxed);
+        }
+        let steps: Vec<_> = (0..4).map(|_| new_step()).collect();
+        let running: Vec<_> = steps.iter().map(|step| start(&executor, step, false)).collect();
+        for (step, done) in steps.iter().zip(&running) {
+            wait(done)?;
+            assert_eq!(fetch(step, "fetch")?, expected);
+        }
+    }
+    Ok(())
+}

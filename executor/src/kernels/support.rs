@@ -1,0 +1,97 @@
+//! On which device types a node can run, and what to say when there is none.
+
+use super::{DEVICE_TYPES, find, of_op};
+use crate::error::Error;
+use crate::kernel::KernelDef;
+use graph::{AttrList, AttrValue, DType, Node, Role};
+use std::fmt::Write;
+
+/// The device types that can run the node. Ops that the executor carries out itself run on all of them.
+pub fn supported_device_types(node: &Node) -> Vec<&'static str> {
+    let is_supported =
+        |device_type: &&str| node.op.role() != Role::Compute || find(device_type, node).is_some();
+    DEVICE_TYPES.iter().copied().filter(is_supported).collect()
+}
+
+/// The `InvalidArgument` for a node that no device type can run: its attributes, and which kernels there are.
+pub fn no_kernel(node: &Node) -> Error {
+    let mut attrs = String::new();
+    for (name, value) in node.attrs.iter().filter(|(name, _)| !name.starts_with('_')) {
+        let separator = if attrs.is_empty() { "" } else { ", " };
+        let _ = write!(attrs, "{separator}{name}={}", text(value));
+    }
+    let mut kernels = String::new();
+    for device_type in DEVICE_TYPES {
+        for kernel in of_op(device_type, node.op.name()) {
+            let _ = writeln!(kernels, "  device='{device_type}'{}", constraints(kernel));
+        }
+    }
+    if kernels.is_empty() {
+        kernels.push_str("  <no registered kernels>\n");
+    }
+    let message = format!(
+        "No OpKernel was registered to support Op '{}' used by {{{{node {}}}}} with these attrs: [{attrs}]\n\
+         Registered devices: [{}]\nRegistered kernels:\n{kernels}",
+        node.op.name(),
+        node.name,
+        DEVICE_TYPES.join(", "),
+    );
+    Error::invalid(message).at_node(&node.name)
+}
+
+fn constraints(kernel: &KernelDef) -> String {
+    kernel.types.iter().fold(String::new(), |mut out, (attr, types)| {
+        let _ = write!(out, "; {attr} in [{}]", types_text(types));
+        out
+    })
+}
+
+fn types_text(types: &[DType]) -> String {
+    types.iter().map(|t| type_text(*t)).collect::<Vec<_>>().join(", ")
+}
+
+fn type_text(dtype: DType) -> String {
+    format!("DT_{}", dtype.name().to_uppercase())
+}
+
+fn text(value: &AttrValue) -> String {
+    match value {
+        AttrValue::Str(s) => format!("{:?}", String::from_utf8_lossy(s)),
+        AttrValue::Int(i) => i.to_string(),
+        AttrValue::Float(f) => f.to_string(),
+        AttrValue::Bool(b) => b.to_string(),
+        AttrValue::Type(t) => type_text(*t),
+        AttrValue::Shape(s) => s.to_string(),
+        AttrValue::Tensor(t) => format!("Tensor<type: {} shape: {}>", t.dtype(), t.shape()),
+        AttrValue::Placeholder(name) => format!("${name}"),
+        AttrValue::Func(f) => format!("{}[]", f.name),
+        AttrValue::List(AttrList::Type(types)) => format!("[{}]", types_text(types)),
+        AttrValue::List(AttrList::Int(values)) => {
+            format!("[{}]", values.iter().map(i64::to_string).collect::<Vec<_>>().join(", "))
+        }
+        AttrValue::List(list) => format!("[{} values]", list.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Result;
+
+    #[test]
+    fn a_node_without_a_kernel_is_told_which_there_are() -> Result<()> {
+        let op = graph::ops::lookup("AddV2").ok_or_else(|| Error::internal("AddV2 is not in the table"))?;
+        let mut node = Node::new("a/b", op).with_attr("T", DType::Float);
+        assert_eq!(supported_device_types(&node), ["CPU"]);
+        node.attrs.set("T", DType::Complex64);
+        assert_eq!(supported_device_types(&node), <[&str; 0]>::default());
+        let error = no_kernel(&node);
+        assert_eq!(error.code(), graph::Code::InvalidArgument);
+        let start = "No OpKernel was registered to support Op 'AddV2' used by {{node a/b}} with these attrs: \
+                     [T=DT_COMPLEX64]\nRegistered devices: [CPU]\nRegistered kernels:\n  device='CPU'; T in \
+                     [DT_FLOAT, DT_DOUBLE";
+        assert!(error.to_string().starts_with(start), "{error}");
+        assert!(error.to_string().ends_with("\n\t [[{{node a/b}}]]"), "{error}");
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! The process's compute threads, shared by the nodes that run side by side and by the parts that one kernel
+//! splits itself into.
+//!
+//! Both kinds of work live on one rayon pool, under one rule: a thread that waits for the parts of its kernel
+//! helps with parts of kernels, and never starts other work meanwhile. That other work might want a lock that
+//! the kernel holds, would delay the kernel by its whole length, and could nest without bound.
+
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Bytes of stack of each thread: kernels that wait help with parts of others on the same stack.
+const STACK: usize = 8 << 20;
+
+/// Compute threads, and the work that waits for one.
+pub struct Pool {
+    rayon: rayon::ThreadPool,
+    queue: Arc<Mutex<Queue>>,
+    threads: usize,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Work in the order it came. A runner is a thread that takes from it until it is empty: there is one for each
+/// piece of work that waits, up to the number of threads.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Work>,
+    runners: usize,
+}
+
+thread_local! {
+    /// Whether this thread is a runner: below it on the stack there may be a kernel.
+    static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Pool {
+    /// # Errors
+    /// `ResourceExhausted` if the threads cannot be started.
+    pub fn new(threads: usize) -> Result<Arc<Pool>> {
+        let threads = threads.max(1);
+        let rayon = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .stack_size(STACK)
+            .thread_name(|i| format!("compute-{i}"))
+            .build()
+            .map_err(|e| Error::new(graph::Code::ResourceExhausted, format!("no compute threads: {e}")))?;
+        Ok(Arc::new(Pool { rayon, queue: Arc::default(), threads }))
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        {
+            let mut queue = self.queue.lock();
+            queue.waiting.push_back(Box::new(work));
+            if queue.runners == self.threads {
+                return;
+            }
+            queue.runners += 1;
+        }
+        let queue = self.queue.clone();
+        self.rayon.spawn(move || run(queue));
+    }
+}
+
+/// Runs what waits, unless this thread is inside a kernel: then the offer goes back for another thread.
+fn run(queue: Arc<Mutex<Queue>>) {
+    if IS_RUNNER.get() {
+        std::thread::yield_now();
+        return rayon::spawn(move || run(queue));
+    }
+    IS_RUNNER.set(true);
+    loop {
+        let work = {
+            let mut queue = queue.lock();
+            match queue.waiting.pop_front() {
+                Some(work) => work,
+                None => {
+                    queue.runners -= 1;
+                    break;
+                }
+            }
+        };
+        // The panic hook has reported it; the thread and the other work must go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+    }
+    IS_RUNNER.set(false);
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} threads)", self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn all_work_runs_and_a_panic_ends_nothing_else() -> Result<()> {
+        let pool = Pool::new(2)?;
+        let (sender, receiver) = mpsc::channel();
+        for i in 0..1000usize {
+            let sender = sender.clone();
+            pool.spawn(move || {
+                let _ = sender.send(i);
+                if i == 7 {
+                    std::panic::resume_unwind(Box::new("work that panics"));
+                }
+            });
+        }
+        drop(sender);
+        let mut seen: Vec<usize> = receiver.iter().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn work_never_nests_in_work_that_waits_for_its_parts() -> Result<()> {
+        thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+        let pool = Pool::new(3)?;
+        let deepest = Arc::new(AtomicUsize::new(0));
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..200 {
+            let (deepest, sender) = (deepest.clone(), sender.clone());
+            pool.spawn(move || {
+                DEPTH.set(DEPTH.get() + 1);
+                deepest.fetch_max(DEPTH.get(), Ordering::Relaxed);
+                // Unequal halves: one side always waits for the other.
+                rayon::join(|| spin(5), || spin(200));
+                DEPTH.set(DEPTH.get() - 1);
+                let _ = sender.send(());
+            });
+        }
+        drop(sender);
+        for _ in 0..200 {
+            receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?;
+        }
+        assert_eq!(deepest.load(Ordering::Relaxed), 1);
+        Ok(())
+    }
+
+    fn spin(rounds: u64) -> u64 {
+        (0..rounds * 1000).fold(0, |a, i| std::hint::black_box(a ^ i))
+    }
+}

@@ -1,0 +1,214 @@
+//! The rendezvous of a step within one process.
+
+use super::{Receive, Rendezvous, RendezvousKey, Sent};
+use crate::error::{Error, Result};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::{FxHashMap, FxHasher};
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+const SHARDS: usize = 8;
+
+/// A table by key: of values that nobody has received yet, or of receivers whose value is still to come.
+/// Several of either may wait under one key; they pair up in order.
+#[derive(Default)]
+pub struct LocalRendezvous {
+    shards: [Mutex<FxHashMap<Arc<str>, Waiting>>; SHARDS],
+    /// Set before the shards are emptied: who locks a shard later sees it.
+    aborted: RwLock<Option<Error>>,
+}
+
+/// Never empty.
+enum Waiting {
+    Values(VecDeque<Sent>),
+    Receivers(VecDeque<Receive>),
+}
+
+impl LocalRendezvous {
+    pub fn new() -> LocalRendezvous {
+        LocalRendezvous::default()
+    }
+
+    fn shard(&self, key: &str) -> &Mutex<FxHashMap<Arc<str>, Waiting>> {
+        let mut hasher = FxHasher::default();
+        key.hash(&mut hasher);
+        // The low bits choose the bucket within the shard's own table.
+        &self.shards[(hasher.finish() >> 60) as usize % SHARDS]
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.aborted.read() {
+            Some(reason) => Err(reason.clone().derived()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Rendezvous for LocalRendezvous {
+    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()> {
+        let receive = {
+            let mut table = self.shard(&key.text).lock();
+            self.check()?;
+            match table.entry(key.text.clone()) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(Waiting::Values(VecDeque::from([sent])));
+                    return Ok(());
+                }
+                Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                    Waiting::Values(values) => {
+                        values.push_back(sent);
+                        return Ok(());
+                    }
+                    Waiting::Receivers(receivers) => {
+                        let receive = receivers.pop_front();
+                        if receivers.is_empty() {
+                            occupied.remove();
+                        }
+                        receive
+                    }
+                },
+            }
+        };
+        if let Some(receive) = receive {
+            receive(Ok(sent));
+        }
+        Ok(())
+    }
+
+    fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive) {
+        let found = {
+            let mut table = self.shard(&key.text).lock();
+            match self.check() {
+                Err(reason) => Err(reason),
+                Ok(()) => match table.entry(key.text.clone()) {
+                    Entry::Vacant(vacant) => {
+                        vacant.insert(Waiting::Receivers(VecDeque::from([receive])));
+                        return;
+                    }
+                    Entry::Occupied(mut occupied) => match occupied.get_mut() {
+                        Waiting::Receivers(receivers) => {
+                            receivers.push_back(receive);
+                            return;
+                        }
+                        Waiting::Values(values) => {
+                            let sent = values.pop_front();
+                            if values.is_empty() {
+                                occupied.remove();
+                            }
+                            sent.ok_or_else(|| Error::internal("an empty queue in the rendezvous"))
+                        }
+                    },
+                },
+            }
+        };
+        receive(found);
+    }
+
+    fn abort(&self, reason: Error) {
+        let reason = self.aborted.write().get_or_insert(reason).clone().derived();
+        for shard in &self.shards {
+            let waiting = std::mem::take(&mut *shard.lock());
+            for receivers in waiting.into_values() {
+                if let Waiting::Receivers(receivers) = receivers {
+                    receivers.into_iter().for_each(|receive| receive(Err(reason.clone())));
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LocalRendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting: usize = self.shards.iter().map(|s| s.lock().len()).sum();
+        write!(f, "LocalRendezvous({waiting} keys wait, aborted: {:?})", self.aborted.read())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::Value;
+    use graph::{Code, Tensor};
+
+    type Log = Arc<Mutex<Vec<Result<i64>>>>;
+
+    fn key(edge: &str) -> Arc<RendezvousKey> {
+        let device = "/job:a/replica:0/task:0/device:CPU:0";
+        Arc::new(RendezvousKey::new(device, 1, device, edge))
+    }
+
+    fn sent(value: i64) -> Sent {
+        Sent { value: Value::Host(Tensor::scalar(value)), is_dead: false }
+    }
+
+    fn receiver(log: &Log) -> Receive {
+        let log = log.clone();
+        Box::new(move |result| {
+            let value = result.and_then(|sent| match sent.value {
+                Value::Host(tensor) => Ok(tensor.item::<i64>()?),
+                other => Err(Error::internal(format!("{other:?}"))),
+            });
+            log.lock().push(value);
+        })
+    }
+
+    #[test]
+    fn sends_and_receives_of_a_key_pair_up_in_order_whoever_comes_first() -> Result<()> {
+        let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
+        rendezvous.send(&key("x"), sent(1))?;
+        rendezvous.send(&key("x"), sent(2))?;
+        rendezvous.send(&key("y"), sent(10))?;
+        for _ in 0..4 {
+            rendezvous.recv(&key("x"), receiver(&log));
+        }
+        rendezvous.send(&key("x"), sent(3))?;
+        rendezvous.send(&key("x"), sent(4))?;
+        assert_eq!(*log.lock(), [Ok(1), Ok(2), Ok(3), Ok(4)]);
+        rendezvous.recv(&key("y"), receiver(&log));
+        assert_eq!(log.lock().pop(), Some(Ok(10)));
+        assert!(rendezvous.shards.iter().all(|s| s.lock().is_empty()));
+        Ok(())
+    }
+
+    #[test]
+    fn abort_fails_who_waits_and_who_comes_later_with_the_first_reason() -> Result<()> {
+        let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
+        rendezvous.recv(&key("x"), receiver(&log));
+        rendezvous.send(&key("y"), sent(1))?;
+        rendezvous.abort(Error::new(Code::Aborted, "first"));
+        rendezvous.abort(Error::new(Code::Internal, "second"));
+        rendezvous.recv(&key("y"), receiver(&log));
+        let derived = Error::new(Code::Aborted, "first").derived();
+        assert_eq!(*log.lock(), [Err(derived.clone()), Err(derived.clone())]);
+        assert_eq!(rendezvous.send(&key("z"), sent(1)), Err(derived));
+        Ok(())
+    }
+
+    #[test]
+    fn many_threads_lose_and_repeat_nothing() -> Result<()> {
+        let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
+        let keys: Vec<_> = (0..32).map(|i| key(&format!("e{i}"))).collect();
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| -> Result<()> {
+                for round in 0..100 {
+                    for k in &keys {
+                        rendezvous.send(k, sent(round))?;
+                    }
+                }
+                Ok(())
+            });
+            for _ in 0..100 {
+                keys.iter().for_each(|k| rendezvous.recv(k, receiver(&log)));
+            }
+            sender.join().unwrap_or_else(|_| Err(Error::internal("the sender panicked")))
+        })?;
+        let mut values: Vec<i64> = log.lock().drain(..).collect::<Result<_>>()?;
+        values.sort_unstable();
+        let expected: Vec<i64> = (0..100).flat_map(|round| [round; 32]).collect();
+        assert_eq!(values, expected);
+        Ok(())
+    }
+}
