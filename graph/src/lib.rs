@@ -2,6 +2,7 @@
 //! inference, the builder, gradients and passes. Nothing here runs anything.
 #![forbid(unsafe_code)]
 
+mod assemble;
 pub mod attr;
 pub mod builder;
 pub mod device;
@@ -16,6 +17,7 @@ pub mod shape;
 pub mod tensor;
 mod topology;
 
+pub use assemble::Edge;
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
 pub use builder::{Forward, Scope};
 pub use device::{DeviceAttributes, DeviceName, DeviceSpec, TaskName};

@@ -1,0 +1,135 @@
+//! What can be wrong with a placement, a run's feeds and fetches, or a partition.
+
+use graph::Code;
+
+/// Messages are TensorFlow's, and carry the `{{node …}}` tags that its clients turn into source lines.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Graph(#[from] graph::Error),
+
+    #[error("No devices are registered")]
+    NoDevices,
+
+    #[error("{}", located(node, no_kernel(node, op, attrs, device_types, kernels)))]
+    NoKernel { node: String, op: String, attrs: String, device_types: String, kernels: String },
+
+    #[error("{}", located(node, format!("Cannot assign a device for operation {node}: {reason}")))]
+    Unplaceable { node: String, reason: String },
+
+    #[error("{}", located(node, format!(
+        "Cannot colocate nodes {{{{colocation_node {node}}}}} and {{{{colocation_node {with}}}}}{reason}"
+    )))]
+    Colocation { node: String, with: String, reason: String },
+
+    #[error(
+        "Cannot place the graph because a reference or resource edge connects colocation groups with \
+         incompatible {kind} devices: {from} vs {to}. The edge src node is name='{source_node}' \
+         (op='{source_op}'), and the dst node is name='{node}' (op='{op}')."
+    )]
+    IncompatibleEdge {
+        /// `resource` or `assigned`.
+        kind: &'static str,
+        from: String,
+        to: String,
+        source_node: String,
+        source_op: &'static str,
+        node: String,
+        op: &'static str,
+    },
+
+    #[error("{}", located(node, format!(
+        "Assigned device '{device}' does not match any device. Devices: [{devices}]"
+    )))]
+    AssignedDevice { node: String, device: String, devices: String },
+
+    #[error("{}", located(node, format!(
+        "Assigned device '{device}' does not have registered OpKernel support for {op}"
+    )))]
+    AssignedKernel { node: String, device: String, op: String },
+
+    #[error("{}", located(node, format!("Missing device name in: {{{{node {node}}}}}")))]
+    MissingDevice { node: String },
+
+    #[error("{}", located(node, format!(
+        "{{{{node {node}}}}} is placed on '{device}', which is not among the devices [{devices}]"
+    )))]
+    UnknownDevice { node: String, device: String, devices: String },
+
+    #[error("{}", located(node, format!(
+        "The edge from {{{{node {source_node}}}}} to {{{{node {node}}}}} crosses devices inside loop '{frame}'; loops \
+         run on one device"
+    )))]
+    LoopCrosses { node: String, source_node: String, frame: String },
+
+    #[error("{}", located(node, format!(
+        "{{{{node {node}}}}} takes a reference to {{{{node {source_node}}}}}, which is on another device"
+    )))]
+    RefCrosses { node: String, source_node: String },
+
+    #[error("Must specify at least one target to fetch or execute.")]
+    NothingToRun,
+
+    #[error("Endpoint \"{endpoint}\" fed more than once.")]
+    FedTwice { endpoint: String },
+
+    #[error("{endpoint} is both fed and fetched.")]
+    FedAndFetched { endpoint: String },
+
+    #[error("FeedInputs: unable to find feed output {endpoint}")]
+    FeedNotFound { endpoint: String },
+
+    #[error("FeedInputs: {endpoint} should have output index < {outputs}")]
+    FeedIndex { endpoint: String, outputs: usize },
+
+    #[error("FetchOutputs node {endpoint}: not found")]
+    FetchNotFound { endpoint: String },
+
+    #[error("FetchOutputs {endpoint}: output index too large, must be < {outputs}")]
+    FetchIndex { endpoint: String, outputs: usize },
+
+    /// Each name is followed by a space.
+    #[error("PruneForTargets: Some target nodes not found: {names}")]
+    TargetsNotFound { names: String },
+
+    #[error("{message}")]
+    Invalid { message: String },
+}
+
+impl Error {
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Graph(error) => error.code(),
+            Error::NoDevices => Code::FailedPrecondition,
+            Error::AssignedDevice { .. } | Error::AssignedKernel { .. } => Code::Internal,
+            Error::LoopCrosses { .. } => Code::Unimplemented,
+            Error::FeedNotFound { .. } | Error::FetchNotFound { .. } | Error::TargetsNotFound { .. } => {
+                Code::NotFound
+            }
+            _ => Code::InvalidArgument,
+        }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::Invalid { message: message.into() }
+    }
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn no_kernel(node: &str, op: &str, attrs: &str, device_types: &str, kernels: &str) -> String {
+    format!(
+        "No OpKernel was registered to support Op '{op}' used by {{{{node {node}}}}} with these attrs: [{attrs}]\n\
+         Registered devices: [{device_types}]\nRegistered kernels:\n{kernels}"
+    )
+}
+
+/// The message with the node at its end, tagged unless the message has the tag already: clients expand each.
+fn located(node: &str, message: String) -> String {
+    let tag = format!("{{{{node {node}}}}}");
+    if message.contains(&tag) {
+        format!("{message}\n\t [[{node}]]")
+    } else {
+        format!("{message}\n\t [[{tag}]]")
+    }
+}

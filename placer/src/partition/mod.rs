@@ -1,0 +1,320 @@
+//! The partitioner: a placed graph becomes one graph a task or device, and what crosses between them a pair of
+//! Send and Recv nodes.
+
+mod loops;
+
+use crate::device_set::DeviceSet;
+use crate::error::{Error, Result};
+use crate::spec::DeviceTexts;
+use crate::transfer::{Key, Transfers};
+use graph::{CONTROL, DType, DeviceName, Edge, Graph, Node, NodeId, Output, Producer, TaskName, Topology};
+use loops::Frames;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+
+/// What the parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// One a task, as a master splits: a tensor crosses once to each task.
+    Task,
+    /// One a device, as a worker splits its part again.
+    Device,
+}
+
+/// Who splits; the names of new nodes tell. Two splits of one graph must differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// `<source>_S<n>`.
+    Master,
+    /// `<source>_G<n>`.
+    Worker,
+}
+
+impl Names {
+    fn infix(self) -> &'static str {
+        match self {
+            Names::Master => "_S",
+            Names::Worker => "_G",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionOptions<'a> {
+    /// The set whose indices the placement holds.
+    pub devices: &'a DeviceSet,
+    pub split: Split,
+    pub names: Names,
+}
+
+/// One part of a graph. Its nodes carry full device names.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    pub task: TaskName,
+    /// With [`Split::Device`], the device.
+    pub device: Option<DeviceName>,
+    pub graph: Graph,
+}
+
+/// The device of each node of a graph whose nodes carry full device names.
+///
+/// # Errors
+/// `InvalidArgument` if a node has none, or one that is not in the set.
+pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
+    let mut texts = DeviceTexts::new();
+    graph
+        .nodes()
+        .map(|(id, node)| {
+            texts.of(graph, id, |text| {
+                if text.is_empty() {
+                    return Err(Error::MissingDevice { node: node.name.to_string() });
+                }
+                let name = DeviceName::parse(text).map_err(|e| e.at_node(&node.name))?;
+                devices.find(&name).ok_or_else(|| Error::UnknownDevice {
+                    node: node.name.to_string(),
+                    device: text.to_string(),
+                    devices: devices.names(),
+                })
+            })
+        })
+        .collect()
+}
+
+/// Splits a graph. Parts come in the order of their first devices; tasks and devices without nodes get none.
+///
+/// A tensor crosses once for each part that reads it, whatever the number of readers; a reference crosses as a
+/// read of its own for each reader. The same graph gives the same parts, byte for byte.
+///
+/// # Errors
+/// `Unimplemented` if a loop is spread over parts; `InvalidArgument` if a reference is.
+pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
+    if placement.len() != graph.len() {
+        return Err(Error::invalid(format!(
+            "the placement is of {} nodes, the graph has {}",
+            placement.len(),
+            graph.len()
+        )));
+    }
+    if let Some(device) = placement.iter().find(|&&d| d as usize >= options.devices.len()) {
+        return Err(Error::invalid(format!("there is no device {device} in the set")));
+    }
+    let topology = Topology::new(graph);
+    let has_frames = loops::has_control_flow(graph);
+    let placement = if has_frames {
+        Cow::Owned(loops::move_to_neighbours(graph, &topology, placement)?)
+    } else {
+        Cow::Borrowed(placement)
+    };
+    let frames = if has_frames { Some(Frames::new(graph, &topology)?) } else { None };
+    let mut splitting = Splitting::new(graph, &topology, &placement, frames, options)?;
+    for id in graph.ids() {
+        splitting.connect(id)?;
+    }
+    splitting.finish(options)
+}
+
+#[derive(Default)]
+struct Part {
+    /// The graph's own nodes in their order, then what transfers add.
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+    /// Some device of the part.
+    device: u32,
+}
+
+struct Splitting<'a> {
+    graph: &'a Graph,
+    topology: &'a Topology,
+    placement: &'a [u32],
+    frames: Option<Frames>,
+    transfers: Transfers,
+    infix: &'static str,
+    /// Which part each device belongs to.
+    part_of: Vec<u32>,
+    parts: Vec<Part>,
+    /// Each node's number within its part.
+    local: Vec<NodeId>,
+    /// What stands for an output ([`CONTROL`] for the node's end) in a part that it was sent to.
+    arrived: FxHashMap<(Output, u32), NodeId>,
+    next_name: usize,
+}
+
+impl<'a> Splitting<'a> {
+    fn new(
+        graph: &'a Graph,
+        topology: &'a Topology,
+        placement: &'a [u32],
+        frames: Option<Frames>,
+        options: &PartitionOptions<'_>,
+    ) -> Result<Splitting<'a>> {
+        let part_of: Vec<u32> = match options.split {
+            Split::Task => options.devices.iter().map(|d| d.task_index).collect(),
+            Split::Device => (0..options.devices.len() as u32).collect(),
+        };
+        let mut sizes = vec![0usize; part_of.len()];
+        for &device in placement {
+            sizes[part_of[device as usize] as usize] += 1;
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for size in sizes {
+            let nodes = Vec::with_capacity(size);
+            parts.push(Part { nodes, edges: Vec::with_capacity(size), device: u32::MAX });
+        }
+        let mut local = Vec::with_capacity(graph.len());
+        for ((_, node), &device) in graph.nodes().zip(placement) {
+            let part = &mut parts[part_of[device as usize] as usize];
+            local.push(NodeId::new(part.nodes.len()));
+            part.device = part.device.min(device);
+            let mut node = node.clone();
+            node.device = options.devices.get(device).text.clone();
+            part.nodes.push(node);
+        }
+        Ok(Splitting {
+            graph,
+            topology,
+            placement,
+            frames,
+            transfers: Transfers::new(options.devices)?,
+            infix: options.names.infix(),
+            part_of,
+            parts,
+            local,
+            arrived: FxHashMap::default(),
+            next_name: 0,
+        })
+    }
+
+    fn part(&self, id: NodeId) -> u32 {
+        self.part_of[self.placement[id.index()] as usize]
+    }
+
+    /// Adds the edges into a node, and what it takes to have them in its part.
+    fn connect(&mut self, id: NodeId) -> Result<()> {
+        let topology = self.topology;
+        let part = self.part(id);
+        let to = self.local[id.index()];
+        let mut reads: SmallVec<[NodeId; 1]> = SmallVec::new();
+        let mut others: SmallVec<[NodeId; 4]> = SmallVec::new();
+        for (place, producer) in topology.producers(id).iter().enumerate() {
+            let (from, output, is_read) = if self.part(producer.node) == part {
+                (self.local[producer.node.index()], producer.output, false)
+            } else {
+                let (from, is_read) = self.arrival(id, part, producer, topology.first_edge(id) + place)?;
+                (from, if producer.is_control() { CONTROL } else { 0 }, is_read)
+            };
+            if is_read { reads.push(from) } else { others.push(from) }
+            self.parts[part as usize].edges.push(Edge { from, output, to, input: producer.input });
+        }
+        // A reference is read as late as its reader would: after all else that the reader waits for.
+        for &read in &reads {
+            for &other in &others {
+                self.parts[part as usize].edges.push(Edge::control(other, read));
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands in `part` for the far end of an edge into `id`, and whether it reads a reference.
+    fn arrival(&mut self, id: NodeId, part: u32, producer: &Producer, edge: usize) -> Result<(NodeId, bool)> {
+        let key = (producer.source(), part);
+        if let Some(&known) = self.arrived.get(&key) {
+            return Ok((known, false));
+        }
+        let source = self.graph.node(producer.node);
+        if let Some(frame) = self.frames.as_ref().and_then(|f| f.of_outputs(producer.node)) {
+            return Err(Error::LoopCrosses {
+                node: self.graph.node(id).name.to_string(),
+                source_node: source.name.to_string(),
+                frame: frame.to_owned(),
+            });
+        }
+        let transfer = Key {
+            tensor_name: format!("edge_{edge}_{}", source.name).into(),
+            from: self.placement[producer.node.index()],
+            to: self.placement[id.index()],
+        };
+        let from_part = self.part(producer.node);
+        let from = self.local[producer.node.index()];
+        if producer.is_control() {
+            let name = self.new_name(&source.name, "/ctrl");
+            let signal = self.add(from_part, self.transfers.nothing(name, transfer.from));
+            self.parts[from_part as usize].edges.push(Edge::control(from, signal));
+            let received = self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
+            let name = self.new_name(&source.name, "");
+            let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
+            self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));
+            self.arrived.insert(key, arrival);
+            return Ok((arrival, false));
+        }
+        let port = self.graph.output_type(producer.source())?;
+        if port.is_ref && self.takes_reference(id, producer.input)? {
+            return Err(Error::RefCrosses {
+                node: self.graph.node(id).name.to_string(),
+                source_node: source.name.to_string(),
+            });
+        }
+        let sent = Output { node: from, index: producer.output };
+        let received = self.transfer(&source.name, &transfer, port.dtype, from_part, sent, part);
+        if !port.is_ref {
+            self.arrived.insert(key, received);
+        }
+        Ok((received, port.is_ref))
+    }
+
+    fn takes_reference(&self, id: NodeId, input: u32) -> Result<bool> {
+        let types = self.graph.node(id).input_types()?;
+        Ok(types.get(input as usize).is_some_and(|t| t.is_ref))
+    }
+
+    /// Adds both ends of a transfer; returns the receiving one.
+    fn transfer(
+        &mut self,
+        source: &str,
+        key: &Key,
+        dtype: DType,
+        from_part: u32,
+        from: Output,
+        to_part: u32,
+    ) -> NodeId {
+        let name = self.new_name(source, "");
+        let send = self.add(from_part, self.transfers.send(name, key, dtype, false));
+        self.parts[from_part as usize].edges.push(Edge::data(from, send, 0));
+        let name = self.new_name(source, "");
+        self.add(to_part, self.transfers.recv(name, key, dtype, false))
+    }
+
+    fn add(&mut self, part: u32, node: Node) -> NodeId {
+        let nodes = &mut self.parts[part as usize].nodes;
+        nodes.push(node);
+        NodeId::new(nodes.len() - 1)
+    }
+
+    fn new_name(&mut self, source: &str, middle: &str) -> String {
+        loop {
+            let name = format!("{source}{middle}{}{}", self.infix, self.next_name);
+            self.next_name += 1;
+            if self.graph.find(&name).is_none() {
+                return name;
+            }
+        }
+    }
+
+    fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
+        let Splitting { graph, parts, arrived, local, .. } = self;
+        drop((arrived, local));
+        let mut partitions = Vec::new();
+        for Part { nodes, edges, device } in parts {
+            if nodes.is_empty() {
+                continue;
+            }
+            let mut part = Graph::assemble(nodes, edges.into_iter())?;
+            part.versions = graph.versions.clone();
+            part.library = graph.library.clone();
+            let name = &options.devices.get(device).name;
+            let device = (options.split == Split::Device).then(|| name.clone());
+            partitions.push(Partition { task: name.task_name(), device, graph: part });
+        }
+        Ok(partitions)
+    }
+}

@@ -1,0 +1,250 @@
+//! What one kind of run needs of a placed graph: feeds become Recvs, fetches get Sends, the rest goes.
+
+use crate::device_set::DeviceSet;
+use crate::error::{Error, Result};
+use crate::transfer::{Key, Transfers};
+use graph::{DType, Edge, Graph, Node, NodeId, Output, Topology, parse_output_name};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// `p` and `p:0` are one endpoint, which keys write as `p:0`. What is no endpoint stays as it is.
+pub fn normalise_endpoint(text: &str) -> String {
+    match parse_output_name(text) {
+        Some((name, index)) => format!("{name}:{index}"),
+        None => text.to_owned(),
+    }
+}
+
+/// The graph of a run: each fed endpoint is replaced by `_recv_<node>_<port>`, each fetched one goes into
+/// `_send_<node>_<port>`, both on the client device and terminated by the client under the endpoint's name as
+/// `tensor_name`; of the rest the nodes stay that fetches and targets need.
+///
+/// `client_device` is an index into `devices`.
+///
+/// # Errors
+/// Those of a run that names what is not there, feeds an endpoint twice or fetches what it feeds.
+pub fn rewrite_for_run(
+    graph: &Graph,
+    feeds: &[impl AsRef<str>],
+    fetches: &[impl AsRef<str>],
+    targets: &[impl AsRef<str>],
+    devices: &DeviceSet,
+    client_device: u32,
+) -> Result<Graph> {
+    if fetches.is_empty() && targets.is_empty() {
+        return Err(Error::NothingToRun);
+    }
+    if client_device as usize >= devices.len() {
+        return Err(Error::NoDevices);
+    }
+    let feeds = Endpoint::read(feeds);
+    let fetches = Endpoint::read(fetches);
+    let mut fed: FxHashSet<&str> = FxHashSet::default();
+    for feed in &feeds {
+        if !fed.insert(&feed.text) {
+            return Err(Error::FedTwice { endpoint: feed.text.clone() });
+        }
+    }
+    if let Some(both) = fetches.iter().find(|f| fed.contains(&*f.text)) {
+        return Err(Error::FedAndFetched { endpoint: both.text.clone() });
+    }
+    let mut rewriting = Rewriting::new(graph, devices, client_device)?;
+    for feed in &feeds {
+        rewriting.feed(feed)?;
+    }
+    let mut sent: FxHashSet<&str> = FxHashSet::default();
+    for fetch in fetches.iter().filter(|f| sent.insert(&f.text)) {
+        rewriting.fetch(fetch)?;
+    }
+    rewriting.targets(targets)?;
+    rewriting.finish()
+}
+
+/// One output, as a run names it.
+struct Endpoint {
+    /// `name:index`.
+    text: String,
+    name: String,
+    index: u32,
+}
+
+impl Endpoint {
+    fn read(texts: &[impl AsRef<str>]) -> Vec<Endpoint> {
+        let read = |text: &str| {
+            // What names no output names no node either: the look-up will say so.
+            let (name, index) = parse_output_name(text).unwrap_or((text, 0));
+            Endpoint { text: normalise_endpoint(text), name: name.to_owned(), index }
+        };
+        texts.iter().map(|t| read(t.as_ref())).collect()
+    }
+}
+
+struct Feed {
+    recv: Node,
+    /// Its number in the new graph, once something needs it.
+    id: Option<NodeId>,
+}
+
+struct Rewriting<'a> {
+    graph: &'a Graph,
+    topology: Topology,
+    transfers: Transfers,
+    client: u32,
+    feeds: Vec<Feed>,
+    /// Which feed replaces an output.
+    fed: FxHashMap<Output, usize>,
+    /// Which feed stands for the end of a placeholder, which never runs when it is fed.
+    fed_placeholders: FxHashMap<NodeId, usize>,
+    fetches: Vec<(Output, Node)>,
+    targets: Vec<NodeId>,
+}
+
+impl<'a> Rewriting<'a> {
+    fn new(graph: &'a Graph, devices: &DeviceSet, client: u32) -> Result<Rewriting<'a>> {
+        Ok(Rewriting {
+            graph,
+            topology: Topology::new(graph),
+            transfers: Transfers::new(devices)?,
+            client,
+            feeds: Vec::new(),
+            fed: FxHashMap::default(),
+            fed_placeholders: FxHashMap::default(),
+            fetches: Vec::new(),
+            targets: Vec::new(),
+        })
+    }
+
+    fn new_name(&self, prefix: &str, endpoint: &Endpoint) -> String {
+        let mut name = format!("{prefix}{}_{}", endpoint.name, endpoint.index);
+        while self.graph.find(&name).is_some() {
+            name.push('_');
+        }
+        name
+    }
+
+    fn key(&self, endpoint: &Endpoint) -> Key {
+        Key { tensor_name: (&*endpoint.text).into(), from: self.client, to: self.client }
+    }
+
+    fn feed(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let not_found = || Error::FeedNotFound { endpoint: endpoint.text.clone() };
+        let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
+        let dtype = self.dtype(id, endpoint).map_err(|outputs| match outputs {
+            Bad::Index(outputs) => Error::FeedIndex { endpoint: endpoint.text.clone(), outputs },
+            Bad::Other(error) => error,
+        })?;
+        let source = Output { node: id, index: endpoint.index };
+        let recv = self.transfers.recv(self.new_name("_recv_", endpoint), &self.key(endpoint), dtype, true);
+        self.fed.insert(source, self.feeds.len());
+        if matches!(self.graph.node(id).op.name(), "Placeholder" | "PlaceholderV2") {
+            self.fed_placeholders.insert(id, self.feeds.len());
+        }
+        self.feeds.push(Feed { recv, id: None });
+        Ok(())
+    }
+
+    fn fetch(&mut self, endpoint: &Endpoint) -> Result<()> {
+        let not_found = || Error::FetchNotFound { endpoint: endpoint.text.clone() };
+        let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
+        let dtype = self.dtype(id, endpoint).map_err(|outputs| match outputs {
+            Bad::Index(outputs) => Error::FetchIndex { endpoint: endpoint.text.clone(), outputs },
+            Bad::Other(error) => error,
+        })?;
+        let send = self.transfers.send(self.new_name("_send_", endpoint), &self.key(endpoint), dtype, true);
+        self.fetches.push((Output { node: id, index: endpoint.index }, send));
+        Ok(())
+    }
+
+    fn targets(&mut self, names: &[impl AsRef<str>]) -> Result<()> {
+        let mut missing = String::new();
+        for name in names {
+            // A tensor's name stands for its node.
+            let name = name.as_ref();
+            let node = parse_output_name(name).map_or(name, |(node, _)| node);
+            match self.graph.find(node) {
+                Some(id) => self.targets.push(id),
+                None => {
+                    missing.push_str(name);
+                    missing.push(' ');
+                }
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Error::TargetsNotFound { names: missing }) }
+    }
+
+    fn dtype(&self, id: NodeId, endpoint: &Endpoint) -> Result<DType, Bad> {
+        let types = self.graph.node(id).output_types().map_err(|e| Bad::Other(e.into()))?;
+        types.get(endpoint.index as usize).map(|t| t.dtype).ok_or(Bad::Index(types.len()))
+    }
+
+    /// Which feed, if any, an edge comes from instead of its source.
+    fn feed_of(&self, producer: &graph::Producer) -> Option<usize> {
+        if producer.is_control() {
+            self.fed_placeholders.get(&producer.node).copied()
+        } else {
+            self.fed.get(&producer.source()).copied()
+        }
+    }
+
+    /// The nodes that fetches and targets need, marked; feeds that any of them reads get an id to come.
+    fn reach(&mut self) -> (Vec<bool>, Vec<bool>) {
+        let mut needed = vec![false; self.graph.len()];
+        let mut feed_needed = vec![false; self.feeds.len()];
+        let mut open: Vec<NodeId> = self.targets.clone();
+        open.extend(self.fetches.iter().map(|f| f.0.node));
+        while let Some(id) = open.pop() {
+            if std::mem::replace(&mut needed[id.index()], true) {
+                continue;
+            }
+            for producer in self.topology.producers(id) {
+                match self.feed_of(producer) {
+                    Some(feed) => feed_needed[feed] = true,
+                    None if !needed[producer.node.index()] => open.push(producer.node),
+                    None => {}
+                }
+            }
+        }
+        (needed, feed_needed)
+    }
+
+    fn finish(mut self) -> Result<Graph> {
+        let (needed, feed_needed) = self.reach();
+        let kept = needed.iter().filter(|n| **n).count();
+        let mut nodes = Vec::with_capacity(kept + self.feeds.len() + self.fetches.len());
+        for (feed, _) in self.feeds.iter_mut().zip(feed_needed).filter(|f| f.1) {
+            feed.id = Some(NodeId::new(nodes.len()));
+            nodes.push(feed.recv.clone());
+        }
+        let mut new_id = vec![NodeId::new(0); self.graph.len()];
+        for (id, node) in self.graph.nodes().filter(|(id, _)| needed[id.index()]) {
+            new_id[id.index()] = NodeId::new(nodes.len());
+            nodes.push(node.clone());
+        }
+        let mut edges = Vec::with_capacity(kept * 2);
+        for id in self.graph.ids().filter(|id| needed[id.index()]) {
+            for producer in self.topology.producers(id) {
+                let (from, output) = match self.feed_of(producer).and_then(|f| self.feeds[f].id) {
+                    Some(feed) if producer.is_control() => (feed, producer.output),
+                    Some(feed) => (feed, 0),
+                    None => (new_id[producer.node.index()], producer.output),
+                };
+                edges.push(Edge { from, output, to: new_id[id.index()], input: producer.input });
+            }
+        }
+        for (source, send) in std::mem::take(&mut self.fetches) {
+            let from = Output { node: new_id[source.node.index()], index: source.index };
+            edges.push(Edge::data(from, NodeId::new(nodes.len()), 0));
+            nodes.push(send);
+        }
+        let mut rewritten = Graph::assemble(nodes, edges.into_iter())?;
+        rewritten.versions = self.graph.versions.clone();
+        rewritten.library = self.graph.library.clone();
+        Ok(rewritten)
+    }
+}
+
+/// Why an endpoint has no type.
+enum Bad {
+    /// The node has only so many outputs.
+    Index(usize),
+    Other(Error),
+}

@@ -1,0 +1,130 @@
+//! Variable partitioners: into how many shards a variable is cut along one axis, and which rows each one gets.
+
+use crate::error::{Error, Result};
+use graph::{DType, Shape};
+
+/// How a variable is cut. The numbers are those of TensorFlow 1's partitioners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partitioner {
+    /// So many shards, but none empty.
+    FixedSize { shards: usize, axis: usize },
+    /// As few shards as keep each below a size, where slices of one allow it.
+    AxisSize { max_shard_bytes: usize, axis: usize, bytes_per_string: usize, max_shards: Option<usize> },
+    /// As many shards as keep each above a size.
+    MinMax { max_partitions: usize, axis: usize, min_slice_size: usize, bytes_per_string: usize },
+}
+
+impl Partitioner {
+    pub fn fixed_size(shards: usize) -> Partitioner {
+        Partitioner::FixedSize { shards, axis: 0 }
+    }
+
+    pub fn axis_size(max_shard_bytes: usize) -> Partitioner {
+        Partitioner::AxisSize { max_shard_bytes, axis: 0, bytes_per_string: 16, max_shards: None }
+    }
+
+    pub fn min_max(max_partitions: usize) -> Partitioner {
+        Partitioner::MinMax { max_partitions, axis: 0, min_slice_size: 256 << 10, bytes_per_string: 16 }
+    }
+
+    /// The number of shards along each axis; all but one are 1.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the shape has no such axis, or a size that must be positive is 0.
+    pub fn partitions(&self, shape: &Shape, dtype: DType) -> Result<Vec<usize>> {
+        let axis = match *self {
+            Partitioner::FixedSize { axis, .. }
+            | Partitioner::AxisSize { axis, .. }
+            | Partitioner::MinMax { axis, .. } => axis,
+        };
+        let Some(&size) = shape.dims().get(axis) else {
+            return Err(Error::invalid(format!(
+                "Cannot partition variable along axis {axis} when shape is only {shape}"
+            )));
+        };
+        let count = match *self {
+            Partitioner::FixedSize { shards, .. } => {
+                positive("the number of shards", shards)?;
+                shards.min(size)
+            }
+            Partitioner::AxisSize { max_shard_bytes, bytes_per_string, max_shards, .. } => {
+                positive("max_shard_bytes", max_shard_bytes)?;
+                positive("bytes_per_string", bytes_per_string)?;
+                positive("max_shards", max_shards.unwrap_or(1))?;
+                let elements = element_count(shape, Some(axis));
+                let slice = elements * element_size(dtype, bytes_per_string)?;
+                let slices = if slice == 0 { size as u128 } else { max_shard_bytes as u128 / slice }.max(1);
+                let count = (size as u128).div_ceil(slices) as usize;
+                max_shards.map_or(count, |most| most.min(count))
+            }
+            Partitioner::MinMax { max_partitions, min_slice_size, bytes_per_string, .. } => {
+                positive("min_slice_size", min_slice_size)?;
+                positive("bytes_per_string", bytes_per_string)?;
+                let total = element_count(shape, None) * element_size(dtype, bytes_per_string)?;
+                let wanted = total.div_ceil(min_slice_size as u128);
+                (size.min(max_partitions) as u128).min(wanted).max(1) as usize
+            }
+        };
+        let mut partitions = vec![1; shape.rank()];
+        partitions[axis] = count;
+        Ok(partitions)
+    }
+}
+
+fn positive(what: &str, size: usize) -> Result<()> {
+    if size == 0 { Err(Error::invalid(format!("{what} must be positive"))) } else { Ok(()) }
+}
+
+/// Elements of a shape, or of one slice of an axis. Dimensions fit in 63 bits together, so this does in 128.
+fn element_count(shape: &Shape, without: Option<usize>) -> u128 {
+    let dims = shape.dims().iter().enumerate().filter(|(i, _)| Some(*i) != without);
+    dims.fold(1u128, |product, (_, &d)| product.saturating_mul(d as u128)).min(u128::from(u64::MAX))
+}
+
+fn element_size(dtype: DType, bytes_per_string: usize) -> Result<u128> {
+    match (dtype, dtype.size()) {
+        (DType::String, _) => Ok(bytes_per_string as u128),
+        (_, Some(size)) => Ok(size as u128),
+        _ => Err(Error::invalid(format!("a variable of {dtype} cannot be cut into shards"))),
+    }
+}
+
+/// One shard of a variable: where it starts in the whole, and its shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    pub offset: Vec<usize>,
+    pub shape: Vec<usize>,
+}
+
+/// The shards of a variable that is cut as [`Partitioner::partitions`] says: equal parts, of which the first take
+/// one row more where they do not go round.
+///
+/// # Errors
+/// `InvalidArgument` if more than one axis is cut, or the numbers do not fit the shape.
+pub fn shards(shape: &Shape, partitions: &[usize]) -> Result<Vec<Shard>> {
+    let dims = shape.dims();
+    if partitions.len() != dims.len() {
+        return Err(Error::invalid(format!("{} axes are cut of shape {shape}", partitions.len())));
+    }
+    let mut cut = partitions.iter().enumerate().filter(|(_, n)| **n != 1);
+    let Some((axis, &count)) = cut.next() else {
+        return Ok(vec![Shard { offset: vec![0; dims.len()], shape: dims.to_vec() }]);
+    };
+    if cut.next().is_some() {
+        return Err(Error::invalid("a variable can be cut along one axis only"));
+    }
+    if count == 0 || count > dims[axis] {
+        return Err(Error::invalid(format!("axis {axis} of shape {shape} cannot be cut into {count} shards")));
+    }
+    let (rows, longer) = (dims[axis] / count, dims[axis] % count);
+    let mut start = 0;
+    Ok((0..count)
+        .map(|i| {
+            let mut shard = Shard { offset: vec![0; dims.len()], shape: dims.to_vec() };
+            shard.offset[axis] = start;
+            shard.shape[axis] = rows + usize::from(i < longer);
+            start += shard.shape[axis];
+            shard
+        })
+        .collect())
+}
