@@ -1,0 +1,347 @@
+//! Gradients by reverse accumulation: for nodes between xs and ys, consumers first, the op's rule adds the
+//! nodes that compute the gradients of its inputs from those of its outputs. The graph only grows.
+
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
+use crate::error::{Code, Error, Result};
+use crate::graph::{Graph, NodeId, Output};
+use crate::infer::Shapes;
+use crate::ops::{Gradient, Role};
+use crate::tensor::Tensor;
+use crate::topology::Topology;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+/// How gradients are built.
+#[derive(Clone, Debug, Default)]
+pub struct GradientOptions {
+    /// Each new node is placed with the node whose gradient it computes.
+    pub colocate: bool,
+    /// Nothing flows back through these: they count as constants.
+    pub stop: Vec<Output>,
+}
+
+impl Scope {
+    /// Adds the gradients of the sum of `ys` with regard to each of `xs`, as [`gradients`] does.
+    pub fn gradients(
+        &self,
+        ys: &[Output],
+        xs: &[Output],
+        grad_ys: &[Option<Output>],
+    ) -> Result<Vec<Option<Output>>> {
+        gradients(self, ys, xs, grad_ys)
+    }
+}
+
+/// Adds the gradients of `ys` with regard to `xs`, under the name scope `gradients`; `None` for an x on which
+/// no y depends. `grad_ys` are the gradients that arrive at each y, ones where there is none; it may be empty.
+///
+/// # Errors
+/// `NoGradient` naming a node on the way whose op has no rule, `Unimplemented` for control flow,
+/// `InvalidArgument` if `grad_ys` do not fit `ys`, and whatever building the nodes meets.
+pub fn gradients(
+    scope: &Scope,
+    ys: &[Output],
+    xs: &[Output],
+    grad_ys: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    gradients_with(scope, ys, xs, grad_ys, &GradientOptions::default())
+}
+
+/// As [`gradients`], with options.
+pub fn gradients_with(
+    scope: &Scope,
+    ys: &[Output],
+    xs: &[Output],
+    grad_ys: &[Option<Output>],
+    options: &GradientOptions,
+) -> Result<Vec<Option<Output>>> {
+    if !grad_ys.is_empty() && grad_ys.len() != ys.len() {
+        crate::invalid!("{} gradients are given for {} outputs", grad_ys.len(), ys.len());
+    }
+    let path = look(scope, |graph, _| Path::new(graph, ys, xs, &options.stop))??;
+    let root = scope.name_scope("gradients");
+    let mut backward = Backward { scope, root: &root, options, path, arrived: FxHashMap::default() };
+    for (i, &y) in ys.iter().enumerate() {
+        backward.start(i, y, grad_ys.get(i).copied().flatten())?;
+    }
+    let wanted: FxHashSet<Output> = xs.iter().copied().collect();
+    let mut results: FxHashMap<Output, Output> = FxHashMap::default();
+    backward.run(ys, &wanted, &mut results)?;
+    Ok(xs.iter().map(|x| results.get(x).copied()).collect())
+}
+
+/// What `inspect` sees; the scope's error if it has one.
+fn look<R>(scope: &Scope, inspect: impl FnOnce(&Graph, &Shapes) -> R) -> Result<R> {
+    match scope.read(inspect) {
+        Some(seen) => Ok(seen),
+        None => Err(scope.finish().err().unwrap_or(Error::Invalid {
+            code: Code::Internal,
+            message: "the scope has neither a graph nor an error".into(),
+        })),
+    }
+}
+
+/// Whether a gradient can arrive at a value: that of a variable arrives at its handle.
+fn carries_gradient(dtype: DType) -> bool {
+    dtype.is_differentiable() || dtype == DType::Resource
+}
+
+/// The nodes between xs and ys, in the graph as it was before any gradient.
+struct Path {
+    topology: Topology,
+    /// For each node: how many edges lead from it to nodes on the way.
+    pending: Vec<u32>,
+    on_the_way: Vec<bool>,
+    /// Nodes that gradients do not go back through.
+    stopped: Vec<bool>,
+}
+
+impl Path {
+    fn new(graph: &Graph, ys: &[Output], xs: &[Output], stop: &[Output]) -> Result<Path> {
+        for output in ys.iter().chain(xs).chain(stop) {
+            if output.node.index() >= graph.len() {
+                crate::invalid!("an output is not of this graph");
+            }
+            graph.output_type(*output)?;
+        }
+        let topology = Topology::new(graph);
+        let reached = reached_from(graph, &topology, xs)?;
+
+        let mut on_the_way = vec![false; graph.len()];
+        let mut pending = vec![0u32; graph.len()];
+        let mut open = Vec::new();
+        for y in ys {
+            if reached[y.node.index()] && !std::mem::replace(&mut on_the_way[y.node.index()], true) {
+                open.push(y.node);
+            }
+        }
+        while let Some(id) = open.pop() {
+            for producer in topology.producers(id).iter().filter(|p| !p.is_control()) {
+                let from = producer.node.index();
+                if reached[from] {
+                    pending[from] += 1;
+                    if !std::mem::replace(&mut on_the_way[from], true) {
+                        open.push(producer.node);
+                    }
+                }
+            }
+        }
+
+        let mut stopped = vec![false; graph.len()];
+        for x in xs {
+            let inner = topology.producers(x.node).iter();
+            stopped[x.node.index()] = !inner.filter(|p| !p.is_control()).any(|p| on_the_way[p.node.index()]);
+        }
+        for output in stop {
+            stopped[output.node.index()] = true;
+        }
+        for (id, node) in graph.nodes() {
+            let i = id.index();
+            let flow = match node.op.role() {
+                Role::Compute | Role::Send | Role::Recv | Role::ControlTrigger => false,
+                Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => true,
+            };
+            if flow && on_the_way[i] && !stopped[i] {
+                let message = format!("gradients through control flow (op '{}') are not there", node.op.name());
+                return Err(Error::unimplemented(message).at_node(&node.name));
+            }
+        }
+        Ok(Path { topology, pending, on_the_way, stopped })
+    }
+}
+
+/// The nodes that values of xs flow into, along edges that gradients can come back on.
+fn reached_from(graph: &Graph, topology: &Topology, xs: &[Output]) -> Result<Vec<bool>> {
+    let mut reached = vec![false; graph.len()];
+    let mut open = Vec::new();
+    for x in xs {
+        if !std::mem::replace(&mut reached[x.node.index()], true) {
+            open.push(x.node);
+        }
+    }
+    while let Some(id) = open.pop() {
+        let types = graph.node(id).output_types()?;
+        for consumer in topology.consumers(id).iter().filter(|c| !c.is_control()) {
+            let carries = types.get(consumer.output as usize).is_some_and(|t| carries_gradient(t.dtype));
+            if carries && !std::mem::replace(&mut reached[consumer.node.index()], true) {
+                open.push(consumer.node);
+            }
+        }
+    }
+    Ok(reached)
+}
+
+struct Backward<'a> {
+    scope: &'a Scope,
+    /// The scope of the new nodes.
+    root: &'a Scope,
+    options: &'a GradientOptions,
+    path: Path,
+    /// Gradients that arrived at outputs and are not summed yet.
+    arrived: FxHashMap<Output, SmallVec<[Output; 2]>>,
+}
+
+impl Backward<'_> {
+    /// The gradient that arrives at a y from outside.
+    fn start(&mut self, i: usize, y: Output, given: Option<Output>) -> Result<()> {
+        if !self.path.on_the_way[y.node.index()] {
+            return Ok(());
+        }
+        let dtype = look(self.scope, |g, _| g.output_type(y))??.dtype;
+        if !carries_gradient(dtype) {
+            return Ok(());
+        }
+        let gradient = match given {
+            Some(given) => {
+                let (actual, fits) = look(self.scope, |g, s| {
+                    g.output_type(given).map(|t| (t.dtype, s.get(given).is_compatible(&s.get(y))))
+                })??;
+                let name = look(self.scope, |g, _| g.output_name(y))?;
+                if actual != dtype {
+                    crate::invalid!("Gradient type {actual} generated for tensor {name} of type {dtype}");
+                }
+                if !fits {
+                    crate::invalid!("the gradient given for {name} is of another shape");
+                }
+                given
+            }
+            None if dtype.is_complex() => {
+                let name = look(self.scope, |g, _| g.output_name(y))?;
+                crate::invalid!("Gradients of complex tensors must set grad_ys ({name})");
+            }
+            None => self.ones(i, y, dtype)?,
+        };
+        self.arrived.entry(y).or_default().push(gradient);
+        Ok(())
+    }
+
+    fn ones(&self, i: usize, y: Output, dtype: DType) -> Result<Output> {
+        let name = format!("grad_ys_{i}");
+        let scope = self.scope_of(y.node)?;
+        let is_scalar = look(self.scope, |_, s| s.get(y).rank() == Some(0))?;
+        let one = match dtype {
+            DType::Float => Some(Tensor::from(1f32)),
+            DType::Double => Some(Tensor::from(1f64)),
+            DType::Half => Some(Tensor::from(half::f16::ONE)),
+            DType::BFloat16 => Some(Tensor::from(half::bf16::ONE)),
+            _ => None,
+        };
+        let ones = match one {
+            Some(one) if is_scalar => {
+                scope.op("Const").attr("dtype", dtype).attr("value", one).name(&name).output()
+            }
+            _ => scope.op("OnesLike").input(y).name(&name).output(),
+        };
+        look(self.scope, |_, _| ones)
+    }
+
+    /// Where the gradient nodes of `id` go.
+    fn scope_of(&self, id: NodeId) -> Result<Scope> {
+        Ok(if self.options.colocate { self.root.colocate_with(id) } else { self.root.clone() })
+    }
+
+    fn run(
+        &mut self,
+        ys: &[Output],
+        wanted: &FxHashSet<Output>,
+        results: &mut FxHashMap<Output, Output>,
+    ) -> Result<()> {
+        let mut ready: Vec<NodeId> = Vec::new();
+        let mut queued = FxHashSet::default();
+        for y in ys {
+            let i = y.node.index();
+            if self.path.on_the_way[i] && self.path.pending[i] == 0 && queued.insert(y.node) {
+                ready.push(y.node);
+            }
+        }
+        let mut next = 0;
+        while let Some(&id) = ready.get(next) {
+            next += 1;
+            self.visit(id, wanted, results)?;
+            for slot in 0..self.path.topology.producers(id).len() {
+                let producer = self.path.topology.producers(id)[slot];
+                let from = producer.node.index();
+                if producer.is_control() || !self.path.on_the_way[from] {
+                    continue;
+                }
+                self.path.pending[from] -= 1;
+                if self.path.pending[from] == 0 {
+                    ready.push(producer.node);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums what arrived at the node's outputs, and lets its rule pass it on to its inputs.
+    fn visit(
+        &mut self,
+        id: NodeId,
+        wanted: &FxHashSet<Output>,
+        results: &mut FxHashMap<Output, Output>,
+    ) -> Result<()> {
+        let node = look(self.scope, |g, _| g.node(id).clone())?;
+        let types = node.output_types()?;
+        let mut gradients = Vec::with_capacity(types.len());
+        for index in 0..types.len() {
+            let output = Output::new(id, index);
+            let sum = match self.arrived.remove(&output) {
+                None => None,
+                Some(parts) => Some(self.sum(id, parts)?),
+            };
+            if let Some(sum) = sum
+                && wanted.contains(&output)
+            {
+                results.insert(output, sum);
+            }
+            gradients.push(sum);
+        }
+        if self.path.stopped[id.index()] || gradients.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let rule = match node.op.def.gradient {
+            Gradient::Leaf => return Ok(()),
+            Gradient::None => {
+                return Err(Error::NoGradient { node: node.name.to_string(), op: node.op.name().to_owned() });
+            }
+            Gradient::Defined(rule) => rule,
+        };
+        let producers = self.path.topology.producers(id).iter();
+        let inputs: SmallVec<[Output; 4]> =
+            producers.filter(|p| !p.is_control()).map(|p| p.source()).collect();
+        let forward = Forward { id, node: node.clone(), inputs };
+        let scope = self.scope_of(id)?.name_scope(&format!("{}_grad", node.name));
+        let flowing = rule(&scope, &forward, &gradients).map_err(|e| e.at_node(&node.name))?;
+        // A node that the rule could not add is an error of the scope.
+        look(self.scope, |_, _| ())?;
+        if flowing.len() != forward.inputs.len() {
+            return Err(Error::Node {
+                code: Code::Internal,
+                node: node.name.to_string(),
+                message: format!(
+                    "Num gradients {} generated for op {} do not match num inputs {}",
+                    flowing.len(),
+                    node.op.name(),
+                    forward.inputs.len()
+                ),
+            });
+        }
+        for (&input, gradient) in forward.inputs.iter().zip(flowing) {
+            let Some(gradient) = gradient else { continue };
+            let dtype = look(self.scope, |g, _| g.output_type(input))??.dtype;
+            if self.path.on_the_way[input.node.index()] && carries_gradient(dtype) {
+                self.arrived.entry(input).or_default().push(gradient);
+            }
+        }
+        Ok(())
+    }
+
+    fn sum(&self, id: NodeId, parts: SmallVec<[Output; 2]>) -> Result<Output> {
+        if let [only] = parts[..] {
+            return Ok(only);
+        }
+        let sum = self.scope_of(id)?.op("AddN").input(parts.to_vec()).output();
+        look(self.scope, |_, _| sum)
+    }
+}

@@ -1,0 +1,61 @@
+//! Passes: a graph in, a graph out. They are deterministic and linear in the size of the graph, and in debug
+//! builds each checks the structure of what it made.
+
+mod fold;
+mod merge;
+mod prune;
+mod validate;
+
+pub use fold::{FoldOptions, fold};
+pub use merge::merge;
+pub use prune::prune;
+pub use validate::validate;
+
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::ops::Op;
+use crate::topology::Topology;
+
+/// The graph of those nodes that `becomes` maps to themselves, in their order. A node that it maps to another
+/// is dropped, and its consumers take the same outputs of that other, which must be kept; one that it maps to
+/// `None` is dropped and must have no consumers that are kept.
+fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Result<Graph> {
+    let kept = || graph.ids().filter(|id| becomes[id.index()] == Some(*id));
+    let mut out = Graph::with_capacity(kept().count(), graph.num_edges());
+    out.versions = graph.versions.clone();
+    out.library = graph.library.clone();
+    out.opaque = graph.opaque.clone();
+    let mut new_ids = vec![None; graph.len()];
+    for id in kept() {
+        new_ids[id.index()] = Some(out.add_unconnected(graph.node(id).clone())?);
+    }
+    let source = |id: NodeId| becomes[id.index()].and_then(|to| new_ids[to.index()]);
+    let mut control = Vec::new();
+    for id in kept() {
+        let Some(to) = new_ids[id.index()] else { continue };
+        control.clear();
+        for producer in topology.producers(id) {
+            let Some(from) = source(producer.node) else { continue };
+            if !producer.is_control() {
+                out.connect(crate::Output { node: from, index: producer.output }, to, producer.input as usize);
+            } else if becomes[producer.node.index()] == Some(producer.node) || !control.contains(&from) {
+                out.connect_control(from, to);
+                control.push(from);
+            }
+        }
+    }
+    checked(out)
+}
+
+/// The graph, after a look at its structure in debug builds.
+fn checked(graph: Graph) -> Result<Graph> {
+    if cfg!(debug_assertions) {
+        validate(&graph)?;
+    }
+    Ok(graph)
+}
+
+/// Whether the op stands for a value that comes from outside the graph.
+fn is_placeholder(op: &Op) -> bool {
+    op.name().starts_with("Placeholder")
+}

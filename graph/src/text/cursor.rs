@@ -1,0 +1,165 @@
+//! Tokens of one line.
+
+use super::is_name_byte;
+use crate::error::{Error, Result};
+
+/// The rest of a line.
+pub(super) struct Cursor<'a> {
+    line: usize,
+    whole: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(line: usize, whole: &'a str) -> Cursor<'a> {
+        Cursor { line, whole, at: 0 }
+    }
+
+    pub(super) fn error(&self, message: impl Into<String>) -> Error {
+        Error::Text { line: self.line, message: message.into() }
+    }
+
+    /// What was expected, and what stands there.
+    pub(super) fn expected<T>(&mut self, what: &str) -> Result<T> {
+        self.skip_space();
+        let found: String = self.rest().chars().take(20).collect();
+        Err(match found.is_empty() {
+            true => self.error(format!("expected {what}, the line ends")),
+            false => self.error(format!("expected {what}, found '{found}'")),
+        })
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.whole[self.at..]
+    }
+
+    fn skip_space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    /// Whether nothing follows but a comment.
+    pub(super) fn is_done(&mut self) -> bool {
+        self.skip_space();
+        self.rest().is_empty() || self.rest().starts_with('#')
+    }
+
+    /// Takes the token, if it comes next.
+    pub(super) fn take(&mut self, token: &str) -> bool {
+        self.skip_space();
+        let there = self.rest().starts_with(token);
+        if there {
+            self.at += token.len();
+        }
+        there
+    }
+
+    /// Whether the token comes next.
+    pub(super) fn sees(&mut self, token: &str) -> bool {
+        self.skip_space();
+        self.rest().starts_with(token)
+    }
+
+    pub(super) fn expect(&mut self, token: &str) -> Result<()> {
+        if self.take(token) { Ok(()) } else { self.expected(&format!("'{token}'")) }
+    }
+
+    fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
+        let rest = self.rest();
+        let end = rest.bytes().position(|b| !accept(b)).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    /// A plain or a quoted name.
+    pub(super) fn name(&mut self) -> Result<String> {
+        self.skip_space();
+        if self.sees("\"") {
+            let bytes = self.string()?;
+            return String::from_utf8(bytes).map_err(|_| self.error("a name must be UTF-8"));
+        }
+        match self.take_while(is_name_byte) {
+            "" => self.expected("a name"),
+            name => Ok(name.to_owned()),
+        }
+    }
+
+    /// A word of letters, digits and underscores; empty if none comes next.
+    pub(super) fn word(&mut self) -> &'a str {
+        self.skip_space();
+        self.take_while(|b| b.is_ascii_alphanumeric() || b == b'_')
+    }
+
+    /// The characters of a number.
+    pub(super) fn number(&mut self) -> &'a str {
+        self.skip_space();
+        self.take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.' | b':'))
+    }
+
+    /// Goes back to where `earlier` words were.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn rewind(&mut self, position: usize) {
+        self.at = position;
+    }
+
+    pub(super) fn parse<T: std::str::FromStr>(&mut self, what: &str) -> Result<T> {
+        self.skip_space();
+        let start = self.at;
+        match self.number().parse() {
+            Ok(value) => Ok(value),
+            Err(_) => {
+                self.at = start;
+                self.expected(what)
+            }
+        }
+    }
+
+    /// A quoted string, unescaped.
+    pub(super) fn string(&mut self) -> Result<Vec<u8>> {
+        self.expect("\"")?;
+        let mut out = Vec::new();
+        loop {
+            let text = self.take_while(|b| b != b'"' && b != b'\\');
+            out.extend_from_slice(text.as_bytes());
+            let mut next = self.rest().chars();
+            match (next.next(), next.next()) {
+                (Some('"'), _) => {
+                    self.at += 1;
+                    return Ok(out);
+                }
+                (Some('\\'), Some('x')) => {
+                    let byte = self.rest().get(2..4).and_then(|d| u8::from_str_radix(d, 16).ok());
+                    match byte {
+                        Some(byte) => out.push(byte),
+                        None => return self.expected("an escape '\\x00'"),
+                    }
+                    self.at += 4;
+                }
+                (Some('\\'), Some(c)) => {
+                    out.push(match c {
+                        'n' => b'\n',
+                        't' => b'\t',
+                        '"' | '\\' => c as u8,
+                        _ => return self.expected("an escape"),
+                    });
+                    self.at += 2;
+                }
+                _ => return Err(self.error("the string has no end")),
+            }
+        }
+    }
+
+    /// `0x` and two digits a byte.
+    pub(super) fn hex(&mut self) -> Result<Vec<u8>> {
+        self.expect("0x")?;
+        let digits = self.take_while(|b| b.is_ascii_hexdigit()).as_bytes();
+        let (pairs, odd) = digits.as_chunks::<2>();
+        if !odd.is_empty() {
+            return Err(self.error("an odd number of hexadecimal digits"));
+        }
+        let value = |d: u8| (d as char).to_digit(16).unwrap_or(0) as u8;
+        Ok(pairs.iter().map(|[high, low]| value(*high) << 4 | value(*low)).collect())
+    }
+}

@@ -1,0 +1,238 @@
+//! Passes over graphs in textual form.
+
+use anabranch_graph::ops::Evaluate;
+use anabranch_graph::passes::{FoldOptions, fold, merge, prune, validate};
+use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
+use expect_test::{Expect, expect};
+
+/// What the pass makes of the text; `keep` names nodes, separated by spaces.
+fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
+    let graph = Graph::from_text(text)?;
+    let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
+    let keep = keep.split_whitespace().map(find).collect::<Result<Vec<NodeId>>>()?;
+    let after = match pass {
+        "prune" => prune(&graph, &keep),
+        "merge" => merge(&graph, &keep),
+        "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
+        other => Err(Error::invalid(format!("no pass {other}"))),
+    }?;
+    validate(&after)?;
+    expected.assert_eq(&after.to_text());
+    Ok(())
+}
+
+/// Kernels of a few ops, on floats.
+struct Sums;
+
+impl Evaluate for Sums {
+    fn evaluate(&self, node: &Node, inputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
+        match node.op.name() {
+            "AddV2" => Some(add(&inputs[0], &inputs[1])),
+            "Identity" | "IdentityN" => Some(Ok(inputs.to_vec())),
+            "Fill" => Some(fill(inputs)),
+            "CheckNumerics" => Some(Err(Error::invalid("not finite"))),
+            _ => None,
+        }
+    }
+}
+
+fn add(x: &Tensor, y: &Tensor) -> Result<Vec<Tensor>> {
+    let sums: Vec<f32> = x.values::<f32>()?.iter().zip(y.values::<f32>()?).map(|(a, b)| a + b).collect();
+    Ok(vec![Tensor::from_slice(&sums, x.shape().clone())?])
+}
+
+fn fill(inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let shape = Shape::from_i64(&inputs[0].to_i64s()?)?;
+    assert!(shape.num_elements() < 1000, "too large to be tried");
+    Ok(vec![Tensor::full(inputs[1].item::<f32>()?, shape)?])
+}
+
+#[test]
+fn prune_keeps_ancestors_by_data_and_control() -> Result<()> {
+    check(
+        "prune",
+        "y",
+        r#"
+        %versions producer=21 min_consumer=0
+        init = NoOp
+        unused = Placeholder[dtype=float]
+        x = Placeholder[dtype=float](^init) @"/job:ps"
+        both = IdentityN[T=[float, float]](x, x)
+        after = Identity[T=float](y)
+        y = AddV2[T=float](both:1, x)
+        "#,
+        expect![[r#"
+            %versions producer=21 min_consumer=0
+            init = NoOp
+            x = Placeholder[dtype=float](^init) @"/job:ps"
+            both = IdentityN[T=[float, float]](x, x)
+            y = AddV2[T=float](both:1, x)
+        "#]],
+    )
+}
+
+#[test]
+fn merge_takes_the_first_of_what_computes_the_same() -> Result<()> {
+    check(
+        "merge",
+        "kept fed",
+        r#"
+        x = Placeholder[dtype=float]
+        z = Placeholder[dtype=float]
+        a = AddV2[T=float](x, z)
+        commuted = AddV2[T=float](z, x)
+        elsewhere = AddV2[T=float](x, z) @"/device:GPU:0"
+        ordered = AddV2[T=float](x, z, ^x)
+        kept = AddV2[T=float](x, z)
+        anchor = AddV2[T=float](x, z)
+        follower = Identity[T=float, _class=["loc:@anchor"]](commuted)
+        zero = Const[dtype=float, value=float<>{0.0}]
+        minus_zero = Const[dtype=float, value=float<>{-0.0}]
+        zero_again = Const[dtype=float, value=float<>{0.0}]
+        chained = AddV2[T=float](commuted, zero_again, ^zero, ^zero_again)
+        chained_too = AddV2[T=float](a, zero, ^zero)
+        last = AddN[N=3, T=float](chained, chained_too, minus_zero)
+        r = RandomUniform[T=int32, dtype=float](s)
+        q = RandomUniform[T=int32, dtype=float](s)
+        s = Const[dtype=int32, value=int32<1>{2}]
+        fed = Identity[T=float](a)
+        not_fed = Identity[T=float](a)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            z = Placeholder[dtype=float]
+            a = AddV2[T=float](x, z)
+            elsewhere = AddV2[T=float](x, z) @"/device:GPU:0"
+            ordered = AddV2[T=float](x, z, ^x)
+            kept = AddV2[T=float](x, z)
+            anchor = AddV2[T=float](x, z)
+            follower = Identity[T=float, _class=["loc:@anchor"]](a)
+            zero = Const[dtype=float, value=float<>{0.0}]
+            minus_zero = Const[dtype=float, value=float<>{-0.0}]
+            chained_too = AddV2[T=float](a, zero, ^zero)
+            last = AddN[N=3, T=float](chained_too, chained_too, minus_zero)
+            r = RandomUniform[T=int32, dtype=float](s)
+            q = RandomUniform[T=int32, dtype=float](s)
+            s = Const[dtype=int32, value=int32<1>{2}]
+            fed = Identity[T=float](a)
+            not_fed = Identity[T=float](a)
+        "#]],
+    )
+}
+
+#[test]
+fn merge_follows_chains_of_twins() -> Result<()> {
+    let mut text = String::from("x0 = Placeholder[dtype=float]\ny0 = Identity[T=float](x0)\nz0 = Identity[T=float](x0)\n");
+    for i in 1..100 {
+        let before = i - 1;
+        text += &format!("y{i} = Relu[T=float](y{before})\nz{i} = Relu[T=float](z{before})\n");
+    }
+    let merged = merge(&Graph::from_text(&text)?, &[])?;
+    assert_eq!(merged.len(), 101);
+    Ok(())
+}
+
+#[test]
+fn fold_computes_what_is_constant() -> Result<()> {
+    check(
+        "fold",
+        "fetched",
+        r#"
+        pivot = Placeholder[dtype=bool]
+        one = Const[dtype=float, value=float<2>{1.0, 1.0}](^pivot)
+        two = Const[dtype=float, value=float<2>{2.0, 2.0}]
+        three = AddV2[T=float](one, two) @"/job:ps"
+        both = IdentityN[T=[float, float]](three, two, ^hook)
+        hook = NoOp
+        sum = AddV2[T=float, _class=["loc:@two"]](both:1, three)
+        x = Placeholder[dtype=float]
+        y = AddV2[T=float](x, both:1)
+        z = AddV2[T=float](y, sum)
+        fetched = AddV2[T=float](one, two)
+        of_fetched = Identity[T=float](fetched)
+        fails = CheckNumerics[T=float, message="m"](two)
+        of_failed = Identity[T=float](fails)
+        without_kernel = Relu[T=float](two)
+        default = PlaceholderWithDefault[dtype=float, shape=<2>](two)
+        of_default = Identity[T=float](default)
+        "#,
+        expect![[r#"
+            pivot = Placeholder[dtype=bool]
+            one = Const[dtype=float, value=float<2>{1.0, 1.0}](^pivot)
+            two = Const[dtype=float, value=float<2>{2.0, 2.0}]
+            three = AddV2[T=float](one, two) @"/job:ps"
+            both = Const[dtype=float, value=float<2>{3.0, 3.0}](^hook, ^pivot)
+            both/output_1 = Const[dtype=float, value=float<2>{2.0, 2.0}](^hook, ^pivot)
+            hook = NoOp
+            sum = Const[_class=["loc:@two"], dtype=float, value=float<2>{5.0, 5.0}](^hook, ^pivot)
+            x = Placeholder[dtype=float]
+            y = AddV2[T=float](x, both/output_1)
+            z = AddV2[T=float](y, sum)
+            fetched = AddV2[T=float](one, two)
+            of_fetched = Identity[T=float](fetched)
+            fails = CheckNumerics[T=float, message="m"](two)
+            of_failed = Identity[T=float](fails)
+            without_kernel = Relu[T=float](two)
+            default = PlaceholderWithDefault[dtype=float, shape=<2>](two)
+            of_default = Identity[T=float](default)
+        "#]],
+    )
+}
+
+#[test]
+fn fold_keeps_what_would_grow() -> Result<()> {
+    check(
+        "fold",
+        "",
+        r#"
+        zero = Const[dtype=float, value=float<>{0.0}]
+        few = Const[dtype=int32, value=int32<1>{16}]
+        many = Const[dtype=int32, value=int32<1>{1000000000}]
+        small = Fill[T=float, index_type=int32](few, zero)
+        also_small = Fill[T=float, index_type=int32](few, zero)
+        large = Fill[T=float, index_type=int32](many, zero)
+        a = Relu[T=float](small)
+        b = Relu[T=float](large)
+        c = Relu[T=float](also_small)
+        beyond_total = Fill[T=float, index_type=int32](few, zero)
+        also_beyond = Fill[T=float, index_type=int32](few, zero)
+        d = Relu[T=float](beyond_total)
+        e = Relu[T=float](also_beyond)
+        "#,
+        expect![[r#"
+            zero = Const[dtype=float, value=float<>{0.0}]
+            few = Const[dtype=int32, value=int32<1>{16}]
+            many = Const[dtype=int32, value=int32<1>{1000000000}]
+            small = Const[dtype=float, value=float<16>{0.0, ...}]
+            also_small = Const[dtype=float, value=float<16>{0.0, ...}]
+            large = Fill[T=float, index_type=int32](many, zero)
+            a = Relu[T=float](small)
+            b = Relu[T=float](large)
+            c = Relu[T=float](also_small)
+            beyond_total = Const[dtype=float, value=float<16>{0.0, ...}]
+            also_beyond = Fill[T=float, index_type=int32](few, zero)
+            d = Relu[T=float](beyond_total)
+            e = Relu[T=float](also_beyond)
+        "#]],
+    )
+}
+
+#[test]
+fn a_chain_of_a_million_nodes_passes() -> Result<()> {
+    let identity = ops::lookup("Identity").ok_or_else(|| Error::invalid("no Identity"))?;
+    let placeholder = ops::lookup("Placeholder").ok_or_else(|| Error::invalid("no Placeholder"))?;
+    const LENGTH: usize = 1_000_000;
+    let mut graph = Graph::with_capacity(LENGTH, LENGTH);
+    let start = Node::new("x", placeholder).with_attr("dtype", DType::Float);
+    let mut last = graph.add(start, &[], &[])?;
+    let mut node = Node::new("", identity).with_attr("T", DType::Float);
+    for i in 1..LENGTH {
+        node.name = format!("n{i}").into();
+        last = graph.add(node.clone(), &[Output::from(last)], &[])?;
+    }
+    assert_eq!(prune(&graph, &[last])?.len(), LENGTH);
+    assert_eq!(merge(&graph, &[])?.len(), LENGTH);
+    let options = FoldOptions { growth: 64, ..FoldOptions::DEFAULT };
+    assert_eq!(fold(&graph, &Sums, &options)?.len(), LENGTH);
+    Ok(())
+}
