@@ -12,7 +12,7 @@ use tonic::{Request, Response};
 type Reply<T> = Result<Response<T>, tonic::Status>;
 
 #[derive(Clone, Debug)]
-pub struct Handler {
+pub(crate) struct Handler {
     pub(crate) worker: Arc<Worker>,
 }
 

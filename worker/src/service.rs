@@ -81,7 +81,7 @@ async fn read(body: Body) -> Result<RecvTensorRequest, tonic::Status> {
     let read = Limited::new(body, MAX_REQUEST).collect().await;
     let bytes = read.map_err(|e| unreadable(e.to_string()))?.to_bytes();
     match bytes.split_first_chunk::<5>() {
-        Some(([0, a, b, c, d], message)) if message.len() as u64 == u32::from_be_bytes([*a, *b, *c, *d]).into() => {
+        Some(([0, len @ ..], message)) if message.len() == u32::from_be_bytes(*len) as usize => {
             RecvTensorRequest::decode(message).map_err(|e| unreadable(e.to_string()))
         }
         _ => Err(unreadable("no single whole message".into())),
