@@ -1,1 +1,35 @@
+//! A worker: one task's devices as a service to masters, and to other workers, which fetch tensors from it.
+//!
+//! Sessions, steps and request ids are decided by plain values; sockets and threads are around them. Kernels run
+//! on the executor's pool, everything that waits for a peer on the runtime.
+#![forbid(unsafe_code)]
 
+mod bounded;
+mod config;
+mod devices;
+mod fetch;
+mod graphs;
+mod handler;
+mod local;
+mod peers;
+mod rendezvous;
+mod reply;
+mod run;
+mod serve;
+mod service;
+mod session;
+mod stats;
+mod steps;
+mod transfers;
+mod worker;
+
+pub use config::WorkerConfig;
+pub use proto::Cluster;
+pub use service::WorkerRpc;
+pub use worker::Worker;
+
+/// A failure of a step or a graph, as it travels.
+fn failure(error: &executor::Error) -> proto::Status {
+    let status = proto::Status::new(error.code(), error.to_string());
+    if error.is_derived() { status.derived() } else { status }
+}

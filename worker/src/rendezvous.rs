@@ -3,6 +3,7 @@
 use crate::fetch::fetch;
 use crate::peers::Peers;
 use crate::reply::Reply;
+use crate::transfers::Transfers;
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use executor::{Error, LocalRendezvous, Value};
 use graph::Code;
@@ -47,6 +48,7 @@ pub(crate) struct Remote {
     /// What the names of this task's own devices begin with.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) transfers: Arc<Transfers>,
 }
 
 impl StepRendezvous {
@@ -99,12 +101,18 @@ impl StepRendezvous {
         self.fetches.open.lock().insert(id, (key.clone(), peer.clone()));
         let answer = Answer { id, fetches: self.fetches.clone(), receive: Some(receive) };
         let (key, deadline, step) = (key.clone(), remote.deadline, self.step_id);
+        let transfers = remote.transfers.is_enabled().then(|| (remote.transfers.clone(), Instant::now()));
         remote.runtime.spawn(async move {
             let aborted = answer.fetches.aborted.clone();
             tokio::select! {
                 biased;
                 () = aborted.cancelled() => drop(answer),
-                result = fetch(&peer, step, &key, deadline) => answer.give(result),
+                result = fetch(&peer, step, &key, deadline) => {
+                    if let (Some((transfers, started)), Ok(reply)) = (transfers, &result) {
+                        transfers.record(step, &key, &reply.tensor, started);
+                    }
+                    answer.give(result);
+                }
             }
         });
     }

@@ -99,7 +99,7 @@ impl Reply {
 
     /// Types without plain elements, by the message itself.
     fn encode_message(&self) -> Result<(Bytes, Option<Bytes>), Status> {
-        let message = self.to_proto()?;
+        let message = self.to_proto();
         let len = message.encoded_len();
         let mut out = BytesMut::with_capacity(PREFIX + len.min(MAX_MESSAGE_SIZE));
         out.put_bytes(0, PREFIX);
@@ -108,14 +108,14 @@ impl Reply {
         Ok((out.freeze(), None))
     }
 
-    pub(crate) fn to_proto(&self) -> Result<pb::RecvTensorResponse, Status> {
-        Ok(pb::RecvTensorResponse {
-            tensor: Some(tensor_to_proto(&self.tensor)?),
+    pub(crate) fn to_proto(&self) -> pb::RecvTensorResponse {
+        pb::RecvTensorResponse {
+            tensor: Some(tensor_to_proto(&self.tensor)),
             is_dead: self.is_dead,
             send_start_micros: self.send_start_micros,
             require_ack: self.require_ack,
             ..Default::default()
-        })
+        }
     }
 
     fn from_proto(message: pb::RecvTensorResponse) -> Result<Reply, Status> {
@@ -267,8 +267,8 @@ impl ReplyReader {
         match self.state {
             State::Tail(elements) if self.held.len() == elements.tail => {
                 let Elements { head, buffer, .. } = elements;
-                let rest = pb::RecvTensorResponse::decode(self.held)
-                    .map_err(|e| malformed(&e.to_string()))?;
+                let rest =
+                    pb::RecvTensorResponse::decode(self.held).map_err(|e| malformed(&e.to_string()))?;
                 if rest.tensor.is_some() {
                     return Err(malformed("two tensors"));
                 }
@@ -462,7 +462,7 @@ mod tests {
     fn message(reply: &Reply) -> Result<Bytes, Status> {
         let mut out = BytesMut::new();
         out.put_bytes(0, PREFIX);
-        reply.to_proto()?.encode(&mut out).map_err(|e| malformed(&e.to_string()))?;
+        reply.to_proto().encode(&mut out).map_err(|e| malformed(&e.to_string()))?;
         let len = out.len() - PREFIX;
         set_prefix(&mut out, len)?;
         Ok(out.freeze())
@@ -486,8 +486,7 @@ mod tests {
     #[test]
     fn replies_survive_any_cut_into_chunks() -> Result<(), Status> {
         for tensor in tensors()? {
-            let reply =
-                Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
+            let reply = Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
             for bytes in [whole(&reply)?, message(&reply)?] {
                 for step in [1, 2, 7, 100, 4096, 1 << 20] {
                     let back = read(&bytes, step)?;
@@ -505,14 +504,9 @@ mod tests {
     #[test]
     fn bytes_are_the_peers() -> Result<(), Status> {
         let reply = Reply { send_start_micros: 0x46, ..Reply::new(0i32.into()) };
-        assert_eq!(
-            whole(&reply)?[PREFIX..],
-            [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],
-        );
+        assert_eq!(whole(&reply)?[PREFIX..], [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],);
         let empty = Reply::new(Tensor::zeros(DType::Float, Shape::new(&[0, 3])?)?);
-        let expected = [
-            0x18, 0, 0x0a, 0x0e, 0x08, 1, 0x12, 8, 0x12, 2, 8, 0, 0x12, 2, 8, 3, 0x22, 0,
-        ];
+        let expected = [0x18, 0, 0x0a, 0x0e, 0x08, 1, 0x12, 8, 0x12, 2, 8, 0, 0x12, 2, 8, 3, 0x22, 0];
         assert_eq!(whole(&empty)?[PREFIX..], expected);
         let dead = Reply::dead()?;
         assert_eq!(whole(&dead)?[PREFIX..PREFIX + 2], [0x10, 1]);

@@ -1,0 +1,59 @@
+//! Registered graphs: a task's part of a graph, split by device and compiled.
+
+use crate::session::Session;
+use executor::{Executor, Pool};
+use graph::{DeviceName, Graph};
+use placer::{DeviceSet, Names, PartitionOptions, Split, partition, placed_devices};
+use proto::convert::{DefaultAttrs, graph_to_proto};
+use proto::{Status, pb};
+use std::sync::Arc;
+
+/// What a graph handle stands for.
+#[derive(Debug)]
+pub(crate) struct RegisteredGraph {
+    pub(crate) parts: Vec<Part>,
+}
+
+/// One device's part.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) device: DeviceName,
+    pub(crate) executor: Arc<Executor>,
+    graph: Graph,
+}
+
+impl RegisteredGraph {
+    /// Compiles a graph whose nodes carry full names of the session's devices.
+    ///
+    /// # Errors
+    /// A node without such a name, or without a kernel; each names the node.
+    pub(crate) fn compile(
+        graph: &Graph,
+        session: &Session,
+        pool: &Arc<Pool>,
+    ) -> Result<RegisteredGraph, Status> {
+        let named = session.devices.attributes().into_iter().map(|d| (d.name, d.incarnation));
+        let devices = DeviceSet::new(named);
+        let placement = placed_devices(graph, &devices).map_err(placer_failure)?;
+        let options = PartitionOptions { devices: &devices, split: Split::Device, names: Names::Worker };
+        let parts = partition(graph, &placement, &options).map_err(placer_failure)?;
+        let compile = |part: placer::Partition| {
+            let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
+            let on = session.devices.find(&device)?.clone();
+            let executor = Executor::new(&part.graph, on, pool.clone(), &session.kernels)
+                .map_err(|e| crate::failure(&e))?;
+            Ok(Part { device, executor: Arc::new(executor), graph: part.graph })
+        };
+        Ok(RegisteredGraph { parts: parts.into_iter().map(compile).collect::<Result<_, Status>>()? })
+    }
+
+    /// The graphs that run, one a device, for whoever asks what became of his.
+    pub(crate) fn partition_graphs(&self) -> Result<Vec<pb::GraphDef>, Status> {
+        let graphs = self.parts.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
+        Ok(graphs.collect::<Result<_, _>>()?)
+    }
+}
+
+fn placer_failure(error: placer::Error) -> Status {
+    Status::new(error.code(), error.to_string())
+}

@@ -1,0 +1,148 @@
+//! The methods of WorkerService: each decodes, calls one method of the worker, and encodes.
+
+use crate::serve::recv_tensor;
+use crate::worker::{Worker, blocking};
+use proto::Status;
+use proto::convert::{devices_to_proto, worker as convert};
+use proto::pb::*;
+use proto::service::WorkerService;
+use std::sync::Arc;
+use tonic::{Request, Response};
+
+type Reply<T> = Result<Response<T>, tonic::Status>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Handler {
+    pub(crate) worker: Arc<Worker>,
+}
+
+impl Handler {
+    pub(crate) fn new(worker: Arc<Worker>) -> Handler {
+        Handler { worker }
+    }
+
+    /// A handle that came with `create_worker_session_called` must be of a session that was created.
+    fn check_session(&self, handle: &str, created: bool) -> Result<(), Status> {
+        if created { self.worker.sessions.get_created(handle).map(drop) } else { Ok(()) }
+    }
+
+    async fn run(&self, request: RunGraphRequest) -> Result<RunGraphResponse, Status> {
+        self.worker.accept_run(request.request_id, request.step_id)?;
+        self.check_session(&request.session_handle, request.create_worker_session_called)?;
+        let run = convert::run_graph_from_proto(request, None)?;
+        Ok(convert::outcome_to_proto(self.worker.run_graph(run).await?))
+    }
+}
+
+fn unimplemented<T>(method: &str) -> Reply<T> {
+    Err(tonic::Status::unimplemented(method))
+}
+
+#[tonic::async_trait]
+impl WorkerService for Handler {
+    async fn get_status(&self, _: Request<GetStatusRequest>) -> Reply<GetStatusResponse> {
+        let device_attributes = devices_to_proto(&self.worker.devices());
+        Ok(Response::new(GetStatusResponse { device_attributes }))
+    }
+
+    async fn create_worker_session(
+        &self,
+        request: Request<CreateWorkerSessionRequest>,
+    ) -> Reply<CreateWorkerSessionResponse> {
+        let session = convert::create_session_from_proto(request.into_inner(), None)?;
+        self.worker.create_session(&session)?;
+        Ok(Response::new(CreateWorkerSessionResponse {}))
+    }
+
+    async fn delete_worker_session(
+        &self,
+        request: Request<DeleteWorkerSessionRequest>,
+    ) -> Reply<DeleteWorkerSessionResponse> {
+        self.worker.sessions.delete(&request.get_ref().session_handle);
+        Ok(Response::new(DeleteWorkerSessionResponse {}))
+    }
+
+    async fn register_graph(&self, request: Request<RegisterGraphRequest>) -> Reply<RegisterGraphResponse> {
+        let request = request.into_inner();
+        self.check_session(&request.session_handle, request.create_worker_session_called)?;
+        let part = blocking(move || convert::register_graph_from_proto(request, None)).await?;
+        let graph_handle = self.worker.register_graph(part).await?.to_string();
+        Ok(Response::new(RegisterGraphResponse { graph_handle }))
+    }
+
+    async fn deregister_graph(
+        &self,
+        request: Request<DeregisterGraphRequest>,
+    ) -> Reply<DeregisterGraphResponse> {
+        let request = request.into_inner();
+        self.check_session(&request.session_handle, request.create_worker_session_called)?;
+        let session = convert::session(request.session_handle, request.create_worker_session_called);
+        self.worker.deregister_graph(&session, &request.graph_handle)?;
+        Ok(Response::new(DeregisterGraphResponse {}))
+    }
+
+    async fn run_graph(&self, request: Request<RunGraphRequest>) -> Reply<RunGraphResponse> {
+        let in_body = request.get_ref().store_errors_in_response_body;
+        match self.run(request.into_inner()).await {
+            Ok(response) => Ok(Response::new(response)),
+            Err(status) if in_body => {
+                let mut response = Response::new(convert::failure_to_proto(&status));
+                status.write_metadata(response.metadata_mut());
+                Ok(response)
+            }
+            Err(status) => Err(status.into()),
+        }
+    }
+
+    async fn cleanup_graph(&self, request: Request<CleanupGraphRequest>) -> Reply<CleanupGraphResponse> {
+        self.worker.steps.cleanup(request.get_ref().step_id);
+        Ok(Response::new(CleanupGraphResponse {}))
+    }
+
+    async fn cleanup_all(&self, request: Request<CleanupAllRequest>) -> Reply<CleanupAllResponse> {
+        self.worker.cleanup_all(&request.get_ref().container);
+        Ok(Response::new(CleanupAllResponse {}))
+    }
+
+    /// The road of requests that came compressed: others are answered without copies.
+    async fn recv_tensor(&self, request: Request<RecvTensorRequest>) -> Reply<RecvTensorResponse> {
+        let reply = recv_tensor(&self.worker, request.into_inner()).await?;
+        Ok(Response::new(reply.to_proto()))
+    }
+
+    async fn mark_recv_finished(
+        &self,
+        _: Request<MarkRecvFinishedRequest>,
+    ) -> Reply<MarkRecvFinishedResponse> {
+        // No reply is kept, so that there is nothing to drop.
+        Ok(Response::new(MarkRecvFinishedResponse {}))
+    }
+
+    async fn logging(&self, request: Request<LoggingRequest>) -> Reply<LoggingResponse> {
+        let step = self.worker.transfers.control(request.get_ref());
+        Ok(Response::new(LoggingResponse { step }))
+    }
+
+    async fn tracing(&self, _: Request<TracingRequest>) -> Reply<TracingResponse> {
+        unimplemented("Tracing")
+    }
+
+    async fn recv_buf(&self, _: Request<RecvBufRequest>) -> Reply<RecvBufResponse> {
+        unimplemented("RecvBuf")
+    }
+
+    async fn complete_group(&self, _: Request<CompleteGroupRequest>) -> Reply<CompleteGroupResponse> {
+        unimplemented("CompleteGroup")
+    }
+
+    async fn complete_instance(
+        &self,
+        _: Request<CompleteInstanceRequest>,
+    ) -> Reply<CompleteInstanceResponse> {
+        unimplemented("CompleteInstance")
+    }
+
+    async fn get_step_sequence(&self, _: Request<GetStepSequenceRequest>) -> Reply<GetStepSequenceResponse> {
+        unimplemented("GetStepSequence")
+    }
+}

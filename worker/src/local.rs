@@ -1,0 +1,60 @@
+//! The worker as a master in the same process sees it: nothing is serialised.
+
+use crate::run::within;
+use crate::worker::Worker;
+use async_trait::async_trait;
+use graph::DeviceAttributes;
+use proto::Status;
+use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use std::sync::Arc;
+use std::time::Instant;
+
+#[derive(Debug)]
+pub(crate) struct LocalWorker {
+    worker: Arc<Worker>,
+}
+
+impl LocalWorker {
+    pub(crate) fn new(worker: Arc<Worker>) -> LocalWorker {
+        LocalWorker { worker }
+    }
+}
+
+#[async_trait]
+impl WorkerLink for LocalWorker {
+    async fn status(&self, _: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
+        Ok(self.worker.devices())
+    }
+
+    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
+        self.worker.create_session(&session)
+    }
+
+    async fn delete_session(&self, session: &str, _: Option<Instant>) -> Result<(), Status> {
+        self.worker.sessions.delete(session);
+        Ok(())
+    }
+
+    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        let deadline = part.deadline;
+        within(&self.worker, "RegisterGraph", deadline, self.worker.register_graph(part)).await
+    }
+
+    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
+        self.worker.deregister_graph(session, graph)
+    }
+
+    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+        self.worker.run_graph(run).await
+    }
+
+    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
+        self.worker.steps.cleanup(step_id);
+        Ok(())
+    }
+
+    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
+        self.worker.cleanup_all(containers);
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! One run of a registered graph: feeds in, an executor a device, fetches out. Kernels run on the pool's threads;
+//! this side only starts them and awaits their end.
+
+use crate::graphs::RegisteredGraph;
+use crate::rendezvous::Remote;
+use crate::steps::{Run, StepState};
+use crate::worker::Worker;
+use executor::kernel::Step;
+use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
+use executor::resource::ResourceStore;
+use executor::{Error, Trace, Value};
+use graph::{Code, Tensor};
+use parking_lot::Mutex;
+use proto::Status;
+use proto::link::{RunGraph, RunGraphOutcome};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+/// Runs a part of a step. Dropping the future cancels the step.
+pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+    let session = worker.sessions.get(&run.session)?;
+    let graph = session.graph(&run.graph)?;
+    let place = worker.steps.begin(run.step_id, Instant::now())?;
+    let step = place.step.clone();
+    step.rendezvous.bind(Remote {
+        runtime: worker.runtime.clone(),
+        peers: session.peers.clone(),
+        own_prefix: format!("{}/", session.task).into(),
+        deadline: run.deadline,
+        transfers: worker.transfers.clone(),
+    });
+    let mut guard = CancelOnDrop { step: &step, worker, armed: true };
+    let outcome = guard.run(place, &graph, run).await;
+    guard.armed = false;
+    if let Err(status) = &outcome {
+        // Whoever waits for tensors of the failed step must not wait on.
+        step.cancel(Error::new(status.code, status.message.clone()));
+    }
+    outcome
+}
+
+/// Cancels the step when its caller gives up.
+struct CancelOnDrop<'a> {
+    step: &'a Arc<StepState>,
+    worker: &'a Arc<Worker>,
+    armed: bool,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let text = format!("Step {} was cancelled by its caller on {}", self.step.id, self.worker.task());
+            self.step.cancel(Error::new(Code::Cancelled, text));
+        }
+    }
+}
+
+impl CancelOnDrop<'_> {
+    async fn run(
+        &self,
+        place: Run,
+        graph: &RegisteredGraph,
+        run: RunGraph,
+    ) -> Result<RunGraphOutcome, Status> {
+        feed(self.step, run.send)?;
+        let trace = run.options.record_timeline || run.options.record_costs;
+        let mut ended = start(place, graph, trace);
+        let traces = match self.by_deadline(run.deadline, &mut ended).await? {
+            Ok(traces) => traces,
+            Err(error) => return Err(self.explain(error)),
+        };
+        let recv = fetch(self.step, &run.recv).await?;
+        let step_stats = trace.then(|| crate::stats::step_stats(graph, traces));
+        let partition_graphs = match run.options.record_partition_graphs {
+            true => graph.partition_graphs()?,
+            false => Vec::new(),
+        };
+        Ok(RunGraphOutcome { recv, step_stats, partition_graphs })
+    }
+
+    /// Awaits the executors: to their end, or to the deadline, or for a while after the step was cancelled.
+    async fn by_deadline(
+        &self,
+        deadline: Option<Instant>,
+        ended: &mut oneshot::Receiver<Ended>,
+    ) -> Result<Ended, Status> {
+        let (cancelled, mut reason) = oneshot::channel();
+        let on_cancel = self.step.cancellation.register(move |reason| drop(cancelled.send(reason.clone())));
+        if let Err(reason) = on_cancel.as_ref() {
+            return self.wind_down(reason.clone(), ended).await;
+        }
+        let outcome = tokio::select! {
+            biased;
+            ended = &mut *ended => Ok(ended.unwrap_or_else(|_| Err(lost()))),
+            Ok(reason) = &mut reason => self.wind_down(reason, ended).await,
+            () = sleep_until(deadline) => Err(self.late()),
+        };
+        if let Ok(registration) = on_cancel {
+            self.step.cancellation.deregister(registration);
+        }
+        outcome
+    }
+
+    /// Gives the kernels of a cancelled step their grace.
+    async fn wind_down(&self, reason: Error, ended: &mut oneshot::Receiver<Ended>) -> Result<Ended, Status> {
+        let grace = Instant::now() + self.worker.config.cancel_grace;
+        match timeout_at(grace.into(), ended).await {
+            Ok(ended) => Ok(ended.unwrap_or_else(|_| Err(lost()))),
+            Err(_) => Ok(Err(reason)),
+        }
+    }
+
+    fn late(&self) -> Status {
+        let (step, task) = (self.step, self.worker.task());
+        let awaited = step.rendezvous.awaited();
+        Status::new(
+            Code::DeadlineExceeded,
+            format!("Step {} did not end on {task} by its deadline{awaited}", step.id),
+        )
+    }
+
+    fn explain(&self, error: Error) -> Status {
+        let status = crate::failure(&error);
+        match status.code == Code::Aborted && self.step.rendezvous.peer_restarted() {
+            true => status.restarted(),
+            false => status,
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn lost() -> Error {
+    Error::internal("an executor ended without a word")
+}
+
+/// Puts fed values where their receivers look.
+fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
+    for (key, tensor) in values {
+        let key = Arc::new(RendezvousKey::parse(&key).map_err(|e| crate::failure(&e))?);
+        let sent = Sent { value: Value::Host(tensor), is_dead: false };
+        step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
+    }
+    Ok(())
+}
+
+type Ended = executor::Result<Vec<Trace>>;
+
+/// Starts the executors of all parts; the answer comes when all have ended.
+fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
+    let (answer, ended) = oneshot::channel();
+    let state = place.step.clone();
+    let step = Arc::new(Step {
+        id: state.id,
+        rendezvous: state.rendezvous.clone(),
+        cancellation: state.cancellation.clone(),
+        resources: ResourceStore::new(""),
+    });
+    let rendezvous = state.rendezvous.clone();
+    let on_cancel = state.cancellation.register(move |reason| rendezvous.abort(reason.clone()));
+    if let Err(reason) = on_cancel {
+        drop(answer.send(Err(reason)));
+        return ended;
+    }
+    let join = Arc::new(Join {
+        left: AtomicUsize::new(graph.parts.len()),
+        results: Mutex::new(Results { error: None, traces: vec![Trace::default(); graph.parts.len()] }),
+        answer: Mutex::new(Some((answer, place))),
+    });
+    if graph.parts.is_empty() {
+        join.answer();
+    }
+    for (index, part) in graph.parts.iter().enumerate() {
+        let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
+        part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));
+    }
+    ended
+}
+
+/// Where the executors of a run come together.
+struct Join {
+    left: AtomicUsize,
+    results: Mutex<Results>,
+    /// The run has its place among the steps until it answers.
+    answer: Mutex<Option<(oneshot::Sender<Ended>, Run)>>,
+}
+
+struct Results {
+    error: Option<Error>,
+    traces: Vec<Trace>,
+}
+
+impl Join {
+    fn answer(&self) {
+        let results = {
+            let mut results = self.results.lock();
+            let traces = std::mem::take(&mut results.traces);
+            results.error.take().map_or(Ok(traces), Err)
+        };
+        if let Some((answer, place)) = self.answer.lock().take() {
+            drop(place);
+            drop(answer.send(results));
+        }
+    }
+}
+
+/// One executor's run. Dropped without a report, it has failed.
+struct PartRun {
+    join: Arc<Join>,
+    step: Arc<StepState>,
+    index: usize,
+    reported: bool,
+}
+
+impl PartRun {
+    fn report(mut self, result: executor::Result<Trace>) {
+        self.settle(result);
+    }
+
+    fn settle(&mut self, result: executor::Result<Trace>) {
+        self.reported = true;
+        match result {
+            Ok(trace) => {
+                if let Some(place) = self.join.results.lock().traces.get_mut(self.index) {
+                    *place = trace;
+                }
+            }
+            Err(error) => {
+                self.step.cancel(error.clone());
+                let first = &mut self.join.results.lock().error;
+                // A cause before its consequences; else whoever came first.
+                if first.as_ref().is_none_or(|f| f.is_derived() && !error.is_derived()) {
+                    *first = Some(error);
+                }
+            }
+        }
+        if self.join.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.join.answer();
+        }
+    }
+}
+
+impl Drop for PartRun {
+    fn drop(&mut self) {
+        if !self.reported {
+            self.settle(Err(lost()));
+        }
+    }
+}
+
+/// Takes the values to return. The executors have ended: what is not there will not come.
+async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
+    let mut values = Vec::with_capacity(keys.len());
+    for text in keys {
+        let key = Arc::new(RendezvousKey::parse(text).map_err(|e| crate::failure(&e))?);
+        let received = receive_now(step, &key)?;
+        let sent = received.map_err(|e| crate::failure(&e))?;
+        let tensor = match sent {
+            Sent { is_dead: true, .. } => {
+                return Err(Status::invalid(format!("The tensor returned for {text} was not valid.")));
+            }
+            Sent { value: Value::Host(tensor), .. } => tensor,
+            Sent { value, .. } => {
+                let text = format!("the value of {text} is not in host memory: {value:?}");
+                return Err(Status::new(Code::Internal, text));
+            }
+        };
+        values.push((text.clone(), tensor));
+    }
+    Ok(values)
+}
+
+fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::Result<Sent>, Status> {
+    let found = Arc::new(Mutex::new(None));
+    let place = found.clone();
+    step.rendezvous.recv_local(key, Box::new(move |received| *place.lock() = Some(received)));
+    let received = found.lock().take();
+    received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
+}
+
+/// Ends a call by its deadline, naming the task.
+pub(crate) async fn within<T>(
+    worker: &Worker,
+    what: &str,
+    deadline: Option<Instant>,
+    call: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    match deadline {
+        None => call.await,
+        Some(deadline) => timeout_at(deadline.into(), call).await.unwrap_or_else(|_| {
+            let text = format!("{what} on {} did not end by its deadline", worker.task());
+            Err(Status::new(Code::DeadlineExceeded, text))
+        }),
+    }
+}

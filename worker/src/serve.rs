@@ -1,0 +1,127 @@
+//! The sending end of RecvTensor: waits until a value is there, and hands it out.
+
+use crate::rendezvous::StepRendezvous;
+use crate::reply::Reply;
+use crate::steps::Wait;
+use crate::worker::Worker;
+use executor::Value;
+use executor::device::Device;
+use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
+use graph::{Code, DeviceName, Tensor};
+use proto::{Status, pb};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Answers one receive. Dropping the future leaves the value, if it came, to whoever asks next.
+///
+/// # Errors
+/// For a malformed key, a device that is not here or no longer is, a step that was cleaned up, or one that does
+/// not start in time; or the step's own failure, as a consequence.
+pub(crate) async fn recv_tensor(
+    worker: &Arc<Worker>,
+    request: pb::RecvTensorRequest,
+) -> Result<Reply, Status> {
+    worker.accept_receive(request.request_id, request.step_id)?;
+    let key = Arc::new(RendezvousKey::parse(&request.rendezvous_key).map_err(|e| crate::failure(&e))?);
+    let device = source_device(worker, &key)?;
+    let wait = worker.steps.wait(request.step_id)?;
+    let sent = receive(worker, &wait, &key).await?;
+    let reply = match sent {
+        Sent { is_dead: true, .. } => Reply::dead()?,
+        Sent { value, .. } => Reply::new(to_host(device, value).await?),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Reply { send_start_micros: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), ..reply })
+}
+
+fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<dyn Device>, Status> {
+    let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
+    let (wanted, here) = (key.src_incarnation, device.attributes().incarnation);
+    if wanted != here {
+        let text = format!(
+            "RecvTensor expects a different device incarnation: {wanted} vs. {here}. Your worker job \
+             (\"{}\") was probably restarted. Check your worker job for the reason why it was restarted.",
+            worker.task()
+        );
+        return Err(Status::new(Code::Aborted, text).restarted());
+    }
+    Ok(device)
+}
+
+/// Waits for the value: for a limited time until the step starts here, and then until it ends.
+async fn receive(worker: &Worker, wait: &Wait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
+    let mut waiting = Waiting::new(&wait.step.rendezvous, key);
+    let limit = worker.config.start_deadline;
+    let received = if wait.step.has_started() {
+        waiting.value().await
+    } else {
+        match timeout(limit, waiting.value()).await {
+            Ok(received) => received,
+            Err(_) if wait.step.has_started() => waiting.value().await,
+            Err(_) => return Err(never_started(worker, wait.step.id, limit)),
+        }
+    };
+    received.map_err(|e| crate::failure(&e))
+}
+
+fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
+    let text = format!("no part of step {step_id} started on {} within {limit:?}", worker.task());
+    Status::new(Code::DeadlineExceeded, text)
+}
+
+/// One place in the queue for a value. Given up, it passes the value on.
+struct Waiting<'a> {
+    rendezvous: &'a Arc<StepRendezvous>,
+    key: &'a Arc<RendezvousKey>,
+    value: oneshot::Receiver<executor::Result<Sent>>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> Waiting<'a> {
+        let (give, value) = oneshot::channel();
+        // The rendezvous keeps this callback: it must not keep the rendezvous.
+        let (back, again) = (Arc::downgrade(rendezvous), key.clone());
+        rendezvous.recv_local(
+            key,
+            Box::new(move |received| {
+                if let (Err(Ok(sent)), Some(rendezvous)) = (give.send(received), back.upgrade()) {
+                    // Fails only if the step has, and then nobody wants the value.
+                    let _ = rendezvous.send(&again, sent);
+                }
+            }),
+        );
+        Waiting { rendezvous, key, value }
+    }
+
+    async fn value(&mut self) -> executor::Result<Sent> {
+        match (&mut self.value).await {
+            Ok(received) => received,
+            Err(_) => Err(executor::Error::internal("a receive was dropped unanswered")),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.value.close();
+        if let Ok(Ok(sent)) = self.value.try_recv() {
+            let _ = self.rendezvous.send(self.key, sent);
+        }
+    }
+}
+
+async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Status> {
+    let on_device = match value {
+        Value::Host(tensor) => return Ok(tensor),
+        Value::Device(tensor) => tensor,
+        other => return Err(Status::new(Code::Internal, format!("{other:?} cannot be sent"))),
+    };
+    let (give, taken) = oneshot::channel();
+    device.download(on_device, Box::new(move |result| drop(give.send(result))));
+    match taken.await {
+        Ok(result) => result.map_err(|e| crate::failure(&e)),
+        Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),
+    }
+}

@@ -1,0 +1,211 @@
+//! Sessions of masters on this worker: the devices and tasks as each knows them, its graphs and their kernels.
+
+use crate::devices::Devices;
+use crate::graphs::RegisteredGraph;
+use crate::peers::Peers;
+use executor::KernelCache;
+use graph::{Code, TaskName};
+use parking_lot::Mutex;
+use proto::link::CreateWorkerSession;
+use proto::{Cluster, Status};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One master's session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// This task as the session's master calls it.
+    pub(crate) task: TaskName,
+    pub(crate) devices: Devices,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) kernels: KernelCache,
+    master: Option<(String, u64)>,
+    graphs: Mutex<Graphs>,
+}
+
+#[derive(Debug, Default)]
+struct Graphs {
+    last: u64,
+    by_handle: BTreeMap<Arc<str>, Arc<RegisteredGraph>>,
+}
+
+impl Session {
+    fn new(task: TaskName, devices: Devices, peers: Arc<Peers>, master: Option<(String, u64)>) -> Session {
+        Session { task, devices, peers, kernels: KernelCache::new(), master, graphs: Mutex::default() }
+    }
+
+    /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.
+    pub(crate) fn add_graph(&self, graph: RegisteredGraph) -> Arc<str> {
+        let mut graphs = self.graphs.lock();
+        graphs.last += 1;
+        let handle: Arc<str> = format!("{:016x}", graphs.last).into();
+        graphs.by_handle.insert(handle.clone(), Arc::new(graph));
+        handle
+    }
+
+    pub(crate) fn graph(&self, handle: &str) -> Result<Arc<RegisteredGraph>, Status> {
+        self.graphs
+            .lock()
+            .by_handle
+            .get(handle)
+            .cloned()
+            .ok_or_else(|| Status::new(Code::Aborted, format!("Graph handle is not found: {handle}")))
+    }
+
+    pub(crate) fn remove_graph(&self, handle: &str) -> Result<(), Status> {
+        let removed = self.graphs.lock().by_handle.remove(handle);
+        removed.map(drop).ok_or_else(|| {
+            let text = format!("Graph handle is not found: {handle}. Possibly, this worker just restarted.");
+            Status::new(Code::Aborted, text)
+        })
+    }
+}
+
+/// The sessions by handle, and one for masters that never create any.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    shared: Arc<Session>,
+    by_handle: Mutex<BTreeMap<Arc<str>, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(task: TaskName, devices: Devices, peers: Arc<Peers>) -> Sessions {
+        let shared = Arc::new(Session::new(task, devices, peers, None));
+        Sessions { shared, by_handle: Mutex::default() }
+    }
+
+    /// Opens a session; one that is open already stays. Sessions of an earlier incarnation of the same master
+    /// end.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty handle or a broken cluster; `Unimplemented` if this task is to have
+    /// another name and yet share its resources.
+    pub(crate) fn create(&self, request: &CreateWorkerSession) -> Result<(), Status> {
+        if request.session.is_empty() {
+            return Err(Status::invalid("Session must be non-empty."));
+        }
+        let known_master = !request.master_task.is_empty() && request.master_incarnation != 0;
+        let master = known_master.then(|| (request.master_task.clone(), request.master_incarnation));
+        let (task, peers) = self.names(request)?;
+        let devices = if request.isolate_session_state {
+            self.shared.devices.isolated(&task)
+        } else if task != self.shared.task {
+            let text =
+                format!("a session that shares the state of {} cannot call it {task}", self.shared.task);
+            return Err(Status::new(Code::Unimplemented, text));
+        } else {
+            self.shared.devices.clone()
+        };
+        let session = Session::new(task, devices, peers, master.clone());
+        let mut by_handle = self.by_handle.lock();
+        if let Some((task, incarnation)) = master {
+            by_handle.retain(|_, s| s.master.as_ref().is_none_or(|(t, i)| *t != task || *i == incarnation));
+        }
+        by_handle.entry(request.session.clone()).or_insert_with(|| Arc::new(session));
+        Ok(())
+    }
+
+    /// What the session calls this task, and who the others are: the worker's own view, unless the master
+    /// brings a cluster of its own.
+    fn names(&self, request: &CreateWorkerSession) -> Result<(TaskName, Arc<Peers>), Status> {
+        let def = &request.server_def;
+        match &def.cluster {
+            Some(cluster) if !cluster.job.is_empty() => {
+                let index = u32::try_from(def.task_index)
+                    .map_err(|_| Status::invalid(format!("task index {} is negative", def.task_index)))?;
+                let peers = self.shared.peers.of(Cluster::from_def(cluster)?);
+                Ok((TaskName::new(&def.job_name, index), Arc::new(peers)))
+            }
+            _ => Ok((self.shared.task.clone(), self.shared.peers.clone())),
+        }
+    }
+
+    /// Ends a session; unknown ones have ended already.
+    pub(crate) fn delete(&self, handle: &str) {
+        self.by_handle.lock().remove(handle);
+    }
+
+    /// The session; an empty handle is the one that masters share which never create any.
+    ///
+    /// # Errors
+    /// `Aborted`, marked as a restart of the worker: that is how sessions are lost.
+    pub(crate) fn get(&self, handle: &str) -> Result<Arc<Session>, Status> {
+        if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
+    }
+
+    /// As [`Sessions::get`], of those that were created.
+    pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
+        self.by_handle.lock().get(handle).cloned().ok_or_else(|| {
+            let text = format!(
+                "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
+                self.shared.task
+            );
+            Status::new(Code::Aborted, text).restarted()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn sessions() -> Sessions {
+        let task = TaskName::new("ps", 0);
+        let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1);
+        Sessions::new(task.clone(), Devices::new(&task, 2, 1 << 20), Arc::new(peers))
+    }
+
+    fn request(handle: &str, incarnation: u64) -> CreateWorkerSession {
+        let master_task = "/job:worker/replica:0/task:0".to_owned();
+        let session = handle.into();
+        CreateWorkerSession { session, master_task, master_incarnation: incarnation, ..Default::default() }
+    }
+
+    #[test]
+    fn a_restarted_master_ends_the_sessions_of_its_past() -> Result<(), Status> {
+        let sessions = sessions();
+        sessions.create(&request("a", 1))?;
+        let first = sessions.get("a")?;
+        sessions.create(&request("a", 1))?;
+        assert!(Arc::ptr_eq(&first, &sessions.get("a")?));
+        sessions.create(&request("b", 1))?;
+        let other =
+            CreateWorkerSession { master_task: "/job:worker/replica:0/task:1".into(), ..request("c", 9) };
+        sessions.create(&other)?;
+        sessions.create(&request("d", 2))?;
+        let there: Vec<bool> = ["a", "b", "c", "d"].iter().map(|h| sessions.get(h).is_ok()).collect();
+        assert_eq!(there, [false, false, true, true]);
+        sessions.delete("c");
+        sessions.delete("c");
+        let gone = sessions.get("c").err().map(|s| (s.code, s.restarted, s.message));
+        let text = "Session handle is not found: c. Possibly this worker (\"/job:ps/replica:0/task:0\") just restarted.";
+        assert_eq!(gone, Some((Code::Aborted, true, text.to_owned())));
+        let empty = sessions.create(&request("", 1)).err().map(|s| (s.code, s.message));
+        assert_eq!(empty, Some((Code::InvalidArgument, "Session must be non-empty.".to_owned())));
+        Ok(())
+    }
+
+    #[test]
+    fn an_isolated_session_has_devices_of_its_own_under_its_own_names() -> Result<(), Status> {
+        let sessions = sessions();
+        let server_def = proto::pb::ServerDef {
+            cluster: Some(Cluster::parse("foo=3@h:1")?.to_def()),
+            job_name: "foo".into(),
+            task_index: 3,
+            ..Default::default()
+        };
+        let isolated = CreateWorkerSession {
+            server_def: server_def.clone(),
+            isolate_session_state: true,
+            ..request("a", 1)
+        };
+        sessions.create(&isolated)?;
+        let (own, base) = (sessions.get("a")?.devices.attributes(), sessions.get("")?.devices.attributes());
+        assert_eq!(own[1].name.to_string(), "/job:foo/replica:0/task:3/device:CPU:1");
+        assert_eq!(own[1].incarnation, base[1].incarnation);
+        let shared = CreateWorkerSession { server_def, ..request("b", 1) };
+        assert_eq!(sessions.create(&shared).err().map(|s| s.code), Some(Code::Unimplemented));
+        Ok(())
+    }
+}

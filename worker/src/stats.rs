@@ -1,0 +1,62 @@
+//! Traces of executors as the timeline that masters collect.
+
+use crate::graphs::{Part, RegisteredGraph};
+use executor::{NodeTrace, OutputTrace, Trace};
+use proto::convert::shape_to_proto;
+use proto::pb;
+use std::collections::BTreeMap;
+
+/// One record a device, its nodes in the order in which they ended.
+pub(crate) fn step_stats(graph: &RegisteredGraph, traces: Vec<Trace>) -> pb::StepStats {
+    pb::StepStats { dev_stats: graph.parts.iter().zip(traces).map(device_stats).collect() }
+}
+
+fn device_stats((part, trace): (&Part, Trace)) -> pb::DeviceStepStats {
+    let threads: BTreeMap<u32, String> =
+        trace.nodes.iter().map(|n| (n.thread as u32, format!("compute-{}", n.thread))).collect();
+    pb::DeviceStepStats {
+        device: part.device.to_string(),
+        node_stats: trace.nodes.into_iter().map(node_stats).collect(),
+        thread_names: threads,
+    }
+}
+
+/// All times but the first count from the moment when the node was ready.
+fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
+    let from = |at: u64| i64::try_from(at.saturating_sub(node.scheduled)).unwrap_or(i64::MAX);
+    let (start, end, ready) = (from(node.start), from(node.end), node.scheduled as i64);
+    pb::NodeExecStats {
+        node_name: node.node.to_string(),
+        all_start_micros: ready / 1000,
+        op_start_rel_micros: start / 1000,
+        op_end_rel_micros: end / 1000,
+        all_end_rel_micros: end / 1000,
+        output: node.outputs.iter().map(output).collect(),
+        timeline_label: node.label,
+        scheduled_micros: ready / 1000,
+        thread_id: node.thread as u32,
+        all_start_nanos: ready,
+        op_start_rel_nanos: start,
+        op_end_rel_nanos: end,
+        all_end_rel_nanos: end,
+        scheduled_nanos: ready,
+        ..Default::default()
+    }
+}
+
+fn output(output: &OutputTrace) -> pb::NodeOutput {
+    let bytes = i64::try_from(output.bytes).unwrap_or(i64::MAX);
+    pb::NodeOutput {
+        slot: output.slot as i32,
+        tensor_description: Some(pb::TensorDescription {
+            dtype: output.dtype.number(),
+            shape: Some(shape_to_proto(&output.shape)),
+            allocation_description: Some(pb::AllocationDescription {
+                requested_bytes: bytes,
+                allocated_bytes: bytes,
+                allocator_name: "cpu".into(),
+                ..Default::default()
+            }),
+        }),
+    }
+}

@@ -1,0 +1,93 @@
+//! The record of tensors that came from other tasks, kept while a master asks for it.
+
+use executor::rendezvous::RendezvousKey;
+use graph::Tensor;
+use parking_lot::Mutex;
+use proto::pb;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Steps whose transfers are kept.
+const MOST_STEPS: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    enabled: AtomicBool,
+    /// By step: the receiving device, and the record.
+    steps: Mutex<BTreeMap<i64, Vec<(Arc<str>, pb::NodeExecStats)>>>,
+}
+
+impl Transfers {
+    /// Switches the record, and gives what it has of the steps asked for, which it then forgets. A request for
+    /// nothing switches it off.
+    pub(crate) fn control(&self, request: &pb::LoggingRequest) -> Vec<pb::LabeledStepStats> {
+        let asks_nothing = !request.enable_rpc_logging && !request.clear && request.fetch_step_id.is_empty();
+        if request.enable_rpc_logging {
+            self.enabled.store(true, Ordering::Relaxed);
+        } else if request.disable_rpc_logging || asks_nothing {
+            self.enabled.store(false, Ordering::Relaxed);
+        }
+        let mut steps = self.steps.lock();
+        let fetched = request.fetch_step_id.iter().map(|&step_id| pb::LabeledStepStats {
+            step_id,
+            step_stats: Some(by_device(steps.remove(&step_id).unwrap_or_default())),
+        });
+        let fetched = fetched.collect();
+        if request.clear {
+            steps.clear();
+        }
+        fetched
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Notes a tensor that has just arrived.
+    pub(crate) fn record(&self, step_id: i64, key: &RendezvousKey, tensor: &Tensor, started: Instant) {
+        let took = started.elapsed();
+        let stats = stats(key, tensor.num_bytes(), took);
+        let mut steps = self.steps.lock();
+        if steps.len() >= MOST_STEPS && !steps.contains_key(&step_id) {
+            steps.pop_first();
+        }
+        steps.entry(step_id).or_default().push((key.dst_device.clone(), stats));
+    }
+}
+
+fn stats(key: &RendezvousKey, bytes: usize, took: Duration) -> pb::NodeExecStats {
+    let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let start = end.saturating_sub(took);
+    let megabits = bytes as f64 * 8.0 / took.as_secs_f64().max(1e-9) / 1e6;
+    let label =
+        format!("[{bytes}B] [{megabits:.6}Mb/s] {} from {} to {}", key.edge, key.src_device, key.dst_device);
+    let (micros, nanos) = (took.as_micros() as i64, took.as_nanos() as i64);
+    pb::NodeExecStats {
+        node_name: "RecvTensor".into(),
+        timeline_label: label,
+        all_start_micros: start.as_micros() as i64,
+        scheduled_micros: start.as_micros() as i64,
+        op_end_rel_micros: micros,
+        all_end_rel_micros: micros,
+        all_start_nanos: start.as_nanos() as i64,
+        scheduled_nanos: start.as_nanos() as i64,
+        op_end_rel_nanos: nanos,
+        all_end_rel_nanos: nanos,
+        ..Default::default()
+    }
+}
+
+fn by_device(records: Vec<(Arc<str>, pb::NodeExecStats)>) -> pb::StepStats {
+    let mut devices: BTreeMap<Arc<str>, Vec<pb::NodeExecStats>> = BTreeMap::new();
+    for (device, stats) in records {
+        devices.entry(device).or_default().push(stats);
+    }
+    let dev_stats = devices.into_iter().map(|(device, node_stats)| pb::DeviceStepStats {
+        device: device.to_string(),
+        node_stats,
+        ..Default::default()
+    });
+    pb::StepStats { dev_stats: dev_stats.collect() }
+}

@@ -1,0 +1,160 @@
+//! The worker itself: what it has, and what masters ask of it, in the types of this program.
+
+use crate::bounded::SeenIds;
+use crate::config::WorkerConfig;
+use crate::devices::Devices;
+use crate::graphs::RegisteredGraph;
+use crate::handler::Handler;
+use crate::local::LocalWorker;
+use crate::peers::Peers;
+use crate::service::WorkerRpc;
+use crate::session::Sessions;
+use crate::steps::Steps;
+use crate::transfers::Transfers;
+use executor::{Error, Pool};
+use graph::{Code, DeviceAttributes, TaskName};
+use parking_lot::Mutex;
+use proto::Status;
+use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// Requests that are remembered, so that a repeat is refused.
+const REQUESTS: usize = 100_000;
+
+/// One task's devices and what runs on them.
+pub struct Worker {
+    pub(crate) config: WorkerConfig,
+    pub(crate) devices: Devices,
+    pub(crate) sessions: Sessions,
+    pub(crate) steps: Arc<Steps>,
+    /// Where receives from other tasks run: steps start them from compute threads.
+    pub(crate) runtime: Handle,
+    pool: Arc<Pool>,
+    runs_seen: Mutex<SeenIds>,
+    receives_seen: Mutex<SeenIds>,
+    pub(crate) transfers: Arc<Transfers>,
+}
+
+impl Worker {
+    /// A worker with new devices. It calls other tasks on the runtime that it is made in.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` outside a runtime; `ResourceExhausted` if threads cannot be started.
+    pub fn new(config: WorkerConfig) -> Result<Arc<Worker>, Status> {
+        let runtime = Handle::try_current()
+            .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
+        let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
+        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit);
+        let peers = Peers::new(config.cluster.clone(), config.connect_deadline, config.data_connections);
+        Ok(Arc::new(Worker {
+            sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
+            steps: Arc::new(Steps::new(config.task.clone(), config.retention)),
+            devices,
+            runtime,
+            pool,
+            runs_seen: Mutex::new(SeenIds::new(REQUESTS)),
+            receives_seen: Mutex::new(SeenIds::new(REQUESTS)),
+            transfers: Arc::default(),
+            config,
+        }))
+    }
+
+    pub fn task(&self) -> &TaskName {
+        &self.config.task
+    }
+
+    pub fn devices(&self) -> Vec<DeviceAttributes> {
+        self.devices.attributes()
+    }
+
+    /// This worker for a master in the same process: values pass by pointer.
+    pub fn link(self: &Arc<Self>) -> Arc<dyn WorkerLink> {
+        Arc::new(LocalWorker::new(self.clone()))
+    }
+
+    /// This worker as a service for a gRPC server.
+    pub fn service(self: &Arc<Self>) -> WorkerRpc {
+        WorkerRpc::new(Handler::new(self.clone()))
+    }
+
+    /// Takes no more steps; those in flight end within `grace`, or are cancelled and named in what their
+    /// masters and peers are told.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.steps.close();
+        let in_time = timeout(grace, self.steps.idle()).await.is_ok();
+        self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
+        if !in_time {
+            // What has been cancelled ends soon, except kernels in the midst of computing.
+            let _ = timeout(self.config.cancel_grace, self.steps.idle()).await;
+        }
+    }
+
+    pub(crate) fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
+        self.sessions.create(request)
+    }
+
+    pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        let session = self.sessions.get(&part.session)?;
+        let pool = self.pool.clone();
+        blocking(move || {
+            let graph = RegisteredGraph::compile(&part.graph, &session, &pool)?;
+            Ok(session.add_graph(graph))
+        })
+        .await
+    }
+
+    pub(crate) fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
+        self.sessions.get(session)?.remove_graph(graph)
+    }
+
+    pub(crate) async fn run_graph(self: &Arc<Self>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+        crate::run::run_graph(self, run).await
+    }
+
+    pub(crate) fn cleanup_all(&self, containers: &[String]) {
+        for device in self.devices.iter() {
+            for container in containers {
+                device.resources().clear(container);
+            }
+        }
+    }
+
+    /// # Errors
+    /// `Aborted` if the id was seen before.
+    pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
+        accept(&self.runs_seen, "RunGraph (Worker)", request_id, step_id)
+    }
+
+    /// As [`Worker::accept_run`].
+    pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
+        accept(&self.receives_seen, "RecvTensor (GrpcWorker)", request_id, step_id)
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Worker({})", self.config.task)
+    }
+}
+
+/// Zero is the id of those who do not ask for the check.
+fn accept(seen: &Mutex<SeenIds>, method: &str, request_id: i64, step_id: i64) -> Result<(), Status> {
+    if request_id == 0 || seen.lock().insert(request_id) {
+        return Ok(());
+    }
+    let text =
+        format!("The same {method} request was received twice. step_id: {step_id} request_id: {request_id}");
+    Err(Status::new(Code::Aborted, text))
+}
+
+/// Runs what takes long, and touches no network, away from the runtime's threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|e| Err(Status::new(Code::Internal, format!("registration failed: {e}"))))
+}
