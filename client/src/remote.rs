@@ -41,7 +41,7 @@ impl RemoteMaster {
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
-            .http2_max_frame_size(FRAME)
+            .max_frame_size(FRAME)
             .http2_keep_alive_interval(Duration::from_secs(20))
             .connect_lazy();
         let client = MasterServiceClient::new(channel)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
-use worker::{Worker, WorkerConfig};
+use worker::{HostEvaluator, KernelTables, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
 #[derive(Clone, Debug)]
@@ -63,12 +63,10 @@ impl Server {
     /// As [`Server::new`], for a caller that is inside a tokio runtime, which will carry the calls.
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
         let worker = Worker::new(WorkerConfig {
-            task: config.task.clone(),
-            cluster: config.cluster.clone(),
             cpu_devices: config.cpu_devices,
             threads: config.threads,
             connect_deadline: config.connect_deadline,
-            ..WorkerConfig::default()
+            ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
         })?;
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for (task, address) in config.cluster.tasks() {
@@ -85,8 +83,8 @@ impl Server {
             workers,
             default_config: config.session_config,
             connect_deadline: config.connect_deadline,
-            kernels: worker::kernels(),
-            evaluator: worker::evaluator(),
+            kernels: Arc::new(KernelTables),
+            evaluator: Arc::new(HostEvaluator::new()),
         });
         Ok(Server { worker, master })
     }

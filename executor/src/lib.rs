@@ -23,7 +23,7 @@ pub use error::{Error, Result};
 pub use evaluate::HostEvaluator;
 pub use executor::{Executor, NodeTrace, OutputTrace, Trace};
 pub use kernel_cache::KernelCache;
-pub use kernels::{no_kernel, supported_device_types};
+pub use kernels::{no_kernel, registered_kernels, supported_device_types};
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
 pub use value::Value;

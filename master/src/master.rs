@@ -5,7 +5,7 @@ use crate::session::{Session, SessionCluster, on_blocking_thread};
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
 use parking_lot::Mutex;
-use placer::{DeviceSet, Kernels};
+use placer::{DeviceSet, Kernels, Names};
 use prost::Message;
 use proto::link::{
     CreateSession, CreateWorkerSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep,
@@ -32,6 +32,12 @@ pub struct MasterConfig {
     pub kernels: Arc<dyn Kernels + Send + Sync>,
     /// Computes constants while a plan is made.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
+}
+
+impl fmt::Debug for MasterConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterConfig({}, {} workers)", self.task, self.workers.len())
+    }
 }
 
 /// A master. Its calls are those of [`MasterLink`].
@@ -166,6 +172,7 @@ impl Master {
             links,
             devices,
             client_index,
+            names: Names::master(),
             attributes,
             client_device,
             kernels: self.config.kernels.clone(),

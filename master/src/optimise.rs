@@ -28,7 +28,7 @@ pub(crate) fn optimise(
     let mut graph = graph;
     if is_on(rewriter.constant_folding) {
         let keep = kept(&graph, targets);
-        let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, ..FoldOptions::default() });
+        let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, ..FoldOptions::DEFAULT });
         graph = or_as_it_was(folded, graph, "constant folding");
     }
     if is_on(rewriter.common_subgraph_elimination) {

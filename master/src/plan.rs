@@ -5,7 +5,7 @@ use crate::session::{SessionCluster, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
 use futures::future::{join_all, try_join_all};
 use graph::{Code, Graph, TaskName, Tensor};
-use placer::{Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
+use placer::{Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
 use proto::link::{RegisterGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
@@ -149,6 +149,6 @@ fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
         .map_err(from_placer)?;
     let optimised = optimise(rewritten, targets, config, &*cluster.evaluator)?;
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
-    let options = PartitionOptions { devices, split: Split::Task, names: Names::Master };
+    let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
     partition(&optimised, &placement, &options).map_err(from_placer)
 }

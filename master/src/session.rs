@@ -7,7 +7,7 @@ use crate::step_run::{StepRun, Verdict};
 use futures::stream::{FuturesUnordered, StreamExt};
 use graph::{Code, DeviceAttributes, DeviceName, Graph, RendezvousKey, TaskName};
 use parking_lot::Mutex;
-use placer::{DeviceSet, Kernels, PlaceRequest};
+use placer::{DeviceSet, Kernels, Names, PlaceRequest};
 use proto::link::{RunGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
 use proto::{Status, convert, pb};
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ pub(crate) struct SessionCluster {
     /// Where feeds enter and fetches leave, and its index in the set.
     pub(crate) client_device: DeviceAttributes,
     pub(crate) client_index: u32,
+    /// For the nodes that splitting the session's graphs adds.
+    pub(crate) names: Names,
     pub(crate) kernels: Arc<dyn Kernels + Send + Sync>,
     pub(crate) evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
 }
@@ -89,10 +91,6 @@ impl Session {
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
         })
-    }
-
-    pub(crate) fn version(&self) -> i64 {
-        self.state.lock().version
     }
 
     /// Adds nodes. Stateful nodes keep the device that they have.

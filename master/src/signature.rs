@@ -1,7 +1,5 @@
 //! What makes two steps the same: the sets of what they feed, fetch and run, however spelled and ordered.
 
-use graph::{Graph, Output, parse_output_name};
-use proto::Status;
 use std::sync::Arc;
 
 /// The feeds, fetches and targets of a step, each sorted and without repetition, in one spelling.
@@ -36,13 +34,6 @@ fn push<'a>(text: &mut String, names: impl Iterator<Item = &'a str>) {
 /// `p:0` and `p` are one tensor.
 pub(crate) fn without_zero_port(name: &str) -> &str {
     name.strip_suffix(":0").unwrap_or(name)
-}
-
-/// The output that a client's name stands for.
-pub(crate) fn resolve(graph: &Graph, name: &str) -> Result<Option<Output>, Status> {
-    let (node, index) = parse_output_name(name)
-        .ok_or_else(|| Status::invalid(format!("'{name}' names no output of a node")))?;
-    Ok(graph.find(node).map(|node| Output { node, index }))
 }
 
 #[cfg(test)]

@@ -10,5 +10,5 @@ mod variables;
 pub use initializer::Initializer;
 pub use optimizer::Optimizer;
 pub use readiness::{ReadinessError, wait_until_initialized};
-pub use strategy::{Strategy, Training};
+pub use strategy::{Strategy, Training, VariablePlacement};
 pub use variables::{Variable, Variables};

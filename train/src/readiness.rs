@@ -1,6 +1,5 @@
 //! Waiting for another replica to initialise the variables that all share.
 
-use crate::variables::Variables;
 use client::Session;
 use graph::Output;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ pub enum ReadinessError {
     Client(#[from] client::Error),
 }
 
-/// Waits until every probe of [`Variables::are_initialized`] is true.
+/// Waits until every probe of [`are_initialized`](crate::Variables::are_initialized) is true.
 ///
 /// # Errors
 /// `TimedOut` naming the variables that are missing, or the failure of a step.

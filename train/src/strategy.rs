@@ -3,8 +3,10 @@
 use crate::initializer::Initializer;
 use crate::optimizer::Optimizer;
 use crate::variables::{Variable, Variables};
-use graph::{DType, Error, NodeId, Output, Result, Scope};
-use placer::{PsStrategy, ReplicaDeviceSetter, replica_device_setter};
+use graph::{DType, DeviceSpec, Error, NodeId, Output, Result, Scope};
+use placer::{
+    GreedyLoadBalancing, PsStrategy, ReplicaDeviceSetter, RoundRobin, byte_size_load, replica_device_setter,
+};
 
 /// How a model is spread over devices and tasks. Everything else about a training program stays the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +18,26 @@ pub enum Strategy {
     Towers { devices: Vec<String>, variables: String },
     /// Between-graph replication, asynchronous: each worker runs this graph by itself, and shares the variables,
     /// which lie on the parameter servers, by their names.
-    ParameterServer { ps_tasks: u32, worker: u32, placement: PsStrategy },
+    ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement },
+}
+
+/// Which parameter server a variable goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VariablePlacement {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the fewest bytes so far.
+    GreedyByBytes,
+}
+
+impl VariablePlacement {
+    fn strategy(self, ps_tasks: u32) -> Box<dyn PsStrategy> {
+        match self {
+            VariablePlacement::RoundRobin => Box::new(RoundRobin::new(ps_tasks)),
+            VariablePlacement::GreedyByBytes => Box::new(GreedyLoadBalancing::new(ps_tasks, byte_size_load)),
+        }
+    }
 }
 
 /// A model ready to be trained.
@@ -40,13 +61,15 @@ impl Strategy {
             Strategy::Local => (scope.clone(), scope.clone()),
             Strategy::Towers { variables, .. } => (scope.clone(), scope.device(variables)),
             Strategy::ParameterServer { ps_tasks, worker, placement } => {
+                let worker_device =
+                    DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
                 let setter = replica_device_setter(ReplicaDeviceSetter {
                     ps_tasks: *ps_tasks,
-                    worker_device: format!("/job:worker/task:{worker}"),
-                    strategy: placement.clone(),
+                    worker_device,
+                    strategy: Some(placement.strategy(*ps_tasks)),
                     ..ReplicaDeviceSetter::default()
                 });
-                let placed = scope.device_fn(setter);
+                let placed = setter.map_or_else(|| scope.clone(), |setter| scope.device_fn(setter));
                 (placed.clone(), placed)
             }
         }

@@ -10,6 +10,7 @@ mod devices;
 mod fetch;
 mod graphs;
 mod handler;
+mod kernels;
 mod local;
 mod peers;
 mod rendezvous;
@@ -24,6 +25,8 @@ mod transfers;
 mod worker;
 
 pub use config::WorkerConfig;
+pub use executor::HostEvaluator;
+pub use kernels::KernelTables;
 pub use proto::Cluster;
 pub use service::WorkerRpc;
 pub use worker::Worker;

@@ -146,7 +146,7 @@ fn lost() -> Error {
 /// Puts fed values where their receivers look.
 fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
     for (key, tensor) in values {
-        let key = Arc::new(RendezvousKey::parse(&key).map_err(|e| crate::failure(&e))?);
+        let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
         let sent = Sent { value: Value::Host(tensor), is_dead: false };
         step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
     }
@@ -261,7 +261,7 @@ impl Drop for PartRun {
 async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     let mut values = Vec::with_capacity(keys.len());
     for text in keys {
-        let key = Arc::new(RendezvousKey::parse(text).map_err(|e| crate::failure(&e))?);
+        let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
         let received = receive_now(step, &key)?;
         let sent = received.map_err(|e| crate::failure(&e))?;
         let tensor = match sent {

@@ -24,7 +24,7 @@ pub(crate) async fn recv_tensor(
     request: pb::RecvTensorRequest,
 ) -> Result<Reply, Status> {
     worker.accept_receive(request.request_id, request.step_id)?;
-    let key = Arc::new(RendezvousKey::parse(&request.rendezvous_key).map_err(|e| crate::failure(&e))?);
+    let key = Arc::new(RendezvousKey::parse(&request.rendezvous_key).map_err(Status::from)?);
     let device = source_device(worker, &key)?;
     let wait = worker.steps.wait(request.step_id)?;
     let sent = receive(worker, &wait, &key).await?;

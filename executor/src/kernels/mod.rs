@@ -3,7 +3,7 @@
 pub mod cpu;
 mod support;
 
-pub use support::{no_kernel, supported_device_types};
+pub use support::{no_kernel, registered_kernels, supported_device_types};
 
 use crate::kernel::KernelDef;
 use graph::Node;

@@ -20,15 +20,7 @@ pub fn no_kernel(node: &Node) -> Error {
         let separator = if attrs.is_empty() { "" } else { ", " };
         let _ = write!(attrs, "{separator}{name}={}", text(value));
     }
-    let mut kernels = String::new();
-    for device_type in DEVICE_TYPES {
-        for kernel in of_op(device_type, node.op.name()) {
-            let _ = writeln!(kernels, "  device='{device_type}'{}", constraints(kernel));
-        }
-    }
-    if kernels.is_empty() {
-        kernels.push_str("  <no registered kernels>\n");
-    }
+    let kernels = registered_kernels(node.op.name());
     let message = format!(
         "No OpKernel was registered to support Op '{}' used by {{{{node {}}}}} with these attrs: [{attrs}]\n\
          Registered devices: [{}]\nRegistered kernels:\n{kernels}",
@@ -37,6 +29,20 @@ pub fn no_kernel(node: &Node) -> Error {
         DEVICE_TYPES.join(", "),
     );
     Error::invalid(message).at_node(&node.name)
+}
+
+/// The kernels of an op, one a line, as messages list them.
+pub fn registered_kernels(op: &str) -> String {
+    let mut kernels = String::new();
+    for device_type in DEVICE_TYPES {
+        for kernel in of_op(device_type, op) {
+            let _ = writeln!(kernels, "  device='{device_type}'{}", constraints(kernel));
+        }
+    }
+    if kernels.is_empty() {
+        kernels.push_str("  <no registered kernels>\n");
+    }
+    kernels
 }
 
 fn constraints(kernel: &KernelDef) -> String {

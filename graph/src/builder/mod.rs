@@ -177,10 +177,17 @@ impl Scope {
         })
     }
 
-    /// Nodes below are placed where `node` is.
+    /// Nodes below are placed where `node` is, whatever device scopes are around.
     pub fn colocate_with(&self, node: NodeId) -> Scope {
-        let Some(name) = self.read(|g, _| g.node(node).name.clone()) else { return self.clone() };
-        self.with(|c| c.colocate_with = Some(name))
+        let Some((name, device)) = self.read(|g, _| (g.node(node).name.clone(), g.node(node).device.clone()))
+        else {
+            return self.clone();
+        };
+        let beside = self.with(|c| {
+            c.colocate_with = Some(name);
+            c.devices.clear();
+        });
+        if device.is_empty() { beside } else { beside.device(&device) }
     }
 
     /// Starts a node of any op: inputs and attributes follow on the [`Call`].

@@ -31,7 +31,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result: Result<(), Box<dyn Error>> = match Flags::parse().command {
+    let result: Result<(), Box<dyn Error + Send + Sync>> = match Flags::parse().command {
         Command::Demo(flags) => demo::run(&flags),
         Command::Graph(flags) => graph_command::run(&flags),
         Command::Worker(flags) => {

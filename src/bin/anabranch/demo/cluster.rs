@@ -25,7 +25,7 @@ struct Task {
 
 impl Cluster {
     /// Starts the tasks and waits until each listens.
-    pub(super) fn start(ps: u32, workers: u32) -> Result<Cluster, Box<dyn Error>> {
+    pub(super) fn start(ps: u32, workers: u32) -> Result<Cluster, Box<dyn Error + Send + Sync>> {
         let ports = free_ports((ps + workers) as usize)?;
         let addresses: Vec<SocketAddr> = ports.into_iter().map(|p| (Ipv4Addr::LOCALHOST, p).into()).collect();
         let (of_ps, of_workers) = addresses.split_at(ps as usize);
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// Tells every task to stop and waits until it has.
-    pub(super) fn stop(mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) fn stop(mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
         for task in &self.tasks {
             task.terminate()?;
         }
@@ -91,7 +91,7 @@ impl Drop for Cluster {
 }
 
 impl Task {
-    fn start(cluster: &str, job: &str, index: u32) -> Result<Task, Box<dyn Error>> {
+    fn start(cluster: &str, job: &str, index: u32) -> Result<Task, Box<dyn Error + Send + Sync>> {
         let process = Command::new(std::env::current_exe()?)
             .args(["worker", "--cluster", cluster, "--job", job, "--task", &index.to_string()])
             .env_remove("TF_CONFIG")
@@ -101,7 +101,7 @@ impl Task {
         Ok(Task { name: format!("/job:{job}/task:{index}"), process })
     }
 
-    fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), Box<dyn Error>> {
+    fn wait_until_listening(&mut self, address: SocketAddr) -> Result<(), Box<dyn Error + Send + Sync>> {
         let deadline = Instant::now() + START_DEADLINE;
         while TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err() {
             if let Some(status) = self.process.try_wait()? {
@@ -117,14 +117,14 @@ impl Task {
         Ok(())
     }
 
-    fn terminate(&self) -> Result<(), Box<dyn Error>> {
+    fn terminate(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let killed = Command::new("kill").arg(self.process.id().to_string()).status()?;
         if killed.success() { Ok(()) } else { Err(format!("{} could not be told to stop", self.name).into()) }
     }
 }
 
 /// Ports that are free now.
-fn free_ports(count: usize) -> Result<Vec<u16>, Box<dyn Error>> {
+fn free_ports(count: usize) -> Result<Vec<u16>, Box<dyn Error + Send + Sync>> {
     let held =
         (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<Vec<_>, _>>()?;
     Ok(held.iter().map(|l| l.local_addr().map(|a| a.port())).collect::<Result<_, _>>()?)

@@ -32,7 +32,7 @@ pub(super) struct Digits {
 
 impl Digits {
     /// Reads the images, and splits them in an order that is the same each time.
-    pub(super) fn load() -> Result<Digits, Box<dyn Error>> {
+    pub(super) fn load() -> Result<Digits, Box<dyn Error + Send + Sync>> {
         let mut rows = Vec::new();
         for (number, line) in CSV.lines().enumerate() {
             let row = line.split(',').map(str::parse::<u8>).collect::<Result<Vec<_>, _>>()?;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_image_is_in_one_part() -> Result<(), Box<dyn Error>> {
+    fn every_image_is_in_one_part() -> Result<(), Box<dyn Error + Send + Sync>> {
         let digits = Digits::load()?;
         assert_eq!(digits.training.len() + digits.held_out.len(), 1797);
         assert_eq!(digits.held_out.len(), 360);

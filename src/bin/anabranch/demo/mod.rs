@@ -39,7 +39,7 @@ enum Mode {
 /// Towers, or workers, in the replicated modes.
 const REPLICAS: u32 = 2;
 
-pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>> {
     if flags.batch == 0 || !flags.batch.is_multiple_of(REPLICAS as usize) {
         return Err(format!(
             "--batch is {}: it must be a multiple of {REPLICAS}, and more than 0",

@@ -24,7 +24,7 @@ pub(super) fn in_process(
     digits: &Digits,
     strategy: &Strategy,
     cpu_devices: u32,
-) -> Result<Outcome, Box<dyn Error>> {
+) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
     let model = Model::build(strategy)?;
     let server = ServerConfig { cpu_devices, ..ServerConfig::default() };
     let session = Session::local_with(model.graph.clone(), server, SessionOptions::default())?;
@@ -42,7 +42,7 @@ pub(super) fn between_graph(
     flags: &DemoFlags,
     digits: &Digits,
     cluster: &Cluster,
-) -> Result<Outcome, Box<dyn Error>> {
+) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
     let progress = Progress::start(flags.steps);
     progress.say(&format!("started {}", cluster.describe()));
     let steps = AtomicU64::new(flags.steps);
