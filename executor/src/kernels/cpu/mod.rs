@@ -13,19 +13,26 @@ mod dispatch;
 mod gather;
 mod identity;
 mod matmul;
+mod moved;
+mod pad;
+mod partition;
 mod pool;
 mod random;
 mod reduce;
 mod resource;
 mod scatter;
+mod segment;
 mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod strided;
+mod topk;
 mod training;
 mod transfer;
 mod transpose;
 mod unary;
+mod unique;
 mod variable;
 
 use crate::kernel::KernelDef;
@@ -44,18 +51,23 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    pad::KERNELS,
+    partition::KERNELS,
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
+    segment::KERNELS,
     select::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
+    unique::KERNELS,
     variable::KERNELS,
 ];
