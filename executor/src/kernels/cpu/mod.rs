@@ -12,6 +12,7 @@ mod conv;
 mod dispatch;
 mod gather;
 mod identity;
+mod image;
 mod matmul;
 mod pool;
 mod random;
