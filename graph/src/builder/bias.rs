@@ -1,1 +1,11 @@
-//! Bias vectors added to a channel axis.
+//! Builders of biases.
+
+use super::Scope;
+use crate::graph::Output;
+
+impl Scope {
+    /// Adds a vector to each row of the last axis.
+    pub fn bias_add(&self, value: Output, bias: Output) -> Output {
+        self.op("BiasAdd").input(value).input(bias).output()
+    }
+}

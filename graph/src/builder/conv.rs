@@ -1,1 +1,19 @@
-//! Two-dimensional convolution and its gradients.
+//! Builders of convolutions: images are `[batch, rows, columns, channels]`. Other formats, dilations and
+//! explicit paddings are attributes of [`Scope::op`].
+
+use super::Scope;
+use crate::graph::Output;
+
+impl Scope {
+    /// Slides `filter`, `[rows, columns, input channels, output channels]`, over images. `strides` are of rows
+    /// and columns; `padding` is `SAME` or `VALID`.
+    pub fn conv2d(&self, images: Output, filter: Output, strides: [i64; 2], padding: &str) -> Output {
+        let strides = vec![1, strides[0], strides[1], 1];
+        self.op("Conv2D")
+            .input(images)
+            .input(filter)
+            .attr("strides", strides)
+            .attr("padding", padding)
+            .output()
+    }
+}

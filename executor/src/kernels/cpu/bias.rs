@@ -1,13 +1,12 @@
 //! Bias vectors added to a channel axis.
 
 use super::dispatch::{REALS, dispatch};
-use super::wide::{PARALLEL_ELEMENTS, checked_product};
+use super::wide::{PARALLEL_ELEMENTS, Summed, checked_product};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::bias::{channel_axis, data_format};
 use graph::ops::window::DataFormat;
-use graph::{DType, Element, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
@@ -27,43 +26,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
         dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
     }),
 ];
-
-/// An element and the type it is summed in; integers wrap.
-trait Summed: Element {
-    type Sum: Copy + Default + Send + Sync;
-    fn plus(self, other: Self) -> Self;
-    fn into_sum(self) -> Self::Sum;
-    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
-    fn from_sum(sum: Self::Sum) -> Self;
-}
-
-macro_rules! summed {
-    (integer: $($i:ty),*; float: $($f:ty),*; half: $($h:ty),*) => {
-        $(impl Summed for $i {
-            type Sum = $i;
-            fn plus(self, other: $i) -> $i { self.wrapping_add(other) }
-            fn into_sum(self) -> $i { self }
-            fn add(a: $i, b: $i) -> $i { a.wrapping_add(b) }
-            fn from_sum(sum: $i) -> $i { sum }
-        })*
-        $(impl Summed for $f {
-            type Sum = $f;
-            fn plus(self, other: $f) -> $f { self + other }
-            fn into_sum(self) -> $f { self }
-            fn add(a: $f, b: $f) -> $f { a + b }
-            fn from_sum(sum: $f) -> $f { sum }
-        })*
-        $(impl Summed for $h {
-            type Sum = f32;
-            fn plus(self, other: $h) -> $h { <$h>::from_f32(self.to_f32() + other.to_f32()) }
-            fn into_sum(self) -> f32 { self.to_f32() }
-            fn add(a: f32, b: f32) -> f32 { a + b }
-            fn from_sum(sum: f32) -> $h { <$h>::from_f32(sum) }
-        })*
-    };
-}
-
-summed!(integer: i8, i16, i32, i64, u8, u16, u32, u64; float: f32, f64; half: f16, bf16);
 
 /// A value's axes as three: before the channels, the channels, after them.
 fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
@@ -182,6 +144,7 @@ mod tests {
     use super::*;
     use crate::testing::run_op;
     use graph::AttrValue;
+    use half::f16;
 
     fn attrs(dtype: DType, format: &str) -> [(&str, AttrValue); 2] {
         [("T", dtype.into()), ("data_format", format.into())]

@@ -1,5 +1,347 @@
-//! Two-dimensional convolution and its gradients.
+//! Two-dimensional convolution and its gradients: patches of the image times the filter as a matrix, a cache's
+//! worth of patches at a time. A 1x1 filter needs no patches: the image itself is the matrix.
 
-use crate::kernel::KernelDef;
+mod gemm;
+mod patch;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+use self::gemm::{Matrix, Product, Threads};
+use self::patch::{gather, patch_len, scatter};
+use super::dispatch::FLOATS;
+use super::image::{from_nhwc, to_nhwc};
+use super::wide::checked_product;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::ops::conv::{Conv2D, ConvSizes};
+use graph::ops::window::DataFormat;
+use graph::{DType, Element, Shape, Tensor};
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
+
+macro_rules! typed {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        super::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16, Int32 i32)
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Conv2D", &[("T", FLOATS_AND_INT)], |i| {
+        let conv = Conv2D::of(i.node)?;
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv)))
+    }),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS_AND_INT)], |i| {
+            let conv = Conv2D::of(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
+        })
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |i| {
+            let conv = Conv2D::of(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
+        })
+    },
+];
+
+/// An element and the type that it is multiplied and summed in.
+trait Factor: Element {
+    type Wide: Product;
+    fn widen(self) -> Self::Wide;
+    fn narrow(wide: Self::Wide) -> Self;
+}
+
+macro_rules! factors {
+    ($($t:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {
+        $(impl Factor for $t {
+            type Wide = $wide;
+            fn widen(self) -> $wide {
+                $widen(self)
+            }
+            fn narrow(wide: $wide) -> $t {
+                $narrow(wide)
+            }
+        })*
+    };
+}
+
+factors! {
+    f32, f32, std::convert::identity, std::convert::identity;
+    f64, f64, std::convert::identity, std::convert::identity;
+    i32, i32, std::convert::identity, std::convert::identity;
+    f16, f32, f16::to_f32, f16::from_f32;
+    bf16, f32, bf16::to_f32, bf16::from_f32;
+}
+
+/// Below this many multiplications and additions one thread is faster than several.
+const PARALLEL_FLOP: usize = 50_000_000;
+
+/// Elements of patches at a time: about what a core's second-level cache holds of `f32`.
+const PATCH_ELEMENTS: usize = 256 << 10;
+
+/// As [`Factor::Wide`], channels last.
+fn load<T: Factor>(images: &Tensor, format: DataFormat) -> Result<Tensor> {
+    let images = to_nhwc(images, format)?;
+    if T::DTYPE == T::Wide::DTYPE {
+        return Ok(images);
+    }
+    let mut wide = Tensor::unspecified(T::Wide::DTYPE, images.shape().clone())?;
+    let to = wide.values_mut::<T::Wide>()?;
+    to.iter_mut().zip(images.values::<T>()?).for_each(|(w, v)| *w = v.widen());
+    Ok(wide)
+}
+
+/// Back from what [`load`] makes.
+fn store<T: Factor>(wide: Tensor, format: DataFormat) -> Result<Tensor> {
+    if T::DTYPE == T::Wide::DTYPE {
+        return from_nhwc(wide, format);
+    }
+    let mut narrow = Tensor::unspecified(T::DTYPE, wide.shape().clone())?;
+    let to = narrow.values_mut::<T>()?;
+    to.iter_mut().zip(wide.values::<T::Wide>()?).for_each(|(v, &w)| *v = T::narrow(w));
+    from_nhwc(narrow, format)
+}
+
+/// A convolution as products of matrices.
+struct Plan {
+    sizes: ConvSizes,
+    /// Pixels of one output image, and of all.
+    image_pixels: usize,
+    pixels: usize,
+    /// Elements of a patch of one group.
+    patch: usize,
+    /// Output channels of a group.
+    outputs: usize,
+    /// The input is the matrix of patches.
+    direct: bool,
+    threads: Threads,
+    /// Pixels whose patches are made at a time.
+    tile: usize,
+}
+
+impl Plan {
+    fn new(sizes: ConvSizes) -> Result<Plan> {
+        let image_pixels = checked_product(&[sizes.rows.output, sizes.columns.output])?;
+        let pixels = checked_product(&[image_pixels, sizes.batch])?;
+        let patch = patch_len(&sizes);
+        let plain = |w: &graph::ops::window::Window| {
+            w.filter == 1 && w.stride == 1 && w.pad_before == 0 && w.output == w.input
+        };
+        let direct = plain(&sizes.rows) && plain(&sizes.columns);
+        let flop = (2 * patch).saturating_mul(pixels).saturating_mul(sizes.out_channels);
+        let threads = if flop < PARALLEL_FLOP { Threads::One } else { Threads::All };
+        let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
+        if threads == Threads::All {
+            // Enough tiles that no thread idles for long at the end.
+            tile = tile.min(pixels.div_ceil(4 * rayon::current_num_threads()));
+        }
+        Ok(Plan {
+            sizes,
+            image_pixels,
+            pixels,
+            patch,
+            outputs: sizes.out_channels / sizes.groups(),
+            direct,
+            threads,
+            tile: tile.clamp(1, pixels.max(1)),
+        })
+    }
+
+    /// The patches of `count` pixels from `first` on: the input itself, or gathered into `scratch`.
+    fn patches<'a, W: Product>(
+        &self,
+        input: &'a [W],
+        group: usize,
+        first: usize,
+        count: usize,
+        scratch: &'a mut Vec<W>,
+    ) -> Matrix<'a, W> {
+        let (patch, depth) = (self.patch, self.sizes.in_channels);
+        if self.direct {
+            return Matrix::new(&input[first * depth + group * patch..], count, patch, depth);
+        }
+        scratch.resize(count * patch, W::default());
+        gather(&self.sizes, group, input, first, scratch);
+        Matrix::new(scratch, count, patch, patch)
+    }
+
+    /// A group's filter: a column for each output channel.
+    fn filter<'a, W>(&self, filter: &'a [W], group: usize) -> Matrix<'a, W> {
+        Matrix::new(&filter[group * self.outputs..], self.patch, self.outputs, self.sizes.out_channels)
+    }
+
+    /// A group's channels of `count` output pixels from `first` on.
+    fn output<'a, W>(&self, output: &'a [W], group: usize, first: usize, count: usize) -> Matrix<'a, W> {
+        let channels = self.sizes.out_channels;
+        Matrix::new(&output[first * channels + group * self.outputs..], count, self.outputs, channels)
+    }
+}
+
+fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+    let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
+    let sizes = conv.sizes(input.shape(), filter.shape())?;
+    let shape = Shape::new(&conv.output_shape(&sizes))?;
+    if shape.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let plan = Plan::new(sizes)?;
+    let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
+    let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let channels = sizes.out_channels;
+    let nhwc = [sizes.batch, sizes.rows.output, sizes.columns.output, channels];
+    let mut out = ctx.allocate(T::Wide::DTYPE, Shape::new(&nhwc)?)?;
+    let tile = |scratch: &mut Vec<T::Wide>, (i, out): (usize, &mut [T::Wide])| {
+        let count = out.len() / channels;
+        for group in 0..sizes.groups() {
+            let patches = plan.patches(input, group, i * plan.tile, count, scratch);
+            let place = &mut out[group * plan.outputs..];
+            T::Wide::product(place, channels, patches, plan.filter(filter, group), false, Threads::One);
+        }
+    };
+    each_tile(out.values_mut()?, plan.tile * channels, plan.threads, tile);
+    let out = store::<T>(out, conv.format)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Calls `work` for each part of `len` elements, with its number and memory that it may keep between parts.
+fn each_tile<W: Product>(
+    out: &mut [W],
+    len: usize,
+    threads: Threads,
+    work: impl Fn(&mut Vec<W>, (usize, &mut [W])) + Sync,
+) {
+    match threads {
+        Threads::One => {
+            let mut scratch = Vec::new();
+            out.chunks_mut(len).enumerate().for_each(|part| work(&mut scratch, part));
+        }
+        Threads::All => {
+            out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part))
+        }
+    }
+}
+
+/// A vector input of sizes as a shape.
+fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
+    let sizes = ctx.input(i)?;
+    if sizes.shape().rank() != 1 {
+        crate::invalid!("{}: {name} input must be 1-dim, not {}", ctx.node().op.name(), sizes.shape().rank());
+    }
+    Ok(sizes.to_i64s()?)
+}
+
+fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv2D, sizes: &ConvSizes, dy: &Tensor) -> Result<()> {
+    let expected = conv.output_shape(sizes);
+    if dy.shape().dims() != expected {
+        crate::invalid!(
+            "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {}",
+            ctx.node().op.name(),
+            dy.shape(),
+            Shape::new(&expected)?
+        );
+    }
+    Ok(())
+}
+
+fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+    let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
+    let given = sizes_input(ctx, 0, "input_sizes")?;
+    let shape = match (given.as_slice(), dy.shape().dims(), filter.shape().dims()) {
+        // Rows and columns alone.
+        (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
+            Shape::from_i64(&conv.format.of_nhwc([n as i64, h, w, c as i64]))?
+        }
+        _ => Shape::from_i64(&given)?,
+    };
+    let sizes = conv.sizes(&shape, filter.shape())?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
+    if shape.num_elements() == 0 || dy.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let plan = Plan::new(sizes)?;
+    let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
+    let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let depth = sizes.in_channels;
+    let nhwc = Shape::new(&[sizes.batch, sizes.rows.input, sizes.columns.input, depth])?;
+    let mut dx = Tensor::zeros(T::Wide::DTYPE, nhwc)?;
+    if plan.direct {
+        each_tile(dx.values_mut()?, plan.tile * depth, plan.threads, |_, (i, dx)| {
+            let count = dx.len() / depth;
+            for group in 0..sizes.groups() {
+                let dy = plan.output(dy, group, i * plan.tile, count);
+                let filter = plan.filter(filter, group).transposed();
+                T::Wide::product(&mut dx[group * plan.patch..], depth, dy, filter, false, Threads::One);
+            }
+        });
+    } else {
+        // Patches overlap within an image, never between images: a thread has an image to itself. Of few
+        // images, the threads share the products.
+        let image = sizes.rows.input * sizes.columns.input * depth;
+        let many = sizes.batch >= rayon::current_num_threads();
+        let (outside, inside) = match plan.threads {
+            Threads::All if many => (Threads::All, Threads::One),
+            threads => (Threads::One, threads),
+        };
+        each_tile(dx.values_mut()?, image, outside, |scratch, (n, dx)| {
+            let end = (n + 1) * plan.image_pixels;
+            for first in (n * plan.image_pixels..end).step_by(plan.tile) {
+                let count = plan.tile.min(end - first);
+                scratch.resize(count * plan.patch, T::Wide::default());
+                for group in 0..sizes.groups() {
+                    let dy = plan.output(dy, group, first, count);
+                    let filter = plan.filter(filter, group).transposed();
+                    T::Wide::product(scratch, plan.patch, dy, filter, false, inside);
+                    scatter(&sizes, group, scratch, first, dx, n);
+                }
+            }
+        });
+    }
+    let dx = store::<T>(dx, conv.format)?;
+    ctx.set_output(0, dx);
+    Ok(())
+}
+
+fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+    let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
+    let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
+    if shape.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let sizes = conv.sizes(input.shape(), &shape)?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
+    let mut dw = Tensor::zeros(T::Wide::DTYPE, shape.clone())?;
+    if dy.num_elements() > 0 {
+        let plan = Plan::new(sizes)?;
+        let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
+        let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
+        let dw = dw.values_mut::<T::Wide>()?;
+        let tile = if plan.direct {
+            plan.pixels
+        } else {
+            (PATCH_ELEMENTS / plan.patch).clamp(64, plan.pixels.max(64))
+        };
+        let mut scratch = Vec::new();
+        for group in 0..sizes.groups() {
+            for first in (0..plan.pixels).step_by(tile) {
+                let count = tile.min(plan.pixels - first);
+                let patches = plan.patches(input, group, first, count, &mut scratch).transposed();
+                let dy = plan.output(dy, group, first, count);
+                let place = &mut dw[group * plan.outputs..];
+                T::Wide::product(place, sizes.out_channels, patches, dy, true, plan.threads);
+            }
+        }
+    }
+    let dw = store::<T>(dw, DataFormat::Nhwc)?;
+    ctx.set_output(0, dw);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ mod dispatch;
 mod elementwise;
 mod gather;
 mod identity;
+mod image;
 mod matmul;
 mod moved;
 mod pad;

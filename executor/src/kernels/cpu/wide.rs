@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
-use graph::{Element, Tensor};
+use graph::Element;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -56,6 +56,43 @@ floats! {
     f16, f32, f16::to_f32, f16::from_f32;
     bf16, f32, bf16::to_f32, bf16::from_f32;
 }
+
+/// An element and the type it is summed in; integers wrap.
+pub(super) trait Summed: Element {
+    type Sum: Copy + Default + Send + Sync;
+    fn plus(self, other: Self) -> Self;
+    fn into_sum(self) -> Self::Sum;
+    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn from_sum(sum: Self::Sum) -> Self;
+}
+
+macro_rules! summed {
+    (integer: $($i:ty),*; float: $($f:ty),*; half: $($h:ty),*) => {
+        $(impl Summed for $i {
+            type Sum = $i;
+            fn plus(self, other: $i) -> $i { self.wrapping_add(other) }
+            fn into_sum(self) -> $i { self }
+            fn add(a: $i, b: $i) -> $i { a.wrapping_add(b) }
+            fn from_sum(sum: $i) -> $i { sum }
+        })*
+        $(impl Summed for $f {
+            type Sum = $f;
+            fn plus(self, other: $f) -> $f { self + other }
+            fn into_sum(self) -> $f { self }
+            fn add(a: $f, b: $f) -> $f { a + b }
+            fn from_sum(sum: $f) -> $f { sum }
+        })*
+        $(impl Summed for $h {
+            type Sum = f32;
+            fn plus(self, other: $h) -> $h { <$h>::from_f32(self.to_f32() + other.to_f32()) }
+            fn into_sum(self) -> f32 { self.to_f32() }
+            fn add(a: f32, b: f32) -> f32 { a + b }
+            fn from_sum(sum: f32) -> $h { <$h>::from_f32(sum) }
+        })*
+    };
+}
+
+summed!(integer: i8, i16, i32, i64, u8, u16, u32, u64; float: f32, f64; half: f16, bf16);
 
 /// Loops over fewer elements than this stay on their thread: handing out costs more than it gains.
 pub(super) const PARALLEL_ELEMENTS: usize = 256 << 10;
@@ -120,14 +157,6 @@ pub(super) fn zip<T: Element>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> 
     }
     ctx.set_output(0, x);
     Ok(())
-}
-
-/// A vector for a kernel's own use.
-///
-/// # Errors
-/// `ResourceExhausted` if memory does not suffice.
-pub(super) fn scratch<T: Element>(count: usize) -> Result<Tensor> {
-    Ok(Tensor::unspecified(T::DTYPE, graph::Shape::new(&[count])?)?)
 }
 
 /// The product of sizes.

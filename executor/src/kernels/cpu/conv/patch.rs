@@ -1,0 +1,87 @@
+//! Patches: what a filter sees of an image at an output pixel, laid out as a row of a matrix.
+
+use super::gemm::Product;
+use graph::ops::conv::ConvSizes;
+
+/// Pixels of the output are numbered through the batch: image, row, column.
+fn place(sizes: &ConvSizes, pixel: usize) -> [usize; 3] {
+    let (rows, columns) = (sizes.rows.output, sizes.columns.output);
+    [pixel / (rows * columns), pixel / columns % rows, pixel % columns]
+}
+
+/// Elements of a patch of one group.
+pub(super) fn patch_len(sizes: &ConvSizes) -> usize {
+    sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
+}
+
+/// Calls `visit(patch range, input range)` for the parts of the patch at `pixel` that lie in the image; the
+/// channels are those of `group`.
+fn each_part(
+    sizes: &ConvSizes,
+    group: usize,
+    pixel: usize,
+    mut visit: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
+) {
+    let [image, row, column] = place(sizes, pixel);
+    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    let (channels, depth) = (sizes.filter_channels, sizes.in_channels);
+    // Neighbouring taps are neighbours in the image: one part for each row of the filter.
+    let whole_rows = columns.dilation == 1 && channels == depth;
+    let inside = columns.range(column);
+    let first_tap = (inside.start + columns.pad_before).saturating_sub(column * columns.stride);
+    for i in 0..rows.filter {
+        let Some(y) = rows.at(row, i) else { continue };
+        let line = (image * rows.input + y) * columns.input;
+        let taps = i * columns.filter;
+        if whole_rows {
+            if !inside.is_empty() {
+                let (to, from) = ((taps + first_tap) * channels, (line + inside.start) * depth);
+                let len = inside.len() * channels;
+                visit(to..to + len, from..from + len);
+            }
+            continue;
+        }
+        for j in 0..columns.filter {
+            let Some(x) = columns.at(column, j) else { continue };
+            let (to, from) = ((taps + j) * channels, (line + x) * depth + group * channels);
+            visit(to..to + channels, from..from + channels);
+        }
+    }
+}
+
+/// Writes the patches of pixels from `first` on, one a row of `patches`.
+pub(super) fn gather<T: Product>(
+    sizes: &ConvSizes,
+    group: usize,
+    input: &[T],
+    first: usize,
+    patches: &mut [T],
+) {
+    for (i, patch) in patches.chunks_exact_mut(patch_len(sizes)).enumerate() {
+        let mut written = 0;
+        each_part(sizes, group, first + i, |to, from| {
+            patch[written..to.start].fill(T::default());
+            written = to.end;
+            patch[to].copy_from_slice(&input[from]);
+        });
+        patch[written..].fill(T::default());
+    }
+}
+
+/// Adds the patches of pixels from `first` on to where they come from. `image` is what `output` starts with.
+pub(super) fn scatter<T: Product>(
+    sizes: &ConvSizes,
+    group: usize,
+    patches: &[T],
+    first: usize,
+    output: &mut [T],
+    image: usize,
+) {
+    let start = image * sizes.rows.input * sizes.columns.input * sizes.in_channels;
+    for (i, patch) in patches.chunks_exact(patch_len(sizes)).enumerate() {
+        each_part(sizes, group, first + i, |of_patch, to| {
+            let to = &mut output[to.start - start..to.end - start];
+            to.iter_mut().zip(&patch[of_patch]).for_each(|(o, &v)| *o = o.plus(v));
+        });
+    }
+}
