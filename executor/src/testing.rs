@@ -24,12 +24,7 @@ pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>
         .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
     let init = KernelInit { node, inputs: &input_types, outputs: &output_types, device };
     let mut outputs = vec![Value::None; output_types.len()];
-    let step = Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(NoRendezvous),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    });
+    let step = lone_step();
     match (def.make)(&init)? {
         Kernel::Sync(compute) => {
             let mut ctx =
@@ -39,6 +34,16 @@ pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>
         }
         Kernel::Async(_) => Err(Error::unimplemented(format!("{} is asynchronous", node.op.name()))),
     }
+}
+
+/// A step that sends nothing and is never cancelled.
+pub(crate) fn lone_step() -> Arc<Step> {
+    Arc::new(Step {
+        id: 1,
+        rendezvous: Arc::new(NoRendezvous),
+        cancellation: Arc::new(Cancellation::new()),
+        resources: ResourceStore::new(""),
+    })
 }
 
 /// Runs an op by name: inputs and attributes as given, outputs as host tensors.
