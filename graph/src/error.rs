@@ -141,6 +141,12 @@ impl Error {
     }
 }
 
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Error {
+        match never {}
+    }
+}
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// `Err(InvalidArgument)` with a formatted message.

@@ -1,12 +1,16 @@
 //! Shape inference: what is known of each output's shape before anything runs.
 
+mod values;
+
+pub(crate) use values::integers;
+
 use crate::attr::FromAttr;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops::Op;
-use crate::shape::{PartialShape, Shape};
+use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 use crate::topology::Topology;
 use rustc_hash::FxHashMap;
@@ -62,6 +66,16 @@ impl Shapes {
     pub fn get(&self, output: Output) -> PartialShape {
         let of_node = self.outputs.get(output.node.index());
         of_node.and_then(|o| o.get(output.index as usize)).cloned().unwrap_or_default()
+    }
+
+    /// The value of an output, where it is a constant, or follows from known shapes.
+    pub fn value(&self, graph: &Graph, output: Output) -> Option<Tensor> {
+        values::constant(graph, self, output)
+    }
+
+    /// An output, a vector of sizes, as the shape it describes; unknown sizes stay open.
+    pub fn value_as_shape(&self, graph: &Graph, output: Output) -> Result<PartialShape> {
+        values::shape(graph, self, output)
     }
 
     /// What is known of the variable behind a handle.
@@ -131,86 +145,14 @@ impl Infer<'_> {
 
     /// The value of input `i`, where it is a constant, or follows from known shapes.
     pub fn value(&self, i: usize) -> Option<Tensor> {
-        constant_value(self.graph, self.shapes, *self.inputs.get(i)?, 0)
+        self.shapes.value(self.graph, *self.inputs.get(i)?)
     }
 
     /// Input `i`, a vector of sizes, as the shape it describes; unknown sizes stay open.
     pub fn value_as_shape(&self, i: usize) -> Result<PartialShape> {
         match self.inputs.get(i) {
-            Some(&o) => shape_value(self.graph, self.shapes, o),
+            Some(&o) => self.shapes.value_as_shape(self.graph, o),
             None => Ok(PartialShape::unknown()),
         }
-    }
-}
-
-/// How far back values are followed: constants behind short chains of shape arithmetic.
-const DEPTH: usize = 8;
-
-fn constant_value(graph: &Graph, shapes: &Shapes, output: Output, depth: usize) -> Option<Tensor> {
-    let node = graph.node(output.node);
-    match node.op.name() {
-        "Const" => node.attr::<Tensor>("value").ok(),
-        "Identity" if depth < DEPTH => constant_value(graph, shapes, graph.input(output.node, 0)?, depth + 1),
-        "Shape" => {
-            let shape = shapes.get(graph.input(output.node, 0)?).as_shape()?;
-            sizes_tensor(node, &shape)
-        }
-        "Pack" if depth < DEPTH => {
-            let mut sizes = Vec::new();
-            for input in graph.inputs(output.node) {
-                let value = constant_value(graph, shapes, input, depth + 1)?;
-                match *value.to_i64s().ok()? {
-                    [size] if value.shape().rank() == 0 => sizes.push(size),
-                    _ => return None,
-                }
-            }
-            integers(node.attr("T").ok()?, &sizes)
-        }
-        _ => None,
-    }
-}
-
-/// A shape as the `int32` or `int64` vector that the node gives out.
-fn sizes_tensor(node: &Node, shape: &Shape) -> Option<Tensor> {
-    let sizes: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-    integers(node.attr("out_type").ok()?, &sizes)
-}
-
-fn integers(dtype: DType, values: &[i64]) -> Option<Tensor> {
-    match dtype {
-        DType::Int64 => Tensor::vector(values).ok(),
-        DType::Int32 => {
-            let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
-            Tensor::vector(&narrow?).ok()
-        }
-        _ => None,
-    }
-}
-
-fn shape_value(graph: &Graph, shapes: &Shapes, output: Output) -> Result<PartialShape> {
-    if let Some(value) = constant_value(graph, shapes, output, 0) {
-        if value.shape().rank() == 0 && value.to_i64s()? == [-1] {
-            return Ok(PartialShape::unknown());
-        }
-        if value.shape().rank() != 1 {
-            return Err(Error::invalid(format!("Shape must be rank 1 but is rank {}", value.shape().rank())));
-        }
-        return PartialShape::from_i64(&value.to_i64s()?);
-    }
-    let node = graph.node(output.node);
-    let inputs = graph.inputs(output.node);
-    match node.op.name() {
-        "Shape" => Ok(shapes.get(inputs[0])),
-        "Pack" => {
-            let dim = |o: &Output| {
-                let value = constant_value(graph, shapes, *o, 1)?;
-                usize::try_from(*value.to_i64s().ok()?.first()?).ok()
-            };
-            Ok(PartialShape::of_dims(inputs.iter().map(dim)))
-        }
-        _ => Ok(match shapes.get(output).dim(0) {
-            Some(rank) if rank <= crate::shape::MAX_RANK => PartialShape::of_rank(rank),
-            _ => PartialShape::unknown(),
-        }),
     }
 }

@@ -91,6 +91,14 @@ impl fmt::Debug for Shape {
     }
 }
 
+/// The axis that `axis` names in a tensor of this rank: negative ones count from the back. `None` if there is
+/// no such axis.
+pub fn resolve_axis(axis: i64, rank: usize) -> Option<usize> {
+    let rank_signed = i64::try_from(rank).ok()?;
+    let axis = if axis < 0 { axis.checked_add(rank_signed)? } else { axis };
+    usize::try_from(axis).ok().filter(|&a| a < rank)
+}
+
 /// A dimension: its size, or `None` where it is not known.
 pub type Dim = Option<usize>;
 

@@ -14,22 +14,28 @@ mod conv;
 mod gather;
 mod identity;
 mod matmul;
+mod pad;
+mod partition;
 mod pool;
 mod random;
 mod reduce;
 mod resource;
 mod scatter;
+mod segment;
 mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod topk;
 pub mod training;
 mod transfer;
 mod transpose;
 mod unary;
+mod unique;
 mod variable;
 
 pub use call::{Argument, Call};
+pub use slice::Pick;
 
 use crate::device::DeviceSpec;
 use crate::dtype::DType;

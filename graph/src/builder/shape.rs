@@ -1,1 +1,64 @@
-//! Ops that ask for shapes, or give the same elements another shape.
+//! Builders of ops that ask for shapes, or give the same elements another shape.
+
+use super::Scope;
+use crate::dtype::DType;
+use crate::graph::Output;
+use crate::shape::PartialShape;
+
+impl Scope {
+    /// The shape as an `int32` vector; a constant where it is known.
+    pub fn shape_of(&self, x: Output) -> Output {
+        self.shape_of_as(x, DType::Int32)
+    }
+
+    /// The shape as a vector of `int32` or `int64`; a constant where it is known.
+    pub fn shape_of_as(&self, x: Output, dtype: DType) -> Output {
+        if let Some(shape) = self.shape(x).as_shape()
+            && let Some(value) = crate::infer::integers(dtype, shape.iter().map(|&d| d as i64))
+        {
+            return self.constant(value);
+        }
+        self.op("Shape").input(x).attr("out_type", dtype).output()
+    }
+
+    /// The number of elements, `int32`.
+    pub fn size_of(&self, x: Output) -> Output {
+        self.op("Size").input(x).output()
+    }
+
+    /// The number of axes, `int32`.
+    pub fn rank_of(&self, x: Output) -> Output {
+        self.op("Rank").input(x).output()
+    }
+
+    /// The same elements in these sizes, of which one may be -1: whatever is left.
+    pub fn reshape(&self, x: Output, shape: &[i64]) -> Output {
+        let narrow: Result<Vec<i32>, _> = shape.iter().map(|&d| i32::try_from(d)).collect();
+        let shape = match narrow {
+            Ok(narrow) => self.constant_vector(&narrow),
+            Err(_) => self.constant_vector(shape),
+        };
+        self.op("Reshape").input(x).input(shape).output()
+    }
+
+    /// A new axis of size 1 before `axis`; negative ones count from the back of the result.
+    pub fn expand_dims(&self, x: Output, axis: i32) -> Output {
+        let axis = self.constant(axis);
+        self.op("ExpandDims").input(x).input(axis).output()
+    }
+
+    /// Without these axes, which have size 1; without any such axis if `axes` is empty.
+    pub fn squeeze(&self, x: Output, axes: &[i64]) -> Output {
+        self.op("Squeeze").input(x).attr("squeeze_dims", axes.to_vec()).output()
+    }
+
+    /// Repeats elements along axes of size 1, and along new leading axes.
+    pub fn broadcast_to(&self, x: Output, shape: Output) -> Output {
+        self.op("BroadcastTo").input(x).input(shape).output()
+    }
+
+    /// `x`, checked to have this shape.
+    pub fn ensure_shape(&self, x: Output, shape: impl Into<PartialShape>) -> Output {
+        self.op("EnsureShape").input(x).attr("shape", shape.into()).output()
+    }
+}

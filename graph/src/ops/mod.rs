@@ -8,25 +8,30 @@ mod cast;
 mod check;
 mod compare;
 mod concat;
-mod constant;
+pub mod constant;
 pub mod conv;
 mod gather;
 mod identity;
 mod matmul;
+mod pad;
+mod partition;
 pub mod pool;
 mod random;
 mod reduce;
 mod resource;
 mod scatter;
+mod segment;
 mod select;
-mod shape;
-mod slice;
+pub mod shape;
+pub mod slice;
 mod softmax;
 pub mod spec;
+mod topk;
 mod training;
 mod transfer;
-mod transpose;
+pub mod transpose;
 mod unary;
+mod unique;
 mod variable;
 pub mod window;
 
@@ -58,19 +63,24 @@ const FAMILIES: &[&[OpDef]] = &[
     gather::OPS,
     identity::OPS,
     matmul::OPS,
+    pad::OPS,
+    partition::OPS,
     pool::OPS,
     random::OPS,
     reduce::OPS,
     resource::OPS,
     scatter::OPS,
+    segment::OPS,
     select::OPS,
     shape::OPS,
     slice::OPS,
     softmax::OPS,
+    topk::OPS,
     training::OPS,
     transfer::OPS,
     transpose::OPS,
     unary::OPS,
+    unique::OPS,
     variable::OPS,
 ];
 

@@ -1,5 +1,376 @@
-//! Slices, and the gradients of slices.
+//! Slices, and the gradients of slices; the arithmetic of strided slices, which inference and kernels share.
 
-use super::OpDef;
+use super::shape::first_only;
+use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::Output;
+use crate::infer::Infer;
+use crate::node::Node;
+use crate::shape::{Dim, PartialShape};
 
-pub(super) const OPS: &[OpDef] = &[];
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "Slice",
+        inputs: &["input: T", "begin: Index", "size: Index"],
+        outputs: &["output: T"],
+        attrs: &["T: type", "Index: {int32, int64}"],
+        infer: slice,
+        gradient: Gradient::Defined(slice_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "StridedSlice",
+        inputs: &["input: T", "begin: Index", "end: Index", "strides: Index"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: type",
+            "Index: {int16, int32, int64}",
+            "begin_mask: int = 0",
+            "end_mask: int = 0",
+            "ellipsis_mask: int = 0",
+            "new_axis_mask: int = 0",
+            "shrink_axis_mask: int = 0",
+        ],
+        infer: strided_slice,
+        gradient: Gradient::Defined(strided_slice_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "StridedSliceGrad",
+        inputs: &["shape: Index", "begin: Index", "end: Index", "strides: Index", "dy: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: type",
+            "Index: {int32, int64}",
+            "begin_mask: int = 0",
+            "end_mask: int = 0",
+            "ellipsis_mask: int = 0",
+            "new_axis_mask: int = 0",
+            "shrink_axis_mask: int = 0",
+        ],
+        infer: |infer| {
+            let shape = infer.value_as_shape(0)?;
+            infer.set(0, shape);
+            Ok(())
+        },
+        gradient: Gradient::Defined(strided_slice_grad_gradient),
+        ..OpDef::NEW
+    },
+];
+
+/// The masks of a strided slice: bit `i` speaks of the `i`-th index given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StridedSliceAttrs {
+    /// The start is the first element in the direction of the stride.
+    pub begin_mask: i64,
+    /// The end is beyond the last element in the direction of the stride.
+    pub end_mask: i64,
+    /// Stands for all axes that no other index names.
+    pub ellipsis_mask: i64,
+    /// A new axis of size 1, for which the index takes none of the input's.
+    pub new_axis_mask: i64,
+    /// One element, and the axis is dropped.
+    pub shrink_axis_mask: i64,
+}
+
+/// Which elements of an axis a slice takes: `size` of them, from `begin` in steps of `stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceAxis {
+    pub begin: i64,
+    pub stride: i64,
+    pub size: usize,
+}
+
+/// A strided slice over a known shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePlan {
+    /// One for each axis of the input.
+    pub axes: Vec<SliceAxis>,
+    /// The shape of the result: axes dropped and added.
+    pub shape: Vec<usize>,
+}
+
+/// At most this many indices: their masks are bits.
+const MAX_INDICES: usize = 32;
+
+/// One axis of the result.
+#[derive(Clone, Copy)]
+enum Final {
+    /// As many elements as the slice takes of this axis of the input.
+    Input(usize),
+    New,
+}
+
+/// What the given indices say of one axis of the input.
+#[derive(Clone, Copy)]
+struct Index {
+    /// `None` where the values of the indices are not known.
+    bounds: Option<(i64, i64)>,
+    stride: i64,
+    begin_open: bool,
+    end_open: bool,
+    shrink: bool,
+}
+
+impl StridedSliceAttrs {
+    pub fn of(node: &Node) -> Result<StridedSliceAttrs> {
+        Ok(StridedSliceAttrs {
+            begin_mask: node.attr("begin_mask")?,
+            end_mask: node.attr("end_mask")?,
+            ellipsis_mask: node.attr("ellipsis_mask")?,
+            new_axis_mask: node.attr("new_axis_mask")?,
+            shrink_axis_mask: node.attr("shrink_axis_mask")?,
+        })
+    }
+
+    /// What a slice of an input of these sizes takes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for indices that do not fit the input.
+    pub fn plan(&self, input: &[usize], begin: &[i64], end: &[i64], strides: &[i64]) -> Result<SlicePlan> {
+        let (indices, finals) = self.spread(input.len(), Some((begin, end)), strides)?;
+        let mut axes = Vec::with_capacity(input.len());
+        for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
+            axes.push(index.resolve(i, dim)?);
+        }
+        let shape = finals.iter().map(|f| match *f {
+            Final::Input(i) => axes[i].size,
+            Final::New => 1,
+        });
+        Ok(SlicePlan { shape: shape.collect(), axes })
+    }
+
+    /// The shape of a slice of which not all may be known: `bounds` are begin and end, if their values are.
+    pub fn partial_shape(
+        &self,
+        input: &[Dim],
+        bounds: Option<(&[i64], &[i64])>,
+        strides: &[i64],
+    ) -> Result<PartialShape> {
+        let (indices, finals) = self.spread(input.len(), bounds, strides)?;
+        let mut sizes = Vec::with_capacity(input.len());
+        for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
+            index.check(i)?;
+            let known = index.bounds.is_some() || (index.begin_open && index.end_open);
+            sizes.push(match dim {
+                _ if index.shrink && (dim.is_none() || index.bounds.is_none()) => Some(1),
+                Some(dim) if known => Some(index.resolve(i, dim)?.size),
+                _ => None,
+            });
+        }
+        Ok(PartialShape::of_dims(finals.iter().map(|f| match *f {
+            Final::Input(i) => sizes[i],
+            Final::New => Some(1),
+        })))
+    }
+
+    /// Spreads the indices over the axes of the input: the ellipsis, or the end, stands for those not named.
+    fn spread(
+        &self,
+        rank: usize,
+        bounds: Option<(&[i64], &[i64])>,
+        strides: &[i64],
+    ) -> Result<(Vec<Index>, Vec<Final>)> {
+        let count = strides.len();
+        let (begins, ends) = bounds.map_or((count, count), |(b, e)| (b.len(), e.len()));
+        if begins != count || ends != count || count >= MAX_INDICES {
+            crate::invalid!(
+                "Expected begin, end, and strides to be 1D equal size tensors, but got shapes [{begins}], [{ends}], and [{count}] instead."
+            );
+        }
+        let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
+        let ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
+        if ellipses.clone().count() > 1 {
+            crate::invalid!("Multiple ellipses in slice spec not allowed");
+        }
+        // Without one there is an ellipsis after the last index.
+        let ellipsis = ellipses.last().unwrap_or(count);
+        let takes = |i: usize| i != ellipsis && !bit(self.new_axis_mask, i);
+        let named = (0..count).filter(|&i| takes(i)).count();
+        if named > rank {
+            crate::invalid!("Index out of range using input dim {rank}; input has only {rank} dims");
+        }
+        let whole =
+            Index { bounds: Some((0, 0)), stride: 1, begin_open: true, end_open: true, shrink: false };
+        let (mut indices, mut finals) = (Vec::with_capacity(rank), Vec::with_capacity(rank + count));
+        for i in 0..count.max(ellipsis + 1) {
+            if i == ellipsis {
+                for _ in 0..rank - named {
+                    finals.push(Final::Input(indices.len()));
+                    indices.push(whole);
+                }
+            } else if bit(self.new_axis_mask, i) {
+                finals.push(Final::New);
+            } else {
+                let shrink = bit(self.shrink_axis_mask, i);
+                if !shrink {
+                    finals.push(Final::Input(indices.len()));
+                }
+                indices.push(Index {
+                    bounds: bounds.map(|(b, e)| (b[i], e[i])),
+                    stride: strides[i],
+                    begin_open: bit(self.begin_mask, i),
+                    end_open: bit(self.end_mask, i),
+                    shrink,
+                });
+            }
+        }
+        Ok((indices, finals))
+    }
+}
+
+impl Index {
+    fn check(&self, axis: usize) -> Result<()> {
+        if self.stride == 0 {
+            crate::invalid!("strides[{axis}] must be non-zero");
+        }
+        if self.shrink && self.stride < 0 {
+            crate::invalid!("only stride 1 allowed on non-range indexing.");
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, axis: usize, dim: usize) -> Result<SliceAxis> {
+        self.check(axis)?;
+        let dim = i64::try_from(dim).map_err(|_| Error::invalid(format!("dimension {axis} is too large")))?;
+        let (begin, end) = self.bounds.unwrap_or((0, 0));
+        let from_front = |x: i64| if x < 0 { x.saturating_add(dim) } else { x };
+        if self.shrink {
+            // An index taken alone ignores the masks.
+            let at = from_front(begin);
+            if at < 0 || at >= dim {
+                crate::invalid!("slice index {at} of dimension {axis} out of bounds.");
+            }
+            return Ok(SliceAxis { begin: at, stride: 1, size: 1 });
+        }
+        let (low, high) = if self.stride > 0 { (0, dim) } else { (-1, dim - 1) };
+        let (first, last) = if self.stride > 0 { (low, high) } else { (high, low) };
+        let begin = if self.begin_open { first } else { from_front(begin).clamp(low, high) };
+        let end = if self.end_open { last } else { from_front(end).clamp(low, high) };
+        let distance = if self.stride > 0 { end - begin } else { begin - end };
+        let size = if distance <= 0 { 0 } else { (distance as u64).div_ceil(self.stride.unsigned_abs()) };
+        Ok(SliceAxis { begin, stride: self.stride, size: size as usize })
+    }
+}
+
+fn slice(infer: &mut Infer<'_>) -> Result<()> {
+    let input = infer.input(0);
+    let (begin, sizes) = (infer.value(1), infer.value(2));
+    let wanted = match &sizes {
+        Some(sizes) => sizes.to_i64s()?.into_iter().map(Some).collect::<Vec<_>>(),
+        None => match infer.value_as_shape(2)?.dims() {
+            Some(dims) => dims.iter().map(|d| d.map(|d| d as i64)).collect(),
+            None => {
+                let rank = input.rank().or(infer.input(1).dim(0));
+                infer.set(0, rank.map_or(PartialShape::unknown(), PartialShape::of_rank));
+                return Ok(());
+            }
+        },
+    };
+    let input = input.with_rank(wanted.len())?;
+    let begin = begin.map(|b| b.to_i64s()).transpose()?;
+    if begin.as_ref().is_some_and(|b| b.len() != wanted.len()) {
+        crate::invalid!("Expected begin and size arguments to be 1-D tensors of size {}", wanted.len());
+    }
+    let mut out = Vec::with_capacity(wanted.len());
+    for (i, &size) in wanted.iter().enumerate() {
+        let from = begin.as_ref().map(|b| b[i]);
+        let dim = input.dim(i).map(|d| d as i64);
+        out.push(match (size, from, dim) {
+            (Some(-1), Some(from), Some(dim)) => usize::try_from(dim - from).ok(),
+            (Some(-1), ..) | (None, ..) => None,
+            (Some(size), from, dim) => {
+                let from = from.unwrap_or(0);
+                if let Some(dim) = dim
+                    && (from < 0 || size < 0 || from.checked_add(size).is_none_or(|end| end > dim))
+                {
+                    crate::invalid!("Expected size[{i}] in [0, {}], but got {size}", dim - from);
+                }
+                usize::try_from(size).ok()
+            }
+        });
+    }
+    infer.set(0, PartialShape::of_dims(out));
+    Ok(())
+}
+
+fn strided_slice(infer: &mut Infer<'_>) -> Result<()> {
+    let attrs = StridedSliceAttrs::of(infer.node())?;
+    let input = infer.input(0);
+    let (Some(dims), Some(strides)) = (input.dims(), infer.value(3)) else { return Ok(()) };
+    let (begin, end) = (infer.value(1), infer.value(2));
+    let bounds = match (&begin, &end) {
+        (Some(begin), Some(end)) => Some((begin.to_i64s()?, end.to_i64s()?)),
+        _ => None,
+    };
+    let bounds = bounds.as_ref().map(|(b, e)| (b.as_slice(), e.as_slice()));
+    let shape = attrs.partial_shape(dims, bounds, &strides.to_i64s()?)?;
+    infer.set(0, shape);
+    Ok(())
+}
+
+/// Zeros around what came back.
+fn slice_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
+    let index = forward.attr::<DType>("Index")?;
+    let begin = forward.input(1);
+    let before = scope.expand_dims(begin, 1);
+    let input = scope.shape_of_as(forward.input(0), index);
+    let taken = scope.shape_of_as(forward.output(0), index);
+    let rest = scope.op("Sub").input(input).input(taken).output();
+    let rest = scope.op("Sub").input(rest).input(begin).output();
+    let after = scope.expand_dims(rest, 1);
+    let paddings = scope.concat(&[before, after], 1);
+    Ok(first_only(forward, Some(scope.op("Pad").input(dz).input(paddings).output())))
+}
+
+/// The indices of a strided slice in a type that all its ops take.
+fn indices(scope: &Scope, forward: &Forward, from: usize) -> Result<(DType, Vec<Output>)> {
+    let given = forward.attr::<DType>("Index")?;
+    let wanted = if given == DType::Int64 { DType::Int64 } else { DType::Int32 };
+    let convert = |i| {
+        let index = forward.input(i);
+        if given == wanted {
+            return index;
+        }
+        scope.op("Cast").input(index).attr("SrcT", given).attr("DstT", wanted).output()
+    };
+    Ok((wanted, (from..from + 3).map(convert).collect()))
+}
+
+const MASKS: [&str; 5] = ["begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"];
+
+fn strided_slice_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
+    let (index, indices) = indices(scope, forward, 1)?;
+    let mut call = scope.op("StridedSliceGrad").input(scope.shape_of_as(forward.input(0), index));
+    for i in indices {
+        call = call.input(i);
+    }
+    for mask in MASKS {
+        call = call.attr(mask, forward.attr::<i64>(mask)?);
+    }
+    Ok(first_only(forward, Some(call.input(dz).output())))
+}
+
+fn strided_slice_grad_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(vec![None; 5]) };
+    let mut call = scope.op("StridedSlice").input(dz);
+    for i in 1..4 {
+        call = call.input(forward.input(i));
+    }
+    for mask in MASKS {
+        call = call.attr(mask, forward.attr::<i64>(mask)?);
+    }
+    Ok(vec![None, None, None, None, Some(call.output())])
+}

@@ -1,0 +1,28 @@
+//! Builders of padding.
+
+use super::Scope;
+use crate::graph::Output;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+impl Scope {
+    /// Zeros around `x`: for each axis how many before and after.
+    pub fn pad(&self, x: Output, paddings: &[[i64; 2]]) -> Output {
+        let paddings = self.paddings(paddings);
+        self.op("Pad").input(x).input(paddings).output()
+    }
+
+    /// As [`Scope::pad`], with a scalar in place of zero.
+    pub fn pad_with(&self, x: Output, paddings: &[[i64; 2]], value: Output) -> Output {
+        let paddings = self.paddings(paddings);
+        self.op("PadV2").input(x).input(paddings).input(value).output()
+    }
+
+    fn paddings(&self, paddings: &[[i64; 2]]) -> Output {
+        let shape = Shape::new(&[paddings.len(), 2]);
+        match shape.and_then(|shape| Tensor::from_slice(paddings.as_flattened(), shape)) {
+            Ok(value) => self.constant(value),
+            Err(error) => self.failed(error),
+        }
+    }
+}
