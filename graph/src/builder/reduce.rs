@@ -1,1 +1,91 @@
-//! Reductions over axes.
+//! Builders of reductions. Axes may be negative, counted from the end.
+
+use super::Scope;
+use crate::dtype::DType;
+use crate::graph::Output;
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => {
+        impl Scope {
+            $($(#[$doc])* pub fn $name(&self, x: Output, axes: &[i64], keep_dims: bool) -> Output {
+                let axes = self.axes(axes);
+                self.op($op).input(x).input(axes).attr("keep_dims", keep_dims).output()
+            })*
+        }
+    };
+}
+
+reductions! {
+    /// The sum along these axes
+    sum = "Sum";
+    /// The mean along these axes
+    mean = "Mean";
+    /// The product along these axes
+    prod = "Prod";
+    /// The largest along these axes
+    reduce_max = "Max";
+    /// The smallest along these axes
+    reduce_min = "Min";
+    /// The square root of the sum of squares along these axes
+    euclidean_norm = "EuclideanNorm";
+    /// Whether all along these axes hold
+    all = "All";
+    /// Whether any along these axes holds
+    any = "Any";
+}
+
+impl Scope {
+    /// Where along `axis` the largest element is: the first one's position, `int64`.
+    pub fn argmax(&self, x: Output, axis: i64) -> Output {
+        let axis = self.axis(axis);
+        self.op("ArgMax").input(x).input(axis).output()
+    }
+
+    /// Where along `axis` the smallest element is: the first one's position, `int64`.
+    pub fn argmin(&self, x: Output, axis: i64) -> Output {
+        let axis = self.axis(axis);
+        self.op("ArgMin").input(x).input(axis).output()
+    }
+
+    /// Running sums along `axis`.
+    pub fn cumsum(&self, x: Output, axis: i64) -> Output {
+        let axis = self.axis(axis);
+        self.op("Cumsum").input(x).input(axis).output()
+    }
+
+    /// Running products along `axis`.
+    pub fn cumprod(&self, x: Output, axis: i64) -> Output {
+        let axis = self.axis(axis);
+        self.op("Cumprod").input(x).input(axis).output()
+    }
+
+    fn axis(&self, axis: i64) -> Output {
+        self.indices(&[axis], Shape::scalar())
+    }
+
+    fn axes(&self, axes: &[i64]) -> Output {
+        match Shape::new(&[axes.len()]) {
+            Ok(shape) => self.indices(axes, shape),
+            Err(error) => {
+                self.fail(error);
+                self.axis(0)
+            }
+        }
+    }
+
+    /// A constant of `int32`, or of `int64` where that does not suffice.
+    fn indices(&self, values: &[i64], shape: Shape) -> Output {
+        let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
+        let (tensor, dtype) = match narrow {
+            Some(narrow) => (Tensor::from_slice(&narrow, shape), DType::Int32),
+            None => (Tensor::from_slice(values, shape), DType::Int64),
+        };
+        let tensor = tensor.unwrap_or_else(|error| {
+            self.fail(error);
+            Tensor::scalar(0i32)
+        });
+        self.op("Const").attr("value", tensor).attr("dtype", dtype).output()
+    }
+}

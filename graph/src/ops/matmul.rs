@@ -1,5 +1,146 @@
-//! Products of matrices and of batches of them.
+//! Products of matrices, alone and in batches.
 
-use super::OpDef;
+use super::broadcast::{arrived, reduce_leading_gradients};
+use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope};
+use crate::error::Result;
+use crate::graph::Output;
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
 
-pub(super) const OPS: &[OpDef] = &[];
+const fn batches(name: &'static str, attrs: &'static [&'static str], gradient: Gradient) -> OpDef {
+    OpDef {
+        name,
+        inputs: &["x: T", "y: T"],
+        outputs: &["output: T"],
+        attrs,
+        infer: batch_shape,
+        gradient,
+        ..OpDef::NEW
+    }
+}
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "MatMul",
+        inputs: &["a: T", "b: T"],
+        outputs: &["product: T"],
+        attrs: &[
+            "transpose_a: bool = false",
+            "transpose_b: bool = false",
+            "T: {bfloat16, half, float, double, int32, int64, uint8, uint16, uint32, uint64, complex64, complex128}",
+            "grad_a: bool = false",
+            "grad_b: bool = false",
+        ],
+        infer: |infer| {
+            let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
+            let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
+            infer.set(0, PartialShape::of_dims(shape));
+            Ok(())
+        },
+        gradient: Gradient::Defined(|scope, forward, gradients| {
+            let [da, db] = factors(scope, forward, arrived(forward, gradients)?, &MAT_MUL)?;
+            Ok(vec![Some(da), Some(db)])
+        }),
+        ..OpDef::NEW
+    },
+    batches(
+        "BatchMatMul",
+        &[
+            "T: {bfloat16, half, float, double, int32, int64, complex64, complex128}",
+            "adj_x: bool = false",
+            "adj_y: bool = false",
+            "grad_x: bool = false",
+            "grad_y: bool = false",
+        ],
+        Gradient::Defined(|scope, forward, gradients| {
+            let [dx, dy] = factors(scope, forward, arrived(forward, gradients)?, &BATCH_MAT_MUL)?;
+            Ok(vec![Some(dx), Some(dy)])
+        }),
+    ),
+    batches(
+        "BatchMatMulV2",
+        &[
+            "T: {bfloat16, half, float, double, int16, int32, int64, uint8, uint16, uint32, uint64, complex64, complex128}",
+            "adj_x: bool = false",
+            "adj_y: bool = false",
+            "grad_x: bool = false",
+            "grad_y: bool = false",
+        ],
+        Gradient::Defined(|scope, forward, gradients| {
+            let [dx, dy] = factors(scope, forward, arrived(forward, gradients)?, &BATCH_MAT_MUL_V2)?;
+            reduce_leading_gradients(scope, [forward.input(0), forward.input(1)], [Some(dx), Some(dy)], 2)
+        }),
+    ),
+];
+
+/// The rows and columns of the product of the operands' last two axes.
+fn matrix_shape(infer: &Infer<'_>, operands: [&PartialShape; 2], flips: [&str; 2]) -> Result<[Dim; 2]> {
+    let mut sizes = [[None; 2]; 2];
+    for i in 0..2 {
+        if let Some([.., rows, columns]) = operands[i].dims() {
+            sizes[i] = if infer.attr::<bool>(flips[i])? { [*columns, *rows] } else { [*rows, *columns] };
+        }
+    }
+    let [[rows, inner], [inner_too, columns]] = sizes;
+    if let (Some(a), Some(b)) = (inner, inner_too)
+        && a != b
+    {
+        crate::invalid!(
+            "Dimensions must be equal, but are {a} and {b} for the product of {} and {}",
+            operands[0],
+            operands[1]
+        );
+    }
+    Ok([rows, columns])
+}
+
+fn batch_shape(infer: &mut Infer<'_>) -> Result<()> {
+    let (x, y) = (infer.input(0), infer.input(1));
+    for shape in [&x, &y] {
+        if let Some(rank) = shape.rank()
+            && rank < 2
+        {
+            crate::invalid!("Shape must be at least rank 2 but is rank {rank}");
+        }
+    }
+    let matrix = matrix_shape(infer, [&x, &y], ["adj_x", "adj_y"])?;
+    let batch = |s: &PartialShape| match s.dims() {
+        Some([batch @ .., _, _]) => PartialShape::of_dims(batch.iter().copied()),
+        _ => PartialShape::unknown(),
+    };
+    let (x, y) = (batch(&x), batch(&y));
+    let batch =
+        if infer.op().name() == "BatchMatMul" { x.merge(&y)? } else { PartialShape::broadcast(&x, &y)? };
+    if let Some(batch) = batch.dims() {
+        let shape = PartialShape::of_dims(batch.iter().copied().chain(matrix));
+        infer.set(0, shape);
+    }
+    Ok(())
+}
+
+/// An op's name and those of its attributes that flip operands.
+struct Names {
+    op: &'static str,
+    flips: [&'static str; 2],
+}
+
+const MAT_MUL: Names = Names { op: "MatMul", flips: ["transpose_a", "transpose_b"] };
+const BATCH_MAT_MUL: Names = Names { op: "BatchMatMul", flips: ["adj_x", "adj_y"] };
+const BATCH_MAT_MUL_V2: Names = Names { op: "BatchMatMulV2", flips: ["adj_x", "adj_y"] };
+
+/// The gradients of both factors, each a product of the other one with `dz`.
+fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &Names) -> Result<[Output; 2]> {
+    let (a, b) = (forward.input(0), forward.input(1));
+    let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);
+    let product = |x, y, flip_x: bool, flip_y: bool| {
+        let call = scope.op(names.op).input(x).input(y);
+        call.attr(names.flips[0], flip_x).attr(names.flips[1], flip_y).output()
+    };
+    Ok(match flips {
+        (false, false) => [product(dz, b, false, true), product(a, dz, true, false)],
+        (false, true) => [product(dz, b, false, false), product(dz, a, true, false)],
+        (true, false) => [product(b, dz, false, true), product(a, dz, false, false)],
+        (true, true) => [product(b, dz, true, true), product(dz, a, true, true)],
+    })
+}

@@ -4,6 +4,7 @@
 mod activation;
 pub mod bias;
 mod binary;
+mod broadcast;
 mod cast;
 mod check;
 mod compare;

@@ -1,24 +1,226 @@
 //! Arithmetic of two operands, element by element, with broadcasting.
 
-use super::dispatch::{REALS, dispatch};
-use crate::error::Result;
+use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
+use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
+use super::elementwise::{BLOCK, Cost, Lane, block, chunk_size, for_chunks, load, store};
+use super::scalar::{Integer, Number, Real};
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::Element;
+use bytes::Bytes;
+use graph::DType::{self, *};
+use graph::Tensor;
+use num_traits::Zero;
 
-pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of(
-    "AddV2",
-    &[("T", REALS)],
-    |init| dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| binary::<T>(ctx, |x, y| x + y))),
-)];
+/// Functions of two elements, by the types they are defined for.
+macro_rules! functions {
+    ($($name:ident: $kind:ident, |$x:ident, $y:ident| $value:expr;)*) => {$(
+        pub(super) struct $name;
+        impl<T: $kind> Binary<T> for $name {
+            type Out = T;
+            #[inline(always)]
+            fn apply($x: T, $y: T) -> T { $value }
+        }
+    )*};
+}
 
-/// Applies `op` to each pair of elements. (Example only: shapes must be equal.)
-fn binary<T: Element>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T) -> Result<()> {
-    let shape = ctx.input(0)?.shape().clone();
-    let mut out = ctx.allocate(T::DTYPE, shape)?;
-    let (x, y) = (ctx.input(0)?.values::<T>()?, ctx.input(1)?.values::<T>()?);
-    for ((o, &x), &y) in out.values_mut::<T>()?.iter_mut().zip(x).zip(y) {
-        *o = op(x, y);
+functions! {
+    Add: Number, |x, y| x.plus(y);
+    Sub: Number, |x, y| x.minus(y);
+    Mul: Number, |x, y| x.times(y);
+    Div: Number, |x, y| x.over(y);
+    FloorDiv: Number, |x, y| x.floor_div(y);
+    FloorMod: Number, |x, y| x.floor_mod(y);
+    TruncateDiv: Number, |x, y| x.truncate_div(y);
+    TruncateMod: Number, |x, y| x.truncate_mod(y);
+    Maximum: Number, |x, y| x.maximum(y);
+    Minimum: Number, |x, y| x.minimum(y);
+    Pow: Number, |x, y| x.power(y);
+    SquaredDifference: Number, |x, y| { let d = x.minus(y); d.times(d) };
+    DivNoNan: Number, |x, y| if y == T::ZERO { T::ZERO } else { x.over(y) };
+    MulNoNan: Number, |x, y| if y == T::ZERO { T::ZERO } else { x.times(y) };
+    Atan2: Real, |y, x| y.atan2(x);
+    Xdivy: Number, |x, y| if x == T::ZERO { T::ZERO } else { x.over(y) };
+    Xlogy: Real, |x, y| if x == T::ZERO { T::ZERO } else { x * y.ln() };
+    Xlog1py: Real, |x, y| if x == T::ZERO { T::ZERO } else { x * y.ln_1p() };
+    And: Integer, |x, y| x & y;
+    Or: Integer, |x, y| x | y;
+    Xor: Integer, |x, y| x ^ y;
+    ShiftLeft: Integer, |x, y| x.shifted_left(y);
+    ShiftRight: Integer, |x, y| x.shifted_right(y);
+}
+
+macro_rules! kernel {
+    ($op:literal, $group:ident, $types:expr, $cost:ident, $Function:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
+            dispatch!($group, init.input_type(0), T => Kernel::sync(|ctx| {
+                broadcast::binary::<T, T>(ctx, Cost::$cost, &zip_run::<<T as Lane>::Wide, _, $Function>)
+            }))
+        })
+    };
+}
+
+/// As `kernel`, where integers must not be divided by zero.
+macro_rules! division {
+    ($op:literal, $types:expr, $Function:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
+            dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
+                refuse(ctx, DType::is_integer, "Integer division by zero", |y: &T| *y == T::zero())?;
+                broadcast::binary::<T, T>(ctx, Cost::Dear, &zip_run::<<T as Lane>::Wide, _, $Function>)
+            }))
+        })
+    };
+}
+
+/// Types of `Add`, which has a string form besides.
+const ADD: &[DType] = &[BFloat16, Half, Float, Double, UInt8, Int8, Int16, Int32, Int64];
+const POW: &[DType] = &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64];
+const MOD: &[DType] = &[BFloat16, Half, Float, Double, Int32, Int64];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    kernel!("Add", real, ADD, Cheap, Add),
+    KernelDef::of("Add", &[("T", &[String])], |_| Kernel::sync(concatenate)),
+    kernel!("AddV2", real, REALS, Cheap, Add),
+    kernel!("Sub", real, REALS, Cheap, Sub),
+    kernel!("Mul", real, REALS, Cheap, Mul),
+    kernel!("RealDiv", float, FLOATS, Cheap, Div),
+    division!("Div", REALS, Div),
+    division!("FloorDiv", REALS, FloorDiv),
+    division!("FloorMod", REALS, FloorMod),
+    division!("Mod", MOD, TruncateMod),
+    division!("TruncateDiv", REALS, TruncateDiv),
+    division!("TruncateMod", MOD, TruncateMod),
+    kernel!("Maximum", real, REALS, Cheap, Maximum),
+    kernel!("Minimum", real, REALS, Cheap, Minimum),
+    KernelDef::of("Pow", &[("T", POW)], |init| {
+        dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
+            let message = "Integers to negative integer powers are not allowed";
+            refuse(ctx, DType::is_signed_integer, message, |y: &T| *y < T::zero())?;
+            broadcast::binary::<T, T>(ctx, Cost::Dear, &zip_run::<<T as Lane>::Wide, _, Pow>)
+        }))
+    }),
+    kernel!(
+        "SquaredDifference",
+        real,
+        &[BFloat16, Half, Float, Double, Int32, Int64],
+        Cheap,
+        SquaredDifference
+    ),
+    kernel!("DivNoNan", float, FLOATS, Cheap, DivNoNan),
+    kernel!("MulNoNan", float, FLOATS, Cheap, MulNoNan),
+    kernel!("Atan2", float, FLOATS, Dear, Atan2),
+    kernel!("Xdivy", float, FLOATS, Cheap, Xdivy),
+    kernel!("Xlogy", float, FLOATS, Dear, Xlogy),
+    kernel!("Xlog1py", float, FLOATS, Dear, Xlog1py),
+    kernel!("BitwiseAnd", integer, INTEGERS, Cheap, And),
+    kernel!("BitwiseOr", integer, INTEGERS, Cheap, Or),
+    kernel!("BitwiseXor", integer, INTEGERS, Cheap, Xor),
+    kernel!("LeftShift", integer, INTEGERS, Cheap, ShiftLeft),
+    kernel!("RightShift", integer, INTEGERS, Cheap, ShiftRight),
+    KernelDef::of(
+        "AddN",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.input_type(0), T => Kernel::sync(add_n::<T>)),
+    ),
+];
+
+/// An error if any element of input 1 is `bad`; where there is nothing to compute nothing is.
+fn refuse<T: Lane + Zero>(
+    ctx: &KernelContext<'_>,
+    applies: fn(DType) -> bool,
+    message: &str,
+    bad: impl Fn(&T) -> bool,
+) -> Result<()> {
+    if applies(T::DTYPE) && ctx.input(0)?.num_elements() > 0 && ctx.input(1)?.values::<T>()?.iter().any(bad) {
+        return Err(Error::invalid(message));
     }
+    Ok(())
+}
+
+fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (x, y) = (ctx.input(0)?, ctx.input(1)?);
+    let plan = Plan::new(x.shape(), y.shape())?;
+    let (x, y) = (x.as_strings()?, y.as_strings()?);
+    let mut out = Vec::new();
+    let count = plan.shape().num_elements();
+    out.try_reserve_exact(count)
+        .map_err(|_| Error::new(graph::Code::ResourceExhausted, format!("no memory for {count} strings")))?;
+    let repeats = plan.repeats();
+    plan.walk(0, count, |_, len, [i, j]| {
+        for k in 0..len {
+            let x = &x[if repeats[0] { i } else { i + k }];
+            let y = &y[if repeats[1] { j } else { j + k }];
+            out.push(Bytes::from([x.as_ref(), y.as_ref()].concat()));
+        }
+    });
+    let out = Tensor::strings(out, plan.shape().clone())?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds up block by block, so that each input is read once and the sum stays in the cache: for that the sum may
+/// replace any input.
+fn add_n<T: Lane>(ctx: &mut KernelContext<'_>) -> Result<()>
+where
+    T::Wide: Number,
+{
+    let mut inputs = (0..ctx.num_inputs()).map(|i| ctx.take_input(i)).collect::<Result<Vec<_>>>()?;
+    let Some(first) = inputs.first() else { return Err(Error::invalid("AddN needs an input")) };
+    let shape = first.shape().clone();
+    for (i, input) in inputs.iter().enumerate() {
+        if *input.shape() != shape {
+            crate::invalid!(
+                "Inputs to operation {} of type AddN must have the same size and shape.  Input 0: {shape} != \
+                 input {i}: {}",
+                ctx.node().name,
+                input.shape()
+            );
+        }
+    }
+    if inputs.len() == 1 {
+        ctx.set_output(0, inputs.remove(0));
+        return Ok(());
+    }
+    if let [x, y] = inputs.as_slice() {
+        let plan = Plan::flat(&shape);
+        let (x, y) = (x.clone(), y.clone());
+        drop(inputs);
+        let out = zip_tensors::<T, T>(&plan, x, y, Cost::Cheap, &zip_run::<T::Wide, _, Add>)?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let place = inputs.iter().position(Tensor::is_unique);
+    let mut out = match place {
+        Some(i) => std::mem::replace(&mut inputs[i], Tensor::scalar(0u8)),
+        None => Tensor::unspecified(T::DTYPE, shape)?,
+    };
+    let others = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, t)| if Some(i) == place { Ok(None) } else { Ok(Some(t.values::<T>()?)) })
+        .collect::<Result<Vec<_>>>()?;
+    let out_values = out.values_mut::<T>()?;
+    let chunk = chunk_size(out_values.len(), Cost::Cheap);
+    for_chunks(out_values, chunk, |start, part| {
+        let (mut sums, mut buffer) = ([block::<T::Wide>(), block::<T::Wide>()], block::<T::Wide>());
+        for (b, out) in part.chunks_mut(BLOCK).enumerate() {
+            let from = start + b * BLOCK;
+            let [mut sum, mut next] = sums.each_mut().map(|s| &mut s[..out.len()]);
+            for (i, values) in others.iter().enumerate() {
+                let term = match values {
+                    Some(values) => load(&values[from..from + out.len()], &mut buffer),
+                    None => load(&*out, &mut buffer),
+                };
+                if i == 0 {
+                    sum.copy_from_slice(term);
+                } else {
+                    zip_run::<T::Wide, _, Add>(next, Operand::Many(sum), Operand::Many(term));
+                    std::mem::swap(&mut sum, &mut next);
+                }
+            }
+            let sum = &*sum;
+            store(out, &mut buffer, |out| out.copy_from_slice(sum));
+        }
+    });
     ctx.set_output(0, out);
     Ok(())
 }

@@ -1,0 +1,270 @@
+//! Arithmetic of single elements, as TensorFlow defines it for each type: integers wrap, divisions round as
+//! their names say, maxima and minima pass NaN on.
+
+use graph::Element;
+use num_traits::{Float, PrimInt};
+
+/// A native number: what kernels compute in. Sixteen-bit floats are computed in `f32`.
+pub(crate) trait Number: Element + Copy + PartialOrd {
+    const ZERO: Self;
+    const ONE: Self;
+    /// Nothing is less: `-inf` of floats.
+    const LOWEST: Self;
+    /// Nothing is greater.
+    const HIGHEST: Self;
+
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// The quotient; of integers, rounded towards zero. Integers must not be divided by zero.
+    fn over(self, other: Self) -> Self;
+    /// The quotient rounded towards zero.
+    fn truncate_div(self, other: Self) -> Self;
+    /// What `truncate_div` leaves: it has this number's sign.
+    fn truncate_mod(self, other: Self) -> Self;
+    /// The quotient rounded down.
+    fn floor_div(self, other: Self) -> Self;
+    /// What `floor_div` leaves: it has the divisor's sign.
+    fn floor_mod(self, other: Self) -> Self;
+    /// The power; integers must not have a negative exponent.
+    fn power(self, exponent: Self) -> Self;
+    fn negated(self) -> Self;
+    fn magnitude(self) -> Self;
+    /// -1, 0 or 1; NaN of NaN.
+    fn sign(self) -> Self;
+    /// To the nearest whole number, halves to even ones.
+    fn round_even(self) -> Self;
+    /// The square root, rounded towards zero of integers; 0 of negative integers.
+    fn square_root(self) -> Self;
+
+    /// The larger; NaN if either is, this one if they are equal.
+    #[inline(always)]
+    fn maximum(self, other: Self) -> Self {
+        #[allow(clippy::eq_op)]
+        if other > self || other != other { other } else { self }
+    }
+
+    /// The smaller; NaN if either is, this one if they are equal.
+    #[inline(always)]
+    fn minimum(self, other: Self) -> Self {
+        #[allow(clippy::eq_op)]
+        if other < self || other != other { other } else { self }
+    }
+}
+
+macro_rules! integers {
+    ($($t:ident $sign:ident),*) => {$(
+        impl Number for $t {
+            const ZERO: $t = 0;
+            const ONE: $t = 1;
+            const LOWEST: $t = $t::MIN;
+            const HIGHEST: $t = $t::MAX;
+
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t { self.wrapping_sub(other) }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t { self.wrapping_div(other) }
+            #[inline(always)]
+            fn truncate_div(self, other: $t) -> $t { self.wrapping_div(other) }
+            #[inline(always)]
+            fn truncate_mod(self, other: $t) -> $t { self.wrapping_rem(other) }
+            #[inline(always)]
+            fn floor_div(self, other: $t) -> $t {
+                let quotient = self.wrapping_div(other);
+                let rest = self.wrapping_rem(other);
+                quotient.wrapping_sub((rest != 0 && integers!(@differ $sign rest other)) as $t)
+            }
+            #[inline(always)]
+            fn floor_mod(self, other: $t) -> $t {
+                let rest = self.wrapping_rem(other);
+                if rest != 0 && integers!(@differ $sign rest other) { rest.wrapping_add(other) } else { rest }
+            }
+            #[inline(always)]
+            fn power(self, exponent: $t) -> $t {
+                let (mut base, mut rest, mut product) = (self, exponent, 1);
+                while rest > 0 {
+                    if rest & 1 == 1 {
+                        product = <$t>::wrapping_mul(product, base);
+                    }
+                    base = base.wrapping_mul(base);
+                    rest >>= 1;
+                }
+                product
+            }
+            #[inline(always)]
+            fn negated(self) -> $t { self.wrapping_neg() }
+            #[inline(always)]
+            fn magnitude(self) -> $t { integers!(@abs $sign self) }
+            #[inline(always)]
+            fn sign(self) -> $t { integers!(@signum $sign self) }
+            #[inline(always)]
+            fn round_even(self) -> $t { self }
+            #[inline(always)]
+            fn square_root(self) -> $t { (self as f64).sqrt() as $t }
+        }
+    )*};
+    (@differ signed $a:ident $b:ident) => { ($a < 0) != ($b < 0) };
+    (@differ unsigned $a:ident $b:ident) => { false };
+    (@abs signed $a:ident) => { $a.wrapping_abs() };
+    (@abs unsigned $a:ident) => { $a };
+    (@signum signed $a:ident) => { $a.signum() };
+    (@signum unsigned $a:ident) => { ($a != 0) as Self };
+}
+
+integers!(
+    i8 signed, i16 signed, i32 signed, i64 signed, u8 unsigned, u16 unsigned, u32 unsigned, u64 unsigned
+);
+
+macro_rules! floats {
+    ($($t:ident),*) => {$(
+        impl Number for $t {
+            const ZERO: $t = 0.0;
+            const ONE: $t = 1.0;
+            const LOWEST: $t = $t::NEG_INFINITY;
+            const HIGHEST: $t = $t::INFINITY;
+
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t { self + other }
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t { self - other }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t { self * other }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t { self / other }
+            #[inline(always)]
+            fn truncate_div(self, other: $t) -> $t { (self / other).trunc() }
+            #[inline(always)]
+            fn truncate_mod(self, other: $t) -> $t { self % other }
+            #[inline(always)]
+            fn floor_div(self, other: $t) -> $t { (self / other).floor() }
+            #[inline(always)]
+            fn floor_mod(self, other: $t) -> $t {
+                let rest = self % other;
+                if rest != 0.0 && (rest < 0.0) != (other < 0.0) { rest + other } else { rest }
+            }
+            #[inline(always)]
+            fn power(self, exponent: $t) -> $t { self.powf(exponent) }
+            #[inline(always)]
+            fn negated(self) -> $t { -self }
+            #[inline(always)]
+            fn magnitude(self) -> $t { self.abs() }
+            #[inline(always)]
+            fn sign(self) -> $t {
+                if self.is_nan() { self } else { ((self > 0.0) as i8 - (self < 0.0) as i8) as $t }
+            }
+            #[inline(always)]
+            fn round_even(self) -> $t { self.round_ties_even() }
+            #[inline(always)]
+            fn square_root(self) -> $t { self.sqrt() }
+        }
+    )*};
+}
+
+floats!(f32, f64);
+
+/// A native integer.
+pub(crate) trait Integer: Number + PrimInt {
+    const BITS: u32;
+
+    /// Shifted left by `by`, which is clamped to the bits that there are.
+    #[inline(always)]
+    fn shifted_left(self, by: Self) -> Self {
+        self << clamped_shift(by)
+    }
+
+    /// Shifted right, the sign kept, by `by`, which is clamped to the bits that there are.
+    #[inline(always)]
+    fn shifted_right(self, by: Self) -> Self {
+        self >> clamped_shift(by)
+    }
+}
+
+#[inline(always)]
+fn clamped_shift<T: Integer>(by: T) -> usize {
+    by.to_usize().unwrap_or(0).min(<T as Integer>::BITS as usize - 1)
+}
+
+macro_rules! bits {
+    ($($t:ident),*) => { $(impl Integer for $t { const BITS: u32 = $t::BITS; })* };
+}
+
+bits!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+/// A native floating-point number.
+pub(crate) trait Real: Number + Float {
+    /// The nearest of this type.
+    fn of(value: f64) -> Self;
+    fn erf(self) -> Self;
+    fn erfc(self) -> Self;
+    /// The logarithm of the absolute value of the gamma function.
+    fn lgamma(self) -> Self;
+    /// The derivative of `lgamma`: NaN at 0 and at the negative whole numbers.
+    fn digamma(self) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(value: f64) -> f32 {
+        value as f32
+    }
+    fn erf(self) -> f32 {
+        libm::erff(self)
+    }
+    fn erfc(self) -> f32 {
+        libm::erfcf(self)
+    }
+    fn lgamma(self) -> f32 {
+        libm::lgamma(self.into()) as f32
+    }
+    fn digamma(self) -> f32 {
+        digamma(self.into()) as f32
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn of(value: f64) -> f64 {
+        value
+    }
+    fn erf(self) -> f64 {
+        libm::erf(self)
+    }
+    fn erfc(self) -> f64 {
+        libm::erfc(self)
+    }
+    fn lgamma(self) -> f64 {
+        libm::lgamma(self)
+    }
+    fn digamma(self) -> f64 {
+        digamma(self)
+    }
+}
+
+/// By the recurrence up to 10, from where the asymptotic series holds to the last bits (Abramowitz and Stegun
+/// 6.3.5, 6.3.7, 6.3.18).
+fn digamma(x: f64) -> f64 {
+    if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x == x.floor()) {
+        return f64::NAN;
+    }
+    if x == f64::INFINITY {
+        return x;
+    }
+    if x < 0.0 {
+        let angle = std::f64::consts::PI * (x - x.round());
+        return digamma(1.0 - x) - std::f64::consts::PI / angle.tan();
+    }
+    let (mut at, mut sum) = (x, 0.0);
+    while at < 10.0 {
+        sum -= 1.0 / at;
+        at += 1.0;
+    }
+    const BERNOULLI: [f64; 7] =
+        [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0];
+    let square = 1.0 / (at * at);
+    let series = BERNOULLI.iter().rev().fold(0.0, |s, b| (s + b) * square);
+    sum + at.ln() - 0.5 / at - series
+}

@@ -1,0 +1,171 @@
+//! Gradients of reductions: what arrives at a result spreads over the elements that made it up.
+
+use super::super::broadcast::{arrived, constant, number, sizes};
+use super::reduced_axes;
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::Output;
+use crate::tensor::Tensor;
+
+type Gradients = Result<Vec<Option<Output>>>;
+
+/// The axes input of a reduction, as far as the graph tells.
+struct Axes {
+    input: Output,
+    /// For each axis of the operand, whether it is reduced.
+    reduced: Option<Vec<bool>>,
+    keep_dims: bool,
+}
+
+impl Axes {
+    fn of(scope: &Scope, forward: &Forward) -> Result<Axes> {
+        let input = forward.input(1);
+        let rank = scope.shape(forward.input(0)).rank();
+        let reduced = match (rank, constant_value(scope, input)) {
+            (Some(rank), Some(axes)) => Some(reduced_axes(&axes, rank)?),
+            _ => None,
+        };
+        Ok(Axes { input, reduced, keep_dims: forward.attr("keep_dims")? })
+    }
+
+    /// `y`, of the reduction's output shape, with size 1 where axes of `x` were reduced.
+    fn restore(&self, scope: &Scope, x: Output, y: Output) -> Result<Output> {
+        if self.keep_dims {
+            return Ok(y);
+        }
+        let Some(reduced) = &self.reduced else { return Ok(self.restore_at_run_time(scope, x, y)) };
+        if let Some(shape) = scope.shape(x).as_shape() {
+            let kept = shape.iter().zip(reduced).map(|(&d, &reduced)| if reduced { 1 } else { d });
+            let kept = sizes(scope, kept)?;
+            return Ok(scope.op("Reshape").input(y).input(kept).output());
+        }
+        // In ascending order each axis is where it will stay.
+        let axes = reduced.iter().enumerate().filter(|(_, r)| **r).map(|(i, _)| i as i32);
+        Ok(axes.fold(y, |y, axis| {
+            let axis = constant(scope, Tensor::scalar(axis));
+            scope.op("ExpandDims").input(y).input(axis).output()
+        }))
+    }
+
+    /// As `restore`, from axes that are known only when the graph runs.
+    fn restore_at_run_time(&self, scope: &Scope, x: Output, y: Output) -> Output {
+        let scalar = |v: i32| constant(scope, Tensor::scalar(v));
+        let shape = scope.op("Shape").input(x).output();
+        let rank = scope.op("Size").input(shape).output();
+        let axes = scope.op("Reshape").input(self.input);
+        let axes =
+            axes.input(constant(scope, Tensor::vector(&[-1i32]).unwrap_or(Tensor::scalar(-1i32)))).output();
+        let axes = scope.floor_mod(scope.add(scope.cast(axes, DType::Int32), rank), rank);
+        let all = scope.op("Range").input(scalar(0)).input(rank).input(scalar(1)).output();
+        let ones = scope.op("Fill").input(scope.op("Shape").input(axes).output()).input(scalar(1)).output();
+        let kept = scope.op("DynamicStitch").input(vec![all, axes]).input(vec![shape, ones]).output();
+        scope.op("Reshape").input(y).input(kept).output()
+    }
+}
+
+fn constant_value(scope: &Scope, output: Output) -> Option<Tensor> {
+    scope.read(|graph, _| {
+        let node = graph.node(output.node);
+        if node.op.name() == "Const" { node.attr::<Tensor>("value").ok() } else { None }
+    })?
+}
+
+/// `y` repeated to the shape of `x`.
+fn spread(scope: &Scope, x: Output, y: Output) -> Result<Output> {
+    let shape = match scope.shape(x).as_shape() {
+        Some(shape) if scope.shape(y).as_shape().as_ref() == Some(&shape) => return Ok(y),
+        Some(shape) => sizes(scope, shape.iter().copied())?,
+        None => scope.op("Shape").input(x).output(),
+    };
+    Ok(scope.op("BroadcastTo").input(y).input(shape).output())
+}
+
+pub(super) fn sum(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let x = forward.input(0);
+    let dy = Axes::of(scope, forward)?.restore(scope, x, arrived(forward, gradients)?)?;
+    Ok(vec![Some(spread(scope, x, dy)?), None])
+}
+
+/// As that of the sum, over the number of elements that make up one result.
+pub(super) fn mean(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let (x, y) = (forward.input(0), forward.output(0));
+    let dtype = scope.dtype(x);
+    let counts = (scope.shape(x).num_elements(), scope.shape(y).num_elements());
+    let count = match counts {
+        (Some(inputs), Some(outputs)) => number(scope, dtype, (inputs / outputs.max(1)) as f64)?,
+        _ => {
+            let elements = |of: Output| {
+                let sizes = scope.op("Shape").input(of).attr("out_type", DType::Int64).output();
+                let axis = constant(scope, Tensor::scalar(0i32));
+                scope.op("Prod").input(sizes).input(axis).output()
+            };
+            let outputs = scope.maximum(elements(y), constant(scope, Tensor::scalar(1i64)));
+            scope.cast(scope.floor_div(elements(x), outputs), dtype)
+        }
+    };
+    let dy = Axes::of(scope, forward)?.restore(scope, x, arrived(forward, gradients)?)?;
+    Ok(vec![Some(scope.div(spread(scope, x, dy)?, count)), None])
+}
+
+/// To the elements that are the extreme, in equal parts.
+pub(super) fn extreme(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let x = forward.input(0);
+    let axes = Axes::of(scope, forward)?;
+    let y = axes.restore(scope, x, forward.output(0))?;
+    let dy = axes.restore(scope, x, arrived(forward, gradients)?)?;
+    let chosen = scope.cast(scope.equal(y, x), scope.dtype(x));
+    let count = scope.op("Sum").input(chosen).input(axes.input).attr("keep_dims", true).output();
+    Ok(vec![Some(scope.mul(scope.div(chosen, count), dy)), None])
+}
+
+pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let x = forward.input(0);
+    let axes = Axes::of(scope, forward)?;
+    let y = axes.restore(scope, x, forward.output(0))?;
+    let dy = axes.restore(scope, x, arrived(forward, gradients)?)?;
+    Ok(vec![Some(scope.div(x, scope.div(y, dy))), None])
+}
+
+/// Times the product of all other elements, found without division so that zeros are no exception: along one
+/// axis after the other, the products of what comes before and after each element.
+pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let x = forward.input(0);
+    let axes = Axes::of(scope, forward)?;
+    let Some(reduced) = &axes.reduced else {
+        return Err(Error::unimplemented("The gradient of Prod needs constant axes and a known rank")
+            .at_node(&forward.node.name));
+    };
+    let mut partial = x;
+    let mut steps = Vec::new();
+    for (axis, _) in reduced.iter().enumerate().filter(|(_, r)| **r) {
+        let axis = constant(scope, Tensor::scalar(axis as i32));
+        steps.push((partial, axis));
+        partial = scope.op("Prod").input(partial).input(axis).attr("keep_dims", true).output();
+    }
+    let mut gradient = axes.restore(scope, x, arrived(forward, gradients)?)?;
+    for (x, axis) in steps.into_iter().rev() {
+        let others = |reverse: bool| {
+            let scan = scope.op("Cumprod").input(x).input(axis);
+            scan.attr("exclusive", true).attr("reverse", reverse).output()
+        };
+        gradient = scope.mul(gradient, scope.mul(others(false), others(true)));
+    }
+    Ok(vec![Some(gradient), None])
+}
+
+fn scan_again(scope: &Scope, forward: &Forward, x: Output) -> Result<Output> {
+    let (exclusive, reverse) = (forward.attr::<bool>("exclusive")?, forward.attr::<bool>("reverse")?);
+    let scan = scope.op("Cumsum").input(x).input(forward.input(1));
+    Ok(scan.attr("exclusive", exclusive).attr("reverse", !reverse).output())
+}
+
+pub(super) fn cumsum(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    Ok(vec![Some(scan_again(scope, forward, arrived(forward, gradients)?)?), None])
+}
+
+pub(super) fn cumprod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
+    let weighted = scope.mul(forward.output(0), arrived(forward, gradients)?);
+    let sums = scan_again(scope, forward, weighted)?;
+    Ok(vec![Some(scope.div_no_nan(sums, forward.input(0))), None])
+}
