@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An object of a [`ResourceStore`].
 pub trait Resource: Any + Send + Sync + fmt::Debug {
@@ -21,12 +22,13 @@ type Key = (TypeId, Arc<str>);
 pub struct ResourceStore {
     default_container: Arc<str>,
     containers: Mutex<FxHashMap<Arc<str>, FxHashMap<Key, Arc<dyn Any + Send + Sync>>>>,
+    removals: AtomicU64,
 }
 
 impl ResourceStore {
     /// A store whose container for resources without one is `default_container` (the job's name).
     pub fn new(default_container: &str) -> ResourceStore {
-        ResourceStore { default_container: default_container.into(), containers: Mutex::default() }
+        ResourceStore { default_container: default_container.into(), ..ResourceStore::default() }
     }
 
     pub fn default_container(&self) -> &Arc<str> {
@@ -40,11 +42,20 @@ impl ResourceStore {
     /// The resource, or the error `NotFound` naming it.
     pub fn lookup<T: Resource>(&self, container: &str, name: &str) -> Result<Arc<T>> {
         self.find(container, name).ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                format!("Resource {}/{name}/{} does not exist.", self.container(container), T::KIND),
-            )
+            let container = self.container(container);
+            let message = if self.containers.lock().contains_key(&container) {
+                format!("Resource {container}/{name}/{} does not exist.", T::KIND)
+            } else {
+                format!("Container {container} does not exist. (Could not find resource: {container}/{name})")
+            };
+            Error::new(Code::NotFound, message)
         })
+    }
+
+    /// A number that changes whenever a resource is removed: what was found before and is kept beside the
+    /// number is still there while the number is the same.
+    pub fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Acquire)
     }
 
     pub fn find<T: Resource>(&self, container: &str, name: &str) -> Option<Arc<T>> {
@@ -73,12 +84,17 @@ impl ResourceStore {
     /// Whether there was one to remove.
     pub fn remove<T: Resource>(&self, container: &str, name: &str) -> bool {
         let mut containers = self.containers.lock();
+        self.removals.fetch_add(1, Ordering::AcqRel);
         containers.get_mut(&self.container(container)).is_some_and(|c| c.remove(&key::<T>(name)).is_some())
     }
 
     /// Forgets everything in a container; an empty name means the default container.
     pub fn clear(&self, container: &str) {
-        self.containers.lock().remove(&self.container(container));
+        let mut containers = self.containers.lock();
+        self.removals.fetch_add(1, Ordering::AcqRel);
+        // Dropped after the lock is free: a resource's end may take long.
+        let _removed = containers.remove(&self.container(container));
+        drop(containers);
     }
 }
 

@@ -20,6 +20,17 @@ pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) ->
     lone::run(device, node, inputs)
 }
 
+/// A step of its own, never cancelled.
+#[cfg(test)]
+pub(crate) fn lone_step() -> Arc<crate::kernel::Step> {
+    Arc::new(crate::kernel::Step {
+        id: 1,
+        rendezvous: Arc::new(crate::rendezvous::LocalRendezvous::new()),
+        cancellation: Arc::default(),
+        resources: crate::resource::ResourceStore::new(""),
+    })
+}
+
 /// Runs an op by name: inputs and attributes as given, outputs as host tensors.
 pub fn run_op(op: &str, inputs: &[Tensor], attrs: &[(&str, graph::AttrValue)]) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;

@@ -1,9 +1,11 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
-use crate::error::Result;
-use crate::resource::Resource;
-use graph::{DType, PartialShape, Tensor};
+use crate::error::{Error, Result};
+use crate::kernel::{KernelContext, KernelInit};
+use crate::resource::{Resource, ResourceStore};
+use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 
 /// A mutable tensor, with no value until the first assignment.
 ///
@@ -11,14 +13,20 @@ use parking_lot::{Mutex, MutexGuard};
 /// what a reader holds never changes under it.
 #[derive(Debug)]
 pub struct Variable {
+    name: Arc<str>,
     dtype: DType,
     shape: PartialShape,
     value: Mutex<Option<Tensor>>,
 }
 
 impl Variable {
-    pub fn new(dtype: DType, shape: PartialShape) -> Variable {
-        Variable { dtype, shape, value: Mutex::new(None) }
+    pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: PartialShape) -> Variable {
+        Variable { name: name.into(), dtype, shape, value: Mutex::new(None) }
+    }
+
+    /// The name of the node that made it, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn dtype(&self) -> DType {
@@ -33,6 +41,30 @@ impl Variable {
     /// A snapshot of the value; `None` before the first assignment.
     pub fn read(&self) -> Option<Tensor> {
         self.value.lock().clone()
+    }
+
+    /// A snapshot of the value.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` before the first assignment. Clients look for this text.
+    pub fn value(&self) -> Result<Tensor> {
+        self.read().ok_or_else(|| self.uninitialized())
+    }
+
+    /// Changes the value in place, exclusively.
+    ///
+    /// # Errors
+    /// As [`Variable::value`], and those of `change`.
+    pub fn update<R>(&self, change: impl FnOnce(&mut Tensor) -> Result<R>) -> Result<R> {
+        match self.value.lock().as_mut() {
+            Some(value) => change(value),
+            None => Err(self.uninitialized()),
+        }
+    }
+
+    /// The error of a read before the first assignment.
+    pub fn uninitialized(&self) -> Error {
+        Error::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
     }
 
     /// The value for writing, exclusively: keep it short, readers wait.
@@ -52,10 +84,95 @@ impl Resource for Variable {
 
 /// The variable behind a reference (`VariableV2`): another kind, so that the two never share a name.
 #[derive(Debug)]
-pub struct RefVariable(pub std::sync::Arc<Variable>);
+pub struct RefVariable(pub Arc<Variable>);
 
 impl Resource for RefVariable {
     const KIND: &'static str = "LegacyVar";
+}
+
+/// An input of a kernel that is a variable: by reference, or behind a handle that is looked up once and again
+/// only after something was removed.
+#[derive(Debug)]
+pub struct VariableInput {
+    input: usize,
+    /// `None` if the input is a reference.
+    found: Option<Mutex<Option<Found>>>,
+}
+
+#[derive(Debug)]
+struct Found {
+    removals: u64,
+    container: Arc<str>,
+    name: Arc<str>,
+    variable: Weak<Variable>,
+}
+
+impl VariableInput {
+    pub fn new(init: &KernelInit<'_>, input: usize) -> VariableInput {
+        let is_ref = init.inputs.get(input).is_some_and(|port| port.is_ref);
+        VariableInput { input, found: if is_ref { None } else { Some(Mutex::default()) } }
+    }
+
+    pub fn is_ref(&self) -> bool {
+        self.found.is_none()
+    }
+
+    /// The variable.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none behind the handle.
+    pub fn get(&self, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
+        self.get_or(ctx, |store, handle| store.lookup(&handle.container, &handle.name))
+    }
+
+    /// The variable, or what `otherwise` makes of a handle that leads to none.
+    pub fn get_or(
+        &self,
+        ctx: &KernelContext<'_>,
+        otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<Variable>>,
+    ) -> Result<Arc<Variable>> {
+        let Some(found) = &self.found else { return Ok(ctx.ref_input(self.input)?.clone()) };
+        let handle = self.handle(ctx)?;
+        let store = ctx.resources();
+        let mut found = found.lock();
+        // Read before the lookup, so that a removal in between is noticed next time.
+        let removals = store.removals();
+        if let Some(known) = &*found
+            && known.removals == removals
+            && known.name == handle.name
+            && known.container == handle.container
+            && let Some(variable) = known.variable.upgrade()
+        {
+            return Ok(variable);
+        }
+        let here = ctx.device().name().to_string();
+        if *handle.device != *here {
+            crate::invalid!(
+                "Trying to access resource {} located in device {} from device {here}",
+                handle.name,
+                handle.device
+            );
+        }
+        let variable = match store.find::<Variable>(&handle.container, &handle.name) {
+            Some(variable) => variable,
+            None => otherwise(store, handle)?,
+        };
+        *found = Some(Found {
+            removals,
+            container: handle.container.clone(),
+            name: handle.name.clone(),
+            variable: Arc::downgrade(&variable),
+        });
+        Ok(variable)
+    }
+
+    /// The handle in the input.
+    pub fn handle<'a>(&self, ctx: &'a KernelContext<'_>) -> Result<&'a ResourceHandle> {
+        match ctx.input(self.input)?.as_resources()? {
+            [handle] => Ok(handle),
+            many => Err(Error::invalid(format!("expected one resource handle, got {}", many.len()))),
+        }
+    }
 }
 
 /// Locks several variables in one global order, so that two kernels that need the same ones cannot wait for

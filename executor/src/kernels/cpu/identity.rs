@@ -1,5 +1,135 @@
-//! Ops that pass their inputs through.
+//! Kernels that pass their inputs through.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{FLOATS, dispatch};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::Element;
+use num_traits::Float;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Identity", &[], |_| Kernel::sync(pass)),
+    KernelDef::of("IdentityN", &[], |_| Kernel::sync(pass)),
+    KernelDef::of("StopGradient", &[], |_| Kernel::sync(pass)),
+    KernelDef::of("PreventGradient", &[], |_| Kernel::sync(pass)),
+    KernelDef::of("Snapshot", &[], |_| Kernel::sync(pass)),
+    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))),
+    KernelDef::of("CheckNumerics", &[("T", FLOATS)], |init| {
+        let message = init.attr::<String>("message")?;
+        dispatch!(float, init.input_type(0), T => Kernel::sync(move |ctx| {
+            check::<T>(ctx, &message, |found| found.unsigned())
+        }))
+    }),
+    KernelDef::of("CheckNumericsV2", &[("T", FLOATS)], |init| {
+        let message = init.attr::<String>("message")?;
+        dispatch!(float, init.input_type(0), T => Kernel::sync(move |ctx| {
+            check::<T>(ctx, &message, |found| found.signed())
+        }))
+    }),
+];
+
+fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
+    for i in 0..ctx.num_inputs() {
+        let value = ctx.take_value(i);
+        ctx.set_output(i, value);
+    }
+    Ok(())
+}
+
+/// Which values that are not finite were found.
+#[derive(Default)]
+struct Found {
+    nan: bool,
+    infinite: bool,
+    negative: bool,
+    positive: bool,
+}
+
+impl Found {
+    fn unsigned(&self) -> Vec<&'static str> {
+        [(self.infinite, "Inf"), (self.nan, "NaN")].into_iter().filter(|f| f.0).map(|f| f.1).collect()
+    }
+
+    fn signed(&self) -> Vec<&'static str> {
+        let all = [(self.negative, "-Inf"), (self.positive, "+Inf"), (self.nan, "NaN")];
+        all.into_iter().filter(|f| f.0).map(|f| f.1).collect()
+    }
+}
+
+fn check<T: Element + Float>(
+    ctx: &mut KernelContext<'_>,
+    message: &str,
+    name: fn(&Found) -> Vec<&'static str>,
+) -> Result<()> {
+    let values = ctx.input(0)?.values::<T>()?;
+    // Chunks: each is one loop without branches, and a bad value ends the walk early.
+    if values.chunks(1024).any(|chunk| chunk.iter().fold(false, |bad, v| bad | !v.is_finite())) {
+        let mut found = Found::default();
+        for v in values.iter().filter(|v| !v.is_finite()) {
+            found.nan |= v.is_nan();
+            found.infinite |= v.is_infinite();
+            found.negative |= *v == T::neg_infinity();
+            found.positive |= *v == T::infinity();
+        }
+        let kinds = match &name(&found)[..] {
+            [a, b, c] => format!("{a}, {b}, and {c}"),
+            some => some.join(" and "),
+        };
+        return Err(Error::invalid(format!("{message} : Tensor had {kinds} values")));
+    }
+    let value = ctx.take_value(0);
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Result;
+    use crate::testing::run_op;
+    use graph::{DType, ResourceHandle, Tensor};
+
+    #[test]
+    fn identities_pass_every_type_without_a_copy() -> Result<()> {
+        let handle = ResourceHandle {
+            device: "d".into(),
+            container: "c".into(),
+            name: "n".into(),
+            hash_code: 1,
+            type_name: "t".into(),
+            dtypes_and_shapes: Vec::new(),
+        };
+        let float = Tensor::try_from([1.0f32, 2.0])?;
+        for op in ["Identity", "StopGradient", "PreventGradient", "Snapshot"] {
+            for x in [float.clone(), Tensor::from("text"), Tensor::resource(handle.clone()), true.into()] {
+                assert_eq!(run_op(op, &[x.clone()], &[("T", x.dtype().into())])?, [x]);
+            }
+            let out = run_op(op, &[float.clone()], &[("T", DType::Float.into())])?;
+            assert_eq!(out[0].bytes()?.as_ptr(), float.bytes()?.as_ptr());
+        }
+        let both = [float, Tensor::from("text")];
+        let types = vec![DType::Float, DType::String];
+        assert_eq!(run_op("IdentityN", &both, &[("T", types.into())])?, both);
+        assert_eq!(run_op("NoOp", &[], &[])?, []);
+        Ok(())
+    }
+
+    fn refused(op: &str, x: &[f32]) -> Result<String> {
+        let attrs = [("T", DType::Float.into()), ("message", "msg".into())];
+        Ok(run_op(op, &[Tensor::vector(x)?], &attrs).err().map(|e| e.to_string()).unwrap_or_default())
+    }
+
+    #[test]
+    fn check_numerics_says_what_it_found() -> Result<()> {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        assert_eq!(refused("CheckNumerics", &[1.0, 2.0])?, "");
+        assert_eq!(refused("CheckNumerics", &[1.0, nan])?, "msg : Tensor had NaN values");
+        assert_eq!(refused("CheckNumerics", &[-inf])?, "msg : Tensor had Inf values");
+        assert_eq!(refused("CheckNumerics", &[inf, nan])?, "msg : Tensor had Inf and NaN values");
+        assert_eq!(refused("CheckNumericsV2", &[inf])?, "msg : Tensor had +Inf values");
+        assert_eq!(refused("CheckNumericsV2", &[-inf, nan])?, "msg : Tensor had -Inf and NaN values");
+        assert_eq!(
+            refused("CheckNumericsV2", &[inf, nan, -inf])?,
+            "msg : Tensor had -Inf, +Inf, and NaN values"
+        );
+        Ok(())
+    }
+}

@@ -1,5 +1,253 @@
-//! Variables behind resource handles.
+//! Kernels of variables behind handles.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::scatter::{self, Number};
+use super::variable::{shared_name, update};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::resource::Resource;
+use crate::variable::{Variable, VariableInput};
+use bytes::Bytes;
+use graph::{Code, DType, PartialShape, ResourceHandle, Shape, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("VarHandleOp", &[], handle),
+    KernelDef::of("ReadVariableOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let variable = existing(&variable, ctx)?;
+            if variable.dtype() != dtype {
+                crate::invalid!(
+                    "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+                    variable.dtype()
+                );
+            }
+            ctx.set_output(0, variable.value()?);
+            Ok(())
+        })
+    }),
+    KernelDef::of("AssignVariableOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let validate = init.attr::<bool>("validate_shape")?;
+        Kernel::sync(move |ctx| assign(ctx, &variable, validate))
+    }),
+    KernelDef::of("AssignAddVariableOp", &[("dtype", REALS)], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(real, init.input_type(1), T => {
+            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::plus))
+        })
+    }),
+    KernelDef::of("AssignSubVariableOp", &[("dtype", REALS)], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(real, init.input_type(1), T => {
+            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::minus))
+        })
+    }),
+    KernelDef::of("VarIsInitializedOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        Kernel::sync(move |ctx| {
+            let handle = variable.handle(ctx)?;
+            let found = ctx.resources().find::<Variable>(&handle.container, &handle.name);
+            ctx.set_output(0, Tensor::from(found.is_some_and(|v| v.is_initialized())));
+            Ok(())
+        })
+    }),
+    KernelDef::of("DestroyResourceOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let ignore_missing = init.attr::<bool>("ignore_lookup_error")?;
+        Kernel::sync(move |ctx| destroy(ctx, &variable, ignore_missing))
+    }),
+    KernelDef::of("VariableShape", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(index, init.output_type(0), T => Kernel::sync(move |ctx| {
+            let value = variable.get(ctx)?.value()?;
+            let sizes = value.shape().iter().map(|&d| {
+                T::try_from(d).map_err(|_| Error::invalid(format!("dimension {d} does not fit the output type")))
+            });
+            let sizes = sizes.collect::<Result<Vec<T>>>()?;
+            ctx.set_output(0, Tensor::vector(&sizes)?);
+            Ok(())
+        }))
+    }),
+    // Reads never copy here: they share storage, which writers leave alone.
+    KernelDef::of("DisableCopyOnRead", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        Kernel::sync(move |ctx| existing(&variable, ctx).map(|_| ()))
+    }),
+    KernelDef::of("ResourceGather", &[("Tindices", INDEX)], |init| {
+        let variable = VariableInput::new(init, 0);
+        let batch_dims = init.attr::<i64>("batch_dims")?;
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let params = variable.get(ctx)?.value()?;
+            if params.dtype() != dtype {
+                crate::invalid!("Trying to gather {dtype} from a variable of {}", params.dtype());
+            }
+            let out = gather(&params, ctx.input(1)?, batch_dims)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+];
+
+/// As `shared_name`, asks for a variable that nobody else can name.
+const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+
+fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    let container = match &*container {
+        "" => init.device.resources().default_container().clone(),
+        named => named.into(),
+    };
+    let handle = ResourceHandle {
+        device: init.device.name().to_string().into(),
+        container,
+        name: name.into(),
+        hash_code: HASH_CODE,
+        type_name: Variable::KIND.into(),
+        dtypes_and_shapes: vec![(init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?)],
+    };
+    if *handle.name == *ANONYMOUS {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        return Kernel::sync(move |ctx| {
+            let name = format!("_AnonymousVar{}", NEXT.fetch_add(1, Ordering::Relaxed));
+            ctx.set_output(0, Tensor::resource(ResourceHandle { name: name.into(), ..handle.clone() }));
+            Ok(())
+        });
+    }
+    let handle = Tensor::resource(handle);
+    Kernel::sync(move |ctx| {
+        ctx.set_output(0, handle.clone());
+        Ok(())
+    })
+}
+
+/// Any number that other kinds of resources do not have.
+const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
+
+/// The variable, or `FailedPrecondition`: clients that wait for initialisation look for its text.
+fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
+    input.get_or(ctx, |store, handle| {
+        store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
+            Error::new(
+                Code::FailedPrecondition,
+                format!(
+                    "Could not find variable {}. This could mean that the variable has been deleted. In TF1, it \
+                     can also mean the variable is uninitialized. Debug info: container={}, status error \
+                     message={error}",
+                    handle.name, handle.container
+                ),
+            )
+        })
+    })
+}
+
+/// The first assignment makes the variable.
+fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
+    let value = ctx.take_input(1)?;
+    let variable = input.get_or(ctx, |store, handle| {
+        let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();
+        store.lookup_or_create(&handle.container, &handle.name, || {
+            Ok(Variable::new(handle.name.clone(), value.dtype(), shape))
+        })
+    })?;
+    if variable.dtype() != value.dtype() {
+        crate::invalid!(
+            "Trying to assign variable with wrong dtype. Expected {} got {}",
+            variable.dtype(),
+            value.dtype()
+        );
+    }
+    let mut current = variable.lock();
+    if validate
+        && let Some(old) = &*current
+        && old.shape() != value.shape()
+    {
+        crate::invalid!(
+            "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
+            old.shape(),
+            value.shape()
+        );
+    }
+    let old = current.replace(value);
+    drop(current);
+    drop(old);
+    Ok(())
+}
+
+fn assign_with<T: Number>(
+    ctx: &mut KernelContext<'_>,
+    input: &VariableInput,
+    op: impl Fn(T, T) -> T + Sync,
+) -> Result<()> {
+    let by = ctx.input(1)?;
+    input.get(ctx)?.update(|value| {
+        if value.shape() != by.shape() {
+            crate::invalid!(
+                "Cannot update variable with shape {} using a Tensor with shape {}, shapes must be equal.",
+                value.shape(),
+                by.shape()
+            );
+        }
+        update::<T>(value, by, &op)
+    })
+}
+
+fn destroy(ctx: &mut KernelContext<'_>, input: &VariableInput, ignore_missing: bool) -> Result<()> {
+    let handle = input.handle(ctx)?;
+    if handle.hash_code != HASH_CODE {
+        return Err(Error::unimplemented(format!("DestroyResourceOp of a {}", handle.type_name)));
+    }
+    if ctx.resources().remove::<Variable>(&handle.container, &handle.name) || ignore_missing {
+        return Ok(());
+    }
+    // The lookup says what is missing, unless the variable came back in between.
+    ctx.resources().lookup::<Variable>(&handle.container, &handle.name).map(|_| ())
+}
+
+/// Rows of `params` at `indices`: `params[:batch] + indices[batch:] + params[batch + 1:]`.
+fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> {
+    let (shape, at) = (params.shape(), indices.shape());
+    let batch = if batch_dims < 0 { batch_dims.saturating_add(at.rank() as i64) } else { batch_dims };
+    let batch = usize::try_from(batch).unwrap_or(usize::MAX);
+    if shape.rank() == 0 {
+        crate::invalid!("params must be at least 1 dimensional");
+    }
+    if batch > at.rank() || batch >= shape.rank() {
+        crate::invalid!("batch_dims ({batch_dims}) must be less than rank(params) ({})", shape.rank());
+    }
+    if shape[..batch] != at[..batch] {
+        crate::invalid!("the batch dimensions of params {shape} and indices {at} differ");
+    }
+    let rows = scatter::row_numbers(indices, shape[batch])?;
+    let dims = [&shape[..batch], &at[batch..], &shape[batch + 1..]].concat();
+    let out_shape = Shape::new(&dims)?;
+    let row: usize = shape[batch + 1..].iter().product();
+    let per_batch: usize = at[batch..].iter().product();
+    // Row numbers count within a batch entry; its params start here.
+    let start = |i: usize| i.checked_div(per_batch).unwrap_or(0) * shape[batch];
+    if params.dtype() == DType::String {
+        let from = params.as_strings()?;
+        let picked = rows.iter().enumerate().flat_map(|(i, r)| {
+            let at = (start(i) + r) * row;
+            from[at..at + row].iter().cloned()
+        });
+        return Ok(Tensor::strings(picked.collect::<Vec<Bytes>>(), out_shape)?);
+    }
+    let mut out = Tensor::unspecified(params.dtype(), out_shape)?;
+    let size = params.dtype().size().unwrap_or(0) * row;
+    let from = params.bytes()?;
+    if size > 0 {
+        for (i, (to, r)) in out.bytes_mut()?.chunks_exact_mut(size).zip(&rows).enumerate() {
+            let at = (start(i) + r) * size;
+            to.copy_from_slice(&from[at..at + size]);
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

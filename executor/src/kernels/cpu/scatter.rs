@@ -1,5 +1,366 @@
-//! Updates of slices of variables.
+//! Kernels that update some rows, or some slices, of a variable.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::variable::is_parallel;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
+use crate::variable::VariableInput;
+use bytes::Bytes;
+use graph::{DType, Element, Shape, Tensor};
+use half::{bf16, f16};
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+/// What becomes of an element and its update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Update {
+    Replace,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Min,
+    Max,
+}
+
+/// What indices mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Indexing {
+    /// Each is a row: an index into the first axis.
+    Rows,
+    /// The last axis of the indices picks from the variable's first axes.
+    Slices,
+}
+
+macro_rules! kernels {
+    ($($name:literal $types:expr, $indexing:ident $update:ident;)*) => {
+        &[$(KernelDef::of($name, $types, |init| kernel(init, Indexing::$indexing, Update::$update))),*]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    "ScatterAdd" &[("T", REALS), ("Tindices", INDEX)], Rows Add;
+    "ScatterSub" &[("T", REALS), ("Tindices", INDEX)], Rows Sub;
+    "ScatterMul" &[("T", REALS), ("Tindices", INDEX)], Rows Mul;
+    "ScatterDiv" &[("T", REALS), ("Tindices", INDEX)], Rows Div;
+    "ScatterMin" &[("T", REALS), ("Tindices", INDEX)], Rows Min;
+    "ScatterMax" &[("T", REALS), ("Tindices", INDEX)], Rows Max;
+    "ScatterUpdate" &[("Tindices", INDEX)], Rows Replace;
+    "ResourceScatterAdd" &[("dtype", REALS), ("Tindices", INDEX)], Rows Add;
+    "ResourceScatterSub" &[("dtype", REALS), ("Tindices", INDEX)], Rows Sub;
+    "ResourceScatterMul" &[("dtype", REALS), ("Tindices", INDEX)], Rows Mul;
+    "ResourceScatterDiv" &[("dtype", REALS), ("Tindices", INDEX)], Rows Div;
+    "ResourceScatterMin" &[("dtype", REALS), ("Tindices", INDEX)], Rows Min;
+    "ResourceScatterMax" &[("dtype", REALS), ("Tindices", INDEX)], Rows Max;
+    "ResourceScatterUpdate" &[("Tindices", INDEX)], Rows Replace;
+    "ScatterNdUpdate" &[("Tindices", INDEX)], Slices Replace;
+    "ScatterNdAdd" &[("T", REALS), ("Tindices", INDEX)], Slices Add;
+    "ScatterNdSub" &[("T", REALS), ("Tindices", INDEX)], Slices Sub;
+    "ScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
+    "ScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
+    "ResourceScatterNdUpdate" &[("Tindices", INDEX)], Slices Replace;
+    "ResourceScatterNdAdd" &[("T", REALS), ("Tindices", INDEX)], Slices Add;
+    "ResourceScatterNdSub" &[("T", REALS), ("Tindices", INDEX)], Slices Sub;
+    "ResourceScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
+    "ResourceScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
+};
+
+fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.input_type(2);
+    let ignore_bad = indexing == Indexing::Slices
+        && match &*init.attr::<String>("bad_indices_policy")? {
+            "" | "DEFAULT" | "ERROR" => false,
+            "IGNORE" => true,
+            other => crate::invalid!("bad_indices_policy is {other}, not DEFAULT, ERROR or IGNORE"),
+        };
+    let apply: Apply = match (update, dtype) {
+        (Update::Replace, DType::String) => replace_strings,
+        (Update::Replace, _) => replace_plain,
+        (_, dtype) => dispatch!(real, dtype, T => Ok(combine::<T> as Apply))?,
+    };
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+        target.update(|params| {
+            if params.dtype() != dtype {
+                crate::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype());
+            }
+            let places = match indexing {
+                Indexing::Rows => rows(params.shape(), indices, updates.shape(), variable.is_ref())?,
+                Indexing::Slices => slices(params.shape(), indices, updates.shape(), ignore_bad)?,
+            };
+            apply(params, &places, updates, update)
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+/// Ops on references give the reference on.
+pub(super) fn give_reference(
+    ctx: &mut KernelContext<'_>,
+    input: &VariableInput,
+    variable: std::sync::Arc<crate::variable::Variable>,
+) {
+    if input.is_ref() {
+        ctx.set_output(0, Value::Ref(variable));
+    }
+}
+
+/// Where updates go: numbers of slices, each of `len` elements.
+struct Places {
+    numbers: Vec<usize>,
+    len: usize,
+}
+
+/// The number of a slice that is not there and is to be left out.
+const NOWHERE: usize = usize::MAX;
+
+fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Result<Places> {
+    let at = indices.shape();
+    let Some((&count, row)) = params.split_first() else {
+        crate::invalid!("params must be at least 1-D, got shape {params}");
+    };
+    if updates.rank() > 0 && updates[..] != [&at[..], row].concat() {
+        if !is_ref && !updates.starts_with(at) {
+            crate::invalid!(
+                "The shape of indices ({at}) must be a prefix of the shape of updates ({updates})"
+            );
+        }
+        crate::invalid!(
+            "Must have updates.shape = indices.shape + params.shape[1:] or updates.shape = [], got updates.shape \
+             {updates}, indices.shape {at}, params.shape {params}"
+        );
+    }
+    Ok(Places { numbers: row_numbers(indices, count)?, len: row.iter().product() })
+}
+
+/// The indices, each below `count`.
+pub(super) fn row_numbers(indices: &Tensor, count: usize) -> Result<Vec<usize>> {
+    let check = |(i, index): (usize, i64)| match usize::try_from(index) {
+        Ok(row) if row < count => Ok(row),
+        _ => crate::invalid!("indices{} = {index} is not in [0, {count})", position(indices.shape(), i)),
+    };
+    match indices.dtype() {
+        DType::Int32 => indices.values::<i32>()?.iter().map(|&v| v.into()).enumerate().map(check).collect(),
+        _ => indices.values::<i64>()?.iter().copied().enumerate().map(check).collect(),
+    }
+}
+
+/// `[row,column]` of element `i`; nothing for a scalar.
+fn position(shape: &[usize], i: usize) -> String {
+    let mut rest = i;
+    let mut parts: Vec<String> = Vec::with_capacity(shape.len());
+    for &d in shape.iter().rev() {
+        parts.push((rest % d.max(1)).to_string());
+        rest /= d.max(1);
+    }
+    parts.reverse();
+    if parts.is_empty() { String::new() } else { format!("[{}]", parts.join(",")) }
+}
+
+fn slices(params: &Shape, indices: &Tensor, updates: &Shape, ignore_bad: bool) -> Result<Places> {
+    let at = indices.shape();
+    let Some((&depth, batch)) = at.split_last() else {
+        crate::invalid!("indices must be at least 1-D, got shape {at}");
+    };
+    if depth > params.rank() {
+        crate::invalid!("indices of shape {at} have {depth} numbers each, params has shape {params}");
+    }
+    if updates.rank() < batch.len() || updates[..batch.len()] != *batch {
+        crate::invalid!(
+            "Dimensions [0,{0}) of indices[shape={at}] must match dimensions [0,{0}) of updates[shape={updates}]",
+            batch.len()
+        );
+    }
+    if updates[batch.len()..] != params[depth..] {
+        crate::invalid!(
+            "Dimensions [{depth},{}) of input[shape={params}] must match dimensions [{},{}) of \
+             updates[shape={updates}]",
+            params.rank(),
+            batch.len(),
+            updates.rank()
+        );
+    }
+    let len = params[depth..].iter().product();
+    if depth == 0 && len == 0 {
+        // Neither indices nor updates have elements that would bound their number.
+        return Ok(Places { numbers: Vec::new(), len });
+    }
+    let flat = indices.to_i64s()?;
+    let mut numbers = Vec::with_capacity(batch.iter().product());
+    for i in 0..batch.iter().product() {
+        let index = &flat[i * depth..(i + 1) * depth];
+        let number = index.iter().zip(params.iter()).try_fold(0, |number, (&k, &d)| {
+            usize::try_from(k).ok().filter(|&k| k < d).map(|k| number * d + k)
+        });
+        match number {
+            Some(number) => numbers.push(number),
+            None if ignore_bad => numbers.push(NOWHERE),
+            None => {
+                let index: Vec<String> = index.iter().map(i64::to_string).collect();
+                crate::invalid!(
+                    "indices{} = [{}] does not index into shape {params}",
+                    position(batch, i),
+                    index.join(", ")
+                );
+            }
+        }
+    }
+    Ok(Places { numbers, len })
+}
+
+type Apply = fn(&mut Tensor, &Places, &Tensor, Update) -> Result<()>;
+
+fn replace_strings(params: &mut Tensor, places: &Places, updates: &Tensor, _: Update) -> Result<()> {
+    let from = updates.as_strings()?;
+    let mut all: Vec<Bytes> = params.as_strings()?.to_vec();
+    each(places, all.len(), from.len(), |to, source| {
+        for (k, to) in to.enumerate() {
+            all[to] = from[source(k)].clone();
+        }
+    });
+    *params = Tensor::strings(all, params.shape().clone())?;
+    Ok(())
+}
+
+fn replace_plain(params: &mut Tensor, places: &Places, updates: &Tensor, _: Update) -> Result<()> {
+    let Some(size) = params.dtype().size() else {
+        return Err(crate::Error::unimplemented(format!("scatter into a variable of {}", params.dtype())));
+    };
+    let (total, given) = (params.num_elements(), updates.num_elements());
+    let from = updates.bytes()?;
+    let all = params.bytes_mut()?;
+    each(places, total, given, |to, source| {
+        if given == 1 && to.len() != 1 {
+            for to in to {
+                all[to * size..(to + 1) * size].copy_from_slice(from);
+            }
+        } else {
+            let at = source(0) * size;
+            all[to.start * size..to.end * size].copy_from_slice(&from[at..at + to.len() * size]);
+        }
+    });
+    Ok(())
+}
+
+/// Calls with the elements of each place that is there, and with where the update of its k-th element is.
+fn each(
+    places: &Places,
+    total: usize,
+    given: usize,
+    mut apply: impl FnMut(std::ops::Range<usize>, &dyn Fn(usize) -> usize),
+) {
+    let len = places.len;
+    let scalar = given == 1 && places.numbers.len() * len != 1;
+    for (i, &number) in places.numbers.iter().enumerate() {
+        if number == NOWHERE || len == 0 || total == 0 {
+            continue;
+        }
+        let source = |k: usize| if scalar { 0 } else { i * len + k };
+        apply(number * len..(number + 1) * len, &source);
+    }
+}
+
+fn combine<T: Number>(params: &mut Tensor, places: &Places, updates: &Tensor, update: Update) -> Result<()> {
+    let from = updates.values::<T>()?;
+    if update == Update::Div && T::IS_INTEGER && from.contains(&T::ZERO) {
+        crate::invalid!("Integer division by zero");
+    }
+    let elements = places.numbers.len() * places.len;
+    let bands = if is_parallel(elements) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
+    combine_band(params.values_mut::<T>()?, 0, places, from, update, bands);
+    Ok(())
+}
+
+/// Updates the slices from number `first` on that are in `band`; in halves at once while `bands` allows it. Within
+/// a slice updates keep their order, so that the result does not depend on the number of threads.
+fn combine_band<T: Number>(
+    band: &mut [T],
+    first: usize,
+    places: &Places,
+    from: &[T],
+    update: Update,
+    bands: usize,
+) {
+    let len = places.len;
+    let count = band.len().checked_div(len).unwrap_or(0);
+    if bands > 1 && count > 1 {
+        let middle = count / 2;
+        let (left, right) = band.split_at_mut(middle * len);
+        rayon::join(
+            || combine_band(left, first, places, from, update, bands / 2),
+            || combine_band(right, first + middle, places, from, update, bands - bands / 2),
+        );
+        return;
+    }
+    // One number against a whole slice, unless slices are single numbers too.
+    let scalar = from.len() == 1 && places.numbers.len() * len != 1;
+    for (i, &number) in places.numbers.iter().enumerate() {
+        if number == NOWHERE || number < first || number >= first + count {
+            continue;
+        }
+        let to = &mut band[(number - first) * len..][..len];
+        if scalar {
+            combine_slice(to, std::iter::repeat(from[0]), update);
+        } else {
+            combine_slice(to, from[i * len..][..len].iter().copied(), update);
+        }
+    }
+}
+
+fn combine_slice<T: Number>(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+    let pairs = to.iter_mut().zip(from);
+    match update {
+        Update::Replace => pairs.for_each(|(to, by)| *to = by),
+        Update::Add => pairs.for_each(|(to, by)| *to = to.plus(by)),
+        Update::Sub => pairs.for_each(|(to, by)| *to = to.minus(by)),
+        Update::Mul => pairs.for_each(|(to, by)| *to = to.times(by)),
+        Update::Div => pairs.for_each(|(to, by)| *to = to.over(by)),
+        Update::Min => pairs.for_each(|(to, by)| *to = if by < *to { by } else { *to }),
+        Update::Max => pairs.for_each(|(to, by)| *to = if *to < by { by } else { *to }),
+    }
+}
+
+/// Arithmetic that wraps where integers overflow.
+pub(super) trait Number: Element + PartialOrd {
+    const ZERO: Self;
+    const IS_INTEGER: bool;
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// Of integers, the divisor must not be zero.
+    fn over(self, other: Self) -> Self;
+}
+
+macro_rules! floats {
+    ($($t:ty, $zero:expr;)*) => {
+        $(impl Number for $t {
+            const ZERO: $t = $zero;
+            const IS_INTEGER: bool = false;
+            fn plus(self, other: $t) -> $t { self + other }
+            fn minus(self, other: $t) -> $t { self - other }
+            fn times(self, other: $t) -> $t { self * other }
+            fn over(self, other: $t) -> $t { self / other }
+        })*
+    };
+}
+
+macro_rules! integers {
+    ($($t:ty)*) => {
+        $(impl Number for $t {
+            const ZERO: $t = 0;
+            const IS_INTEGER: bool = true;
+            fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+            fn minus(self, other: $t) -> $t { self.wrapping_sub(other) }
+            fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
+            fn over(self, other: $t) -> $t { self.wrapping_div(other) }
+        })*
+    };
+}
+
+floats! { f32, 0.0; f64, 0.0; f16, f16::ZERO; bf16, bf16::ZERO; }
+integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,335 @@
-//! Optimizer updates.
+//! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and walk the elements with the
+//! optimizer's rule.
 
-use crate::kernel::KernelDef;
+mod rules;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+use super::dispatch::{FLOATS, dispatch};
+use super::scatter::give_reference;
+use super::variable::{PARALLEL, is_parallel};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::variable::{Variable, VariableInput, lock_all};
+use graph::{DType, Element, Shape, Tensor};
+use half::{bf16, f16};
+use num_traits::Float;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Rows for the forms of one optimizer: how many variables it has (slots included), its rule, and its flag.
+macro_rules! kernels {
+    ($($rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
+        &[$($(
+            KernelDef::of($op, TYPES, |init| dispatch!(float, init.attr::<DType>("T")?, T => {
+                step::<T, $count, _>(init, $flag, rules::$rule::<<T as Real>::Wide>)
+            }))
+        ),*),*]
+    };
+}
+
+const TYPES: &[(&str, &[DType])] = &[("T", FLOATS)];
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    gradient_descent 1 "": "ApplyGradientDescent" "ResourceApplyGradientDescent";
+    momentum 2 "use_nesterov":
+        "ApplyMomentum" "SparseApplyMomentum" "ResourceApplyMomentum" "ResourceSparseApplyMomentum";
+    keras_momentum 2 "use_nesterov": "ResourceApplyKerasMomentum" "ResourceSparseApplyKerasMomentum";
+    adam 3 "use_nesterov": "ApplyAdam" "ResourceApplyAdam";
+    adam_with_amsgrad 4 "": "ResourceApplyAdamWithAmsgrad";
+    ada_max 3 "": "ApplyAdaMax" "ResourceApplyAdaMax";
+    adagrad 2 "update_slots":
+        "ApplyAdagrad" "SparseApplyAdagrad" "ResourceApplyAdagrad" "ResourceSparseApplyAdagrad";
+    adagrad_v2 2 "update_slots":
+        "ApplyAdagradV2" "SparseApplyAdagradV2" "ResourceApplyAdagradV2" "ResourceSparseApplyAdagradV2";
+    adagrad_da 3 "":
+        "ApplyAdagradDA" "SparseApplyAdagradDA" "ResourceApplyAdagradDA" "ResourceSparseApplyAdagradDA";
+    rms_prop 3 "": "ApplyRMSProp" "SparseApplyRMSProp" "ResourceApplyRMSProp" "ResourceSparseApplyRMSProp";
+    centered_rms_prop 4 "":
+        "ApplyCenteredRMSProp" "SparseApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp"
+        "ResourceSparseApplyCenteredRMSProp";
+    ftrl 3 "multiply_linear_by_lr":
+        "ApplyFtrl" "SparseApplyFtrl" "ResourceApplyFtrl" "ResourceSparseApplyFtrl";
+    ftrl_v2 3 "multiply_linear_by_lr":
+        "ApplyFtrlV2" "SparseApplyFtrlV2" "ResourceApplyFtrlV2" "ResourceSparseApplyFtrlV2";
+    adadelta 3 "": "ApplyAdadelta" "SparseApplyAdadelta" "ResourceApplyAdadelta" "ResourceSparseApplyAdadelta";
+    proximal_gradient_descent 1 "":
+        "ApplyProximalGradientDescent" "SparseApplyProximalGradientDescent"
+        "ResourceApplyProximalGradientDescent" "ResourceSparseApplyProximalGradientDescent";
+    proximal_adagrad 2 "":
+        "ApplyProximalAdagrad" "SparseApplyProximalAdagrad" "ResourceApplyProximalAdagrad"
+        "ResourceSparseApplyProximalAdagrad";
+    add_sign 2 "": "ApplyAddSign" "ResourceApplyAddSign";
+    power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
+};
+
+/// An element of a variable, and the type in which its step is computed: one that loses nothing between the
+/// operations of a rule.
+trait Real: Element {
+    type Wide: Float + Send + Sync;
+    fn widen(self) -> Self::Wide;
+    fn narrow(wide: Self::Wide) -> Self;
+    fn of_i64(value: i64) -> Self::Wide;
+}
+
+macro_rules! reals {
+    ($($t:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {
+        $(impl Real for $t {
+            type Wide = $wide;
+            fn widen(self) -> $wide { $widen(self) }
+            fn narrow(wide: $wide) -> $t { $narrow(wide) }
+            fn of_i64(value: i64) -> $wide { value as $wide }
+        })*
+    };
+}
+
+reals! {
+    f32, f32, |x| x, |x| x;
+    f64, f64, |x| x, |x| x;
+    f16, f32, f16::to_f32, f16::from_f32;
+    bf16, f32, bf16::to_f32, bf16::from_f32;
+}
+
+/// Where the arguments of an optimizer's op are.
+struct Arguments {
+    /// The variable's and its slots' names, in order.
+    variables: Vec<&'static str>,
+    /// Position and name.
+    grad: (usize, &'static str),
+    indices: Option<usize>,
+    scalars: Vec<(usize, &'static str)>,
+}
+
+impl Arguments {
+    fn new(init: &KernelInit<'_>) -> Result<Arguments> {
+        let mut variables = Vec::new();
+        let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());
+        for (i, (arg, port)) in init.node.op.inputs.iter().zip(init.inputs).enumerate() {
+            match arg.name {
+                name if port.is_ref_or_resource() => variables.push(name),
+                name @ ("grad" | "delta") => grad = Some((i, name)),
+                "indices" => indices = Some(i),
+                name => scalars.push((i, name)),
+            }
+        }
+        let grad = grad.ok_or_else(|| Error::internal("an optimizer's op takes no gradient"))?;
+        Ok(Arguments { variables, grad, indices, scalars })
+    }
+
+    fn scalars<T: Real>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
+        let read = |&(i, name): &(usize, &str)| {
+            let value = ctx.input(i)?;
+            if value.shape().rank() != 0 {
+                crate::invalid!("{name} is not a scalar: {}", value.shape());
+            }
+            match value.dtype() {
+                DType::Int64 => Ok(T::of_i64(value.item()?)),
+                _ => Ok(value.item::<T>()?.widen()),
+            }
+        };
+        self.scalars.iter().map(read).collect()
+    }
+}
+
+/// The kernel of one op: `V` variables, and a rule made from the op's scalars and flag.
+fn step<T: Real, const V: usize, R>(
+    init: &KernelInit<'_>,
+    flag: &str,
+    make: fn(&[T::Wide], bool) -> Result<R>,
+) -> Result<Kernel>
+where
+    R: Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync + 'static,
+    T::Wide: 'static,
+{
+    let arguments = Arguments::new(init)?;
+    if arguments.variables.len() != V {
+        return Err(Error::internal(format!("{} has {} variables", init.node.op.name(), V)));
+    }
+    let flag = !flag.is_empty() && init.attr::<bool>(flag)?;
+    let variables: [VariableInput; V] = std::array::from_fn(|i| VariableInput::new(init, i));
+    Kernel::sync(move |ctx| {
+        let rule = make(&arguments.scalars::<T>(ctx)?, flag)?;
+        let mut found = SmallVec::<[Arc<Variable>; 4]>::new();
+        for variable in &variables {
+            found.push(variable.get(ctx)?);
+        }
+        let mut guards = lock_all::<V>(std::array::from_fn(|i| &*found[i]))?;
+        let mut tensors = SmallVec::<[&mut Tensor; 4]>::new();
+        for (guard, variable) in guards.iter_mut().zip(&found) {
+            tensors.push(guard.as_mut().ok_or_else(|| variable.uninitialized())?);
+        }
+        let shape = tensors[0].shape().clone();
+        for (tensor, name) in tensors.iter().zip(&arguments.variables) {
+            same_shape(&shape, name, tensor.shape())?;
+        }
+        let (grad, name) = (ctx.input(arguments.grad.0)?, arguments.grad.1);
+        let rows = match arguments.indices {
+            None => {
+                same_shape(&shape, name, grad.shape())?;
+                None
+            }
+            Some(i) => Some(rows(&shape, grad.shape(), ctx.input(i)?)?),
+        };
+        let grad = grad.values::<T>()?;
+        // Types first, so that an error leaves storage alone.
+        for tensor in &tensors {
+            tensor.values::<T>()?;
+        }
+        let mut slices: [&mut [T]; V] = std::array::from_fn(|_| Default::default());
+        for (slice, tensor) in slices.iter_mut().zip(tensors) {
+            *slice = tensor.values_mut::<T>()?;
+        }
+        match rows {
+            None => dense(slices, grad, &rule, is_parallel(grad.len())),
+            Some(rows) => {
+                let len = grad.len().checked_div(rows.len()).unwrap_or(0);
+                let bands =
+                    if is_parallel(grad.len()) && len >= 16 { rayon::current_num_threads() } else { 1 };
+                sparse(slices, 0, &Rows { numbers: rows, len }, grad, &rule, bands);
+            }
+        }
+        drop(guards);
+        give_reference(ctx, &variables[0], found.swap_remove(0));
+        Ok(())
+    })
+}
+
+fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
+    if var != shape {
+        crate::invalid!("var and {name} do not have the same shape{var} {shape}");
+    }
+    Ok(())
+}
+
+/// The rows that a sparse gradient is for: one row of the variable's shape each.
+fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
+    let Some((&count, row)) = var.split_first() else {
+        crate::invalid!("var must be at least 1 dimensional");
+    };
+    if indices.shape().rank() != 1 {
+        crate::invalid!("indices must be one-dimensional");
+    }
+    if grad.rank() != var.rank() {
+        crate::invalid!("var and grad must have the same rank, got shapes {var} and {grad}");
+    }
+    if let Some(axis) = (1..var.rank()).find(|&axis| row[axis - 1] != grad[axis]) {
+        crate::invalid!("var and grad must match in dimension {axis}");
+    }
+    if grad[0] != indices.shape()[0] {
+        crate::invalid!("grad must be the same size as indices in the first dimension.");
+    }
+    let check = |(i, index): (usize, i64)| match usize::try_from(index) {
+        Ok(row) if row < count => Ok(row),
+        _ => crate::invalid!("Index {index} at offset {i} in indices is out of range"),
+    };
+    match indices.dtype() {
+        DType::Int32 => indices.values::<i32>()?.iter().map(|&v| v.into()).enumerate().map(check).collect(),
+        _ => indices.values::<i64>()?.iter().copied().enumerate().map(check).collect(),
+    }
+}
+
+/// Every element, in halves at once where that pays.
+fn dense<T: Real, const V: usize>(
+    mut vars: [&mut [T]; V],
+    grad: &[T],
+    rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
+    parallel: bool,
+) {
+    if !parallel || grad.len() <= PARALLEL / 4 {
+        return walk(&mut vars, grad, rule);
+    }
+    // A multiple of every block's length.
+    let middle = (grad.len() / 2).next_multiple_of(64).min(grad.len());
+    let (left, right) = split(vars, middle);
+    let (left_grad, right_grad) = grad.split_at(middle);
+    rayon::join(|| dense(left, left_grad, rule, true), || dense(right, right_grad, rule, true));
+}
+
+struct Rows {
+    numbers: Vec<usize>,
+    /// Elements a row.
+    len: usize,
+}
+
+/// The rows from number `first` on that `vars` hold; in halves at once while `bands` allows it. A row that comes
+/// twice is stepped twice, in order.
+fn sparse<T: Real, const V: usize>(
+    mut vars: [&mut [T]; V],
+    first: usize,
+    rows: &Rows,
+    grad: &[T],
+    rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
+    bands: usize,
+) {
+    let len = rows.len;
+    let count = vars[0].len().checked_div(len).unwrap_or(0);
+    if bands > 1 && count > 1 {
+        let middle = count / 2;
+        let (left, right) = split(vars, middle * len);
+        rayon::join(
+            || sparse(left, first, rows, grad, rule, bands / 2),
+            || sparse(right, first + middle, rows, grad, rule, bands - bands / 2),
+        );
+        return;
+    }
+    for (i, &number) in rows.numbers.iter().enumerate() {
+        if number >= first && number < first + count {
+            let at = (number - first) * len;
+            let mut row = vars.each_mut().map(|v| &mut v[at..at + len]);
+            walk(&mut row, &grad[i * len..][..len], rule);
+        }
+    }
+}
+
+fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V], [&mut [T]; V]) {
+    let mut rights = [const { None }; V];
+    let mut i = 0;
+    let left = vars.map(|v| {
+        let (left, right) = v.split_at_mut(middle);
+        rights[i] = Some(right);
+        i += 1;
+        left
+    });
+    (left, rights.map(Option::unwrap_or_default))
+}
+
+/// Elements that are worked on together: their values stand in local arrays, of which the compiler knows that they
+/// do not overlap, so that it can use vector registers.
+const BLOCK: usize = 16;
+
+fn walk<T: Real, const V: usize>(
+    vars: &mut [&mut [T]; V],
+    grad: &[T],
+    rule: &impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V],
+) {
+    let (blocks, rest) = grad.as_chunks::<BLOCK>();
+    for (b, grad) in blocks.iter().enumerate() {
+        let at = b * BLOCK;
+        let g = grad.map(T::widen);
+        let mut states = [[num_traits::zero::<T::Wide>(); BLOCK]; V];
+        for (state, var) in states.iter_mut().zip(vars.iter()) {
+            for (s, v) in state.iter_mut().zip(&var[at..at + BLOCK]) {
+                *s = v.widen();
+            }
+        }
+        for i in 0..BLOCK {
+            let new = rule(std::array::from_fn(|k| states[k][i]), g[i]);
+            for k in 0..V {
+                states[k][i] = new[k];
+            }
+        }
+        for (state, var) in states.iter().zip(vars.iter_mut()) {
+            for (s, v) in state.iter().zip(&mut var[at..at + BLOCK]) {
+                *v = T::narrow(*s);
+            }
+        }
+    }
+    let done = blocks.len() * BLOCK;
+    for (i, g) in rest.iter().enumerate() {
+        let new = rule(std::array::from_fn(|k| vars[k][done + i].widen()), g.widen());
+        for (var, new) in vars.iter_mut().zip(new) {
+            var[done + i] = T::narrow(new);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Send and Recv: the ends of an edge between devices.
+//! The executor itself runs Send and Recv, and the ends of functions: there are no kernels for them.
 
 use crate::kernel::KernelDef;
 

@@ -1,5 +1,235 @@
-//! Variables behind references (TensorFlow 1).
+//! Kernels of variables by reference.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::scatter::Number;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
+use crate::variable::{RefVariable, Variable};
+use graph::{Code, DType, PartialShape, Tensor};
+use parking_lot::Mutex;
+use rayon::prelude::*;
+use std::sync::{Arc, Weak};
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("VariableV2", &[], variable),
+    KernelDef::of("Variable", &[], variable),
+    KernelDef::of("TemporaryVariable", &[], temporary),
+    KernelDef::of("DestroyTemporaryVariable", &[], |_| Kernel::sync(destroy_temporary)),
+    KernelDef::of("Assign", &[], |init| {
+        let validate = init.attr::<bool>("validate_shape")?;
+        Kernel::sync(move |ctx| assign(ctx, validate))
+    }),
+    KernelDef::of(
+        "AssignAdd",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::plus))),
+    ),
+    KernelDef::of(
+        "AssignSub",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::minus))),
+    ),
+    KernelDef::of("IsVariableInitialized", &[], |_| {
+        Kernel::sync(|ctx| {
+            let initialized = ctx.ref_input(0)?.is_initialized();
+            ctx.set_output(0, Tensor::from(initialized));
+            Ok(())
+        })
+    }),
+    KernelDef::of("CountUpTo", &[("T", INDEX)], |init| {
+        let limit = init.attr::<i64>("limit")?;
+        Kernel::sync(move |ctx| {
+            let before = ctx.ref_input(0)?.update(|value| count_up_to(value, limit))?;
+            ctx.set_output(0, before);
+            Ok(())
+        })
+    }),
+];
+
+/// The container, and the name that is shared or else the node's own.
+pub(super) fn shared_name(init: &KernelInit<'_>) -> Result<(String, String)> {
+    let container = init.attr::<String>("container")?;
+    let valid = |(i, c): (usize, char)| {
+        c.is_ascii_alphanumeric() || c == '.' || (i > 0 && matches!(c, '_' | '-' | '/'))
+    };
+    if !container.char_indices().all(valid) {
+        crate::invalid!("container contains invalid characters: {container}");
+    }
+    let shared = init.attr::<String>("shared_name")?;
+    let name = if shared.is_empty() { init.node.name.to_string() } else { shared };
+    Ok((container, name))
+}
+
+/// Gives out a reference to the device's variable of this name, made where there is none.
+fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
+    // The number of removals at which the variable was found: after another it may be gone from its container.
+    let found: Mutex<(u64, Weak<Variable>)> = Mutex::default();
+    let node_name = init.node.name.clone();
+    Kernel::sync(move |ctx| {
+        let store = ctx.resources();
+        let mut found = found.lock();
+        let removals = store.removals();
+        let known = if found.0 == removals { found.1.upgrade() } else { None };
+        let variable = match known {
+            Some(variable) => variable,
+            None => {
+                let make =
+                    || Ok(RefVariable(Arc::new(Variable::new(node_name.clone(), dtype, shape.clone()))));
+                let variable = store.lookup_or_create(&container, &name, make)?.0.clone();
+                if variable.dtype() != dtype {
+                    crate::invalid!(
+                        "Trying to access variable {name} with wrong dtype. Expected {} got {dtype}",
+                        variable.dtype()
+                    );
+                }
+                *found = (removals, Arc::downgrade(&variable));
+                variable
+            }
+        };
+        ctx.set_output(0, Value::Ref(variable));
+        Ok(())
+    })
+}
+
+/// A variable of its own for each run; it lives as long as references to it.
+fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
+    let Some(full) = shape.as_shape() else {
+        crate::invalid!("the shape of a temporary variable must be known, got {shape}");
+    };
+    let name = init.node.name.clone();
+    Kernel::sync(move |ctx| {
+        let variable = Variable::new(name.clone(), dtype, shape.clone());
+        *variable.lock() = Some(Tensor::zeros(dtype, full.clone())?);
+        ctx.set_output(0, Value::Ref(Arc::new(variable)));
+        Ok(())
+    })
+}
+
+fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let variable = ctx.ref_input(0)?;
+    let value = variable.lock().take().ok_or_else(|| variable.uninitialized())?;
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+/// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
+fn assign(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
+    let value = ctx.take_input(1)?;
+    let variable = ctx.ref_input(0)?.clone();
+    if value.dtype() != variable.dtype() {
+        crate::invalid!("Assign of {} to a variable of {}", value.dtype(), variable.dtype());
+    }
+    let mut current = variable.lock();
+    if validate {
+        let fits = match &*current {
+            Some(old) => old.shape() == value.shape(),
+            None => variable.shape().accepts(value.shape()),
+        };
+        if !fits {
+            let lhs = match &*current {
+                Some(old) => old.shape().to_string(),
+                None => variable.shape().to_string(),
+            };
+            crate::invalid!(
+                "Assign requires shapes of both tensors to match. lhs shape= {lhs} rhs shape= {}",
+                value.shape()
+            );
+        }
+    }
+    let old = current.replace(value);
+    drop(current);
+    drop(old);
+    ctx.set_output(0, Value::Ref(variable));
+    Ok(())
+}
+
+fn assign_with<T: Number>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
+    let variable = ctx.ref_input(0)?.clone();
+    let by = ctx.input(1)?;
+    variable.update(|value| {
+        if value.shape() != by.shape() {
+            crate::invalid!("Parameters and update must be the same size");
+        }
+        update::<T>(value, by, &op)
+    })?;
+    ctx.set_output(0, Value::Ref(variable));
+    Ok(())
+}
+
+/// From this many elements on, work is shared among threads.
+pub(super) const PARALLEL: usize = 1 << 18;
+
+/// Whether a loop over `elements` is worth sharing. Not on a thread of the pool itself: while it waits for the
+/// others it may begin another task, which must not find it holding a variable's lock.
+pub(super) fn is_parallel(elements: usize) -> bool {
+    elements >= PARALLEL && rayon::current_thread_index().is_none()
+}
+
+/// `value = op(value, by)`, element by element, for tensors of one shape.
+pub(super) fn update<T: Number>(
+    value: &mut Tensor,
+    by: &Tensor,
+    op: &(impl Fn(T, T) -> T + Sync),
+) -> Result<()> {
+    let by = by.values::<T>()?;
+    if !value.is_unique() {
+        // Someone holds a snapshot: the result goes into new memory, which saves a pass over that of a copy.
+        let mut new = Tensor::unspecified(T::DTYPE, value.shape().clone())?;
+        let old = value.values::<T>()?;
+        let run = |new: &mut [T], old: &[T], by: &[T]| {
+            for ((new, &old), &by) in new.iter_mut().zip(old).zip(by) {
+                *new = op(old, by);
+            }
+        };
+        let out = new.values_mut::<T>()?;
+        if is_parallel(by.len()) {
+            let chunks = out.par_chunks_mut(PARALLEL / 4).zip(old.par_chunks(PARALLEL / 4));
+            chunks.zip(by.par_chunks(PARALLEL / 4)).for_each(|((new, old), by)| run(new, old, by));
+        } else {
+            run(out, old, by);
+        }
+        *value = new;
+        return Ok(());
+    }
+    let run = |value: &mut [T], by: &[T]| {
+        for (value, &by) in value.iter_mut().zip(by) {
+            *value = op(*value, by);
+        }
+    };
+    let values = value.values_mut::<T>()?;
+    if is_parallel(by.len()) {
+        let chunks = values.par_chunks_mut(PARALLEL / 4).zip(by.par_chunks(PARALLEL / 4));
+        chunks.for_each(|(value, by)| run(value, by));
+    } else {
+        run(values, by);
+    }
+    Ok(())
+}
+
+/// Adds one to an integer scalar and gives what it was.
+fn count_up_to(value: &mut Tensor, limit: i64) -> Result<Tensor> {
+    if value.shape().rank() != 0 {
+        crate::invalid!("input is not a scalar: {}", value.shape());
+    }
+    let before = value.clone();
+    let [count] = value.to_i64s()?[..] else { return Err(Error::internal("a scalar has one element")) };
+    if count >= limit {
+        return Err(Error::new(Code::OutOfRange, format!("Reached limit of {limit}")));
+    }
+    match value.dtype() {
+        DType::Int32 => {
+            let next = i32::try_from(count + 1)
+                .map_err(|_| Error::new(Code::OutOfRange, format!("{count} is the last int32")))?;
+            value.values_mut::<i32>()?.fill(next);
+        }
+        _ => value.values_mut::<i64>()?.fill(count + 1),
+    }
+    Ok(before)
+}
+
+#[cfg(test)]
+mod tests;

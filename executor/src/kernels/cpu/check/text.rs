@@ -1,0 +1,238 @@
+//! Tensors as text, in the two forms that messages of TensorFlow programs have.
+
+use graph::{Bool8, DType, Tensor};
+use half::{bf16, f16};
+
+/// The first `limit` elements (all, if it is negative) inside nested brackets without the outermost:
+/// `1 2 3`, `[1 2][3 4]`, `[1 2][3...]...`.
+pub(super) fn summary(value: &Tensor, limit: i64) -> String {
+    let total = value.num_elements();
+    let limit = usize::try_from(limit).map_or(total, |l| l.min(total));
+    let mut out = String::new();
+    match value.shape().dims() {
+        [] => {
+            if limit > 0 {
+                out.push_str(&element(value, 0, false));
+            }
+        }
+        dims => {
+            let mut next = 0;
+            summarize_axis(value, dims, 0, limit, &mut next, &mut out);
+        }
+    }
+    if total > limit {
+        out.push_str("...");
+    }
+    out
+}
+
+/// Recursion is as deep as the tensor's rank, which is bounded.
+fn summarize_axis(
+    value: &Tensor,
+    dims: &[usize],
+    axis: usize,
+    limit: usize,
+    next: &mut usize,
+    out: &mut String,
+) {
+    let last = axis + 1 == dims.len();
+    for i in 0..dims[axis] {
+        if *next >= limit {
+            if last && axis > 0 {
+                out.push_str("...");
+            }
+            return;
+        }
+        if last {
+            if i > 0 {
+                out.push(' ');
+            }
+            out.push_str(&element(value, *next, false));
+            *next += 1;
+        } else {
+            out.push('[');
+            summarize_axis(value, dims, axis + 1, limit, next, out);
+            out.push(']');
+        }
+    }
+}
+
+/// `ends` elements from each end of each axis (all, if it is negative), with brackets and line breaks:
+/// `[1 2 ... 8 9]`. Strings stand in quotes.
+pub(super) fn layout(value: &Tensor, ends: i64) -> String {
+    let ends = usize::try_from(ends).unwrap_or(usize::MAX);
+    let mut out = String::new();
+    layout_axis(value, 0, 0, ends, &mut out);
+    out
+}
+
+fn layout_axis(value: &Tensor, axis: usize, start: usize, ends: usize, out: &mut String) {
+    let dims = value.shape().dims();
+    if axis == dims.len() {
+        out.push_str(&element(value, start, true));
+        return;
+    }
+    let (count, stride) = (dims[axis], value.shape().strides()[axis]);
+    let separate = |out: &mut String| {
+        if axis + 1 == dims.len() {
+            out.push(' ');
+        } else {
+            out.extend(std::iter::repeat_n('\n', dims.len() - axis - 1));
+            out.extend(std::iter::repeat_n(' ', axis + 1));
+        }
+    };
+    out.push('[');
+    let tail = ends.max(count.saturating_sub(ends));
+    for i in 0..ends.min(count) {
+        if i > 0 {
+            separate(out);
+        }
+        layout_axis(value, axis + 1, start + i * stride, ends, out);
+    }
+    if count > ends.saturating_mul(2) {
+        separate(out);
+        out.push_str("...");
+    }
+    for i in tail..count {
+        separate(out);
+        layout_axis(value, axis + 1, start + i * stride, ends, out);
+    }
+    out.push(']');
+}
+
+fn element(value: &Tensor, i: usize, quoted: bool) -> String {
+    macro_rules! at {
+        ($t:ty) => {
+            value.values::<$t>().ok().and_then(|v| v.get(i)).copied()
+        };
+    }
+    let text = match value.dtype() {
+        DType::Float => at!(f32).map(float),
+        DType::Half => at!(f16).map(|v| float(v.to_f32())),
+        DType::BFloat16 => at!(bf16).map(|v| float(v.to_f32())),
+        DType::Double => at!(f64).map(double),
+        DType::Bool => at!(Bool8).map(|v| if v.get() { "1" } else { "0" }.to_owned()),
+        DType::String => value.as_strings().ok().and_then(|v| v.get(i)).map(|v| {
+            let text = escape(v);
+            if quoted { format!("\"{text}\"") } else { text }
+        }),
+        _ => Some(value.element_text(i)),
+    };
+    text.unwrap_or_else(|| "?".to_owned())
+}
+
+/// The shorter of two precisions that reads back as the same number, as C's `%g` writes it.
+fn float(value: f32) -> String {
+    let short = general(value.into(), 6);
+    if short.parse() == Ok(value) { short } else { general(value.into(), 9) }
+}
+
+fn double(value: f64) -> String {
+    let short = general(value, 15);
+    if short.parse() == Ok(value) { short } else { general(value, 17) }
+}
+
+/// C's `%.{precision}g`.
+fn general(value: f64, precision: usize) -> String {
+    if !value.is_finite() {
+        return if value.is_nan() {
+            "nan"
+        } else if value > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        }
+        .to_owned();
+    }
+    let scientific = format!("{value:.*e}", precision - 1);
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let strip = |digits: &str| match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => digits.to_owned(),
+    };
+    if exponent < -4 || exponent >= precision as i32 {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", strip(mantissa), exponent.unsigned_abs());
+    }
+    let decimals = (precision as i32 - 1 - exponent).max(0) as usize;
+    strip(&format!("{value:.decimals$}"))
+}
+
+/// As a C string literal would have it.
+fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &b in bytes {
+        match b {
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            b'"' => out.push_str("\\\""),
+            b'\'' => out.push_str("\\'"),
+            b'\\' => out.push_str("\\\\"),
+            0x20..=0x7e => out.push(b.into()),
+            _ => out.push_str(&format!("\\{b:03o}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::Result;
+
+    #[test]
+    fn numbers_are_as_short_as_they_can_be() {
+        let cases: [(f32, &str); 8] = [
+            (1.0, "1"),
+            (2.5, "2.5"),
+            (3e10, "3e+10"),
+            (1e-7, "1e-07"),
+            (0.1, "0.1"),
+            (1.0 / 3.0, "0.333333343"),
+            (123456.0, "123456"),
+            (f32::NEG_INFINITY, "-inf"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(float(value), text);
+        }
+        assert_eq!(double(0.1), "0.1");
+        assert_eq!(float(f16::from_f32(1.0 / 3.0).to_f32()), "0.333251953");
+    }
+
+    #[test]
+    fn summaries() -> Result<()> {
+        let m = Tensor::try_from([[1i32, 2], [3, 4]])?;
+        let cube = Tensor::vector(&[0i64, 1, 2, 3, 4, 5, 6, 7])?.reshaped([2, 2, 2].try_into()?)?;
+        for (value, limit, text) in [
+            (&m, 3, "[1 2][3...]..."),
+            (&m, 2, "[1 2]..."),
+            (&m, 10, "[1 2][3 4]"),
+            (&m, 0, "..."),
+            (&cube, 3, "[[0 1][2...]]..."),
+            (&cube, 2, "[[0 1]]..."),
+            (&cube, -1, "[[0 1][2 3]][[4 5][6 7]]"),
+            (&Tensor::vector::<f32>(&[])?, 3, ""),
+            (&Tensor::from("x = y\n'q'"), 3, "x = y\\n\\'q\\'"),
+            (&Tensor::from("x"), 0, "..."),
+            (&Tensor::bools(&[true, false], [2].try_into()?)?, 3, "1 0"),
+        ] {
+            assert_eq!(summary(value, limit), text);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn layouts() -> Result<()> {
+        let m = Tensor::vector(&(0..100).collect::<Vec<i32>>())?.reshaped([10, 10].try_into()?)?;
+        let cube = Tensor::vector(&[0i32, 1, 2, 3, 4, 5, 6, 7])?.reshaped([2, 2, 2].try_into()?)?;
+        let rows = "[[0 1 ... 8 9]\n [10 11 ... 18 19]\n ...\n [80 81 ... 88 89]\n [90 91 ... 98 99]]";
+        assert_eq!(layout(&m, 2), rows);
+        assert_eq!(layout(&cube, 2), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
+        assert_eq!(layout(&Tensor::from(3.5f32), -1), "3.5");
+        let words = Tensor::strings(vec!["a".into(), "b".into()], [2].try_into()?)?;
+        assert_eq!(layout(&words, 3), "[\"a\" \"b\"]");
+        Ok(())
+    }
+}

@@ -1,0 +1,249 @@
+//! The rule of each optimizer: what becomes of one element of the variable and its slots, given its gradient.
+//! Dense and sparse ops, on references and on handles, all use the one rule of their optimizer.
+//!
+//! A rule is made from the op's scalars in the op's order, and its one flag. States are `[variable, slots...]`
+//! in the order of the op's inputs.
+
+use crate::error::Result;
+use num_traits::Float;
+
+pub(super) fn gradient_descent<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
+    let alpha = s[0];
+    Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
+}
+
+pub(super) fn momentum<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, momentum) = (s[0], s[1]);
+    Ok(move |[var, accum]: [W; 2], g: W| {
+        let accum = accum * momentum + g;
+        let step = if nesterov { g * lr + accum * momentum * lr } else { accum * lr };
+        [var - step, accum]
+    })
+}
+
+pub(super) fn keras_momentum<W: Float>(
+    s: &[W],
+    nesterov: bool,
+) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, momentum) = (s[0], s[1]);
+    Ok(move |[var, accum]: [W; 2], g: W| {
+        let accum = accum * momentum - g * lr;
+        let step = if nesterov { accum * momentum - g * lr } else { accum };
+        [var + step, accum]
+    })
+}
+
+/// Kingma and Ba, 2014; with Nesterov's momentum, Dozat, 2016.
+pub(super) fn adam<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
+    let one = W::one();
+    let alpha = lr * (one - s[1]).sqrt() / (one - s[0]);
+    Ok(move |[var, m, v]: [W; 3], g: W| {
+        let m = m + (g - m) * (one - beta1);
+        let v = v + (g * g - v) * (one - beta2);
+        let ahead = if nesterov { g * (one - beta1) + beta1 * m } else { m };
+        [var - ahead * alpha / (v.sqrt() + epsilon), m, v]
+    })
+}
+
+/// Reddi, Kale and Kumar, 2018.
+pub(super) fn adam_with_amsgrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
+    let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
+    let one = W::one();
+    let alpha = lr * (one - s[1]).sqrt() / (one - s[0]);
+    Ok(move |[var, m, v, vhat]: [W; 4], g: W| {
+        let m = m + (g - m) * (one - beta1);
+        let v = v + (g * g - v) * (one - beta2);
+        let vhat = if vhat < v { v } else { vhat };
+        [var - m * alpha / (vhat.sqrt() + epsilon), m, v, vhat]
+    })
+}
+
+/// Kingma and Ba, 2014, section 7.1.
+pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let (beta1_power, lr, beta1, beta2, epsilon) = (s[0], s[1], s[2], s[3], s[4]);
+    let one = W::one();
+    let alpha = lr / (one - beta1_power);
+    Ok(move |[var, m, v]: [W; 3], g: W| {
+        let m = m + (g - m) * (one - beta1);
+        let decayed = beta2 * v;
+        let v = if decayed < g.abs() { g.abs() } else { decayed };
+        [var - alpha * (m / (v + epsilon)), m, v]
+    })
+}
+
+/// Duchi, Hazan and Singer, 2011.
+pub(super) fn adagrad<W: Float>(
+    s: &[W],
+    update_slots: bool,
+) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let lr = s[0];
+    Ok(move |[var, accum]: [W; 2], g: W| {
+        let accum = if update_slots { accum + g * g } else { accum };
+        [var - g * lr / accum.sqrt(), accum]
+    })
+}
+
+pub(super) fn adagrad_v2<W: Float>(
+    s: &[W],
+    update_slots: bool,
+) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, epsilon) = (s[0], s[1]);
+    Ok(move |[var, accum]: [W; 2], g: W| {
+        let accum = if update_slots { accum + g * g } else { accum };
+        [var - g * lr / (accum.sqrt() + epsilon), accum]
+    })
+}
+
+pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let (lr, l1, l2, step) = (s[0], s[1], s[2], s[3]);
+    Ok(move |[_, sum, squares]: [W; 3], g: W| {
+        let (sum, squares) = (sum + g, squares + g * g);
+        let shrunk = if l1 > W::zero() { shrink(sum, l1 * step) } else { sum };
+        [-lr * shrunk / (l2 * step * lr + squares.sqrt()), sum, squares]
+    })
+}
+
+/// Tieleman and Hinton, 2012.
+pub(super) fn rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
+    Ok(move |[var, ms, mom]: [W; 3], g: W| {
+        let ms = ms + (g * g - ms) * (W::one() - rho);
+        let mom = mom * momentum + g * lr / (ms + epsilon).sqrt();
+        [var - mom, ms, mom]
+    })
+}
+
+/// Graves, 2013.
+pub(super) fn centered_rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
+    let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
+    Ok(move |[var, mg, ms, mom]: [W; 4], g: W| {
+        let ms = ms + (g * g - ms) * (W::one() - rho);
+        let mg = mg + (g - mg) * (W::one() - rho);
+        let mom = mom * momentum + g * lr / (ms - mg * mg + epsilon).sqrt();
+        [var - mom, mg, ms, mom]
+    })
+}
+
+/// McMahan and others, 2013.
+pub(super) fn ftrl<W: Float>(s: &[W], multiply_by_lr: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    ftrl_with_shrinkage(s[0], s[1], s[2], W::zero(), s[3], multiply_by_lr)
+}
+
+pub(super) fn ftrl_v2<W: Float>(
+    s: &[W],
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    ftrl_with_shrinkage(s[0], s[1], s[2], s[3], s[4], multiply_by_lr)
+}
+
+fn ftrl_with_shrinkage<W: Float>(
+    lr: W,
+    l1: W,
+    l2: W,
+    shrinkage: W,
+    lr_power: W,
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let zero = W::zero();
+    if !(lr > zero || (multiply_by_lr && lr >= zero)) {
+        crate::invalid!("lr is not a positive scalar: []");
+    }
+    for (name, value) in [("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)] {
+        if !(value >= zero) {
+            crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
+        }
+    }
+    if !(lr_power <= zero) {
+        crate::invalid!("lr_power is not a non-positive scalar: []");
+    }
+    let two = W::one() + W::one();
+    let is_root = lr_power == -W::one() / two;
+    let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
+    // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
+    let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
+    Ok(move |[var, accum, linear]: [W; 3], g: W| {
+        let shrunk = g + two * shrinkage * var;
+        let grown = accum + g * g;
+        let root = power(grown);
+        let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
+        let bound = l1 * scale;
+        let clamped = if linear > bound {
+            bound
+        } else if linear < -bound {
+            -bound
+        } else {
+            linear
+        };
+        [(clamped - linear) / (root / per + two * l2 * scale), grown, linear]
+    })
+}
+
+/// Zeiler, 2012.
+pub(super) fn adadelta<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    let (lr, rho, epsilon) = (s[0], s[1], s[2]);
+    Ok(move |[var, accum, accum_update]: [W; 3], g: W| {
+        let accum = accum * rho + g * g * (W::one() - rho);
+        let update = (accum_update + epsilon).sqrt() / (accum + epsilon).sqrt() * g;
+        let accum_update = accum_update * rho + update * update * (W::one() - rho);
+        [var - update * lr, accum, accum_update]
+    })
+}
+
+pub(super) fn proximal_gradient_descent<W: Float>(
+    s: &[W],
+    _: bool,
+) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
+    let (alpha, l1, l2) = (s[0], s[1], s[2]);
+    Ok(move |[var]: [W; 1], g: W| [proximal(var - alpha * g, alpha, l1, l2)])
+}
+
+pub(super) fn proximal_adagrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, l1, l2) = (s[0], s[1], s[2]);
+    Ok(move |[var, accum]: [W; 2], g: W| {
+        let accum = accum + g * g;
+        let lr = lr / accum.sqrt();
+        [proximal(var - g * lr, lr, l1, l2), accum]
+    })
+}
+
+/// Bello and others, 2017.
+pub(super) fn add_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, alpha, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
+    Ok(move |[var, m]: [W; 2], g: W| {
+        let m = m * beta + g * (W::one() - beta);
+        [var - lr * (alpha + sign_decay * (sign(g) * sign(m))) * g, m]
+    })
+}
+
+/// Bello and others, 2017.
+pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+    let (lr, logbase, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
+    Ok(move |[var, m]: [W; 2], g: W| {
+        let m = m * beta + g * (W::one() - beta);
+        [var - lr * (logbase * sign_decay * (sign(g) * sign(m))).exp() * g, m]
+    })
+}
+
+/// -1, 0 or 1.
+fn sign<W: Float>(x: W) -> W {
+    if x > W::zero() {
+        W::one()
+    } else if x < W::zero() {
+        -W::one()
+    } else {
+        W::zero()
+    }
+}
+
+/// `x`, nearer to zero by `by`, or zero.
+fn shrink<W: Float>(x: W, by: W) -> W {
+    let rest = x.abs() - by;
+    if rest > W::zero() { sign(x) * rest } else { W::zero() }
+}
+
+/// The point that minimises the distance to `x` and both penalties (Duchi and Singer, 2009).
+fn proximal<W: Float>(x: W, lr: W, l1: W, l2: W) -> W {
+    let x = if l1 > W::zero() { shrink(x, lr * l1) } else { x };
+    x / (W::one() + l2 * lr)
+}
