@@ -50,13 +50,14 @@ pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>
 }
 }
 
-/// A step that sends nothing and is never cancelled.
-pub(crate) fn lone_step() -> Arc<Step> {
-    Arc::new(Step {
+/// A step of its own, never cancelled.
+#[cfg(test)]
+pub(crate) fn lone_step() -> Arc<crate::kernel::Step> {
+    Arc::new(crate::kernel::Step {
         id: 1,
-        rendezvous: Arc::new(NoRendezvous),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
+        rendezvous: Arc::new(crate::rendezvous::LocalRendezvous::new()),
+        cancellation: Arc::default(),
+        resources: crate::resource::ResourceStore::new(""),
     })
 }
 

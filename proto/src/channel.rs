@@ -10,8 +10,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout_at};
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 /// How long a task that does not answer is tried, unless told otherwise.
@@ -36,19 +38,24 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts at one call on connections that stood at first.
 const ATTEMPTS: usize = 10;
 
-/// A server with the settings that tensors want.
+/// A server with the settings that tensors want, to be run on [`incoming`] connections.
 pub fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_frame_size(FRAME)
         .max_concurrent_streams(STREAMS)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(TCP_PROBE_AFTER))
-        .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
-        .tcp_keepalive_retries(Some(TCP_PROBES))
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+}
+
+/// The connections of a listener, for [`Server::serve_with_incoming`] and its kin.
+pub fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(TCP_PROBE_AFTER))
+        .with_keepalive_interval(Some(TCP_PROBE_INTERVAL))
+        .with_keepalive_retries(Some(TCP_PROBES))
 }
 
 /// Another task and the connections to it, made at first use and again when they broke.

@@ -172,6 +172,10 @@ impl Steps {
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 
+    pub(crate) fn is_running(&self, id: i64) -> bool {
+        self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
+    }
+
     /// The number of steps that have a place.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -71,6 +71,11 @@ impl Worker {
         self.devices.attributes()
     }
 
+    /// Whether a part of the step runs here.
+    pub fn is_running(&self, step_id: i64) -> bool {
+        self.steps.is_running(step_id)
+    }
+
     /// This worker for a master in the same process: values pass by pointer.
     pub fn link(self: &Arc<Self>) -> Arc<dyn WorkerLink> {
         Arc::new(LocalWorker::new(self.clone()))

@@ -1,0 +1,260 @@
+//! Workers on loopback ports, and the least of a master: it splits a graph, registers the parts and runs them.
+#![allow(dead_code)]
+
+use anabranch_worker as worker;
+use graph::{DeviceAttributes, Graph, TaskName, Tensor};
+use placer::{DeviceSet, Names, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
+use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::service::WorkerServiceClient;
+use proto::{Cluster, RemoteWorker, Status, channel, pb};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tonic::transport::Channel;
+use worker::{Worker, WorkerConfig};
+
+pub type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+pub type Client = WorkerServiceClient<Channel>;
+
+/// Long enough for anything that ends at all.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub fn soon() -> Option<Instant> {
+    Some(Instant::now() + LONG)
+}
+
+/// A worker with its server.
+pub struct Task {
+    pub worker: Arc<Worker>,
+    pub address: String,
+    stop: Option<oneshot::Sender<()>>,
+    served: tokio::task::JoinHandle<()>,
+}
+
+impl Task {
+    pub fn serve(config: WorkerConfig, listener: TcpListener) -> Test<Task> {
+        let address = listener.local_addr()?.to_string();
+        let worker = Worker::new(config)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = channel::server().add_service(worker.service());
+        let served = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            let _ = router.serve_with_incoming_shutdown(channel::incoming(listener), stopped).await;
+        });
+        Ok(Task { worker, address, stop: Some(stop), served })
+    }
+
+    pub fn name(&self) -> String {
+        self.worker.task().to_string()
+    }
+
+    pub fn device(&self) -> DeviceAttributes {
+        self.worker.devices()[0].clone()
+    }
+
+    /// A client of the bare messages.
+    pub async fn client(&self) -> Test<Client> {
+        let client = Client::connect(format!("http://{}", self.address)).await?;
+        Ok(client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX))
+    }
+
+    /// Ends the server with its connections, as a killed process would.
+    pub async fn kill(mut self) {
+        self.served.abort();
+        drop(self.stop.take());
+        let _ = self.served.await;
+    }
+}
+
+pub async fn listen() -> Test<TcpListener> {
+    Ok(TcpListener::bind("127.0.0.1:0").await?)
+}
+
+/// `/job:w` with so many tasks, each with `tweak`ed settings.
+pub async fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>> {
+    let mut listeners = Vec::new();
+    let mut cluster = Cluster::new();
+    for task in 0..tasks {
+        let listener = listen().await?;
+        cluster.insert("w", task, &listener.local_addr()?.to_string())?;
+        listeners.push(listener);
+    }
+    (0..)
+        .zip(listeners)
+        .map(|(task, listener)| {
+            let mut config =
+                WorkerConfig { threads: 2, ..WorkerConfig::new(TaskName::new("w", task), cluster.clone()) };
+            tweak(&mut config);
+            Task::serve(config, listener)
+        })
+        .collect()
+}
+
+/// A session over all tasks of a cluster; the first is the client's.
+pub struct Session {
+    pub links: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
+    devices: DeviceSet,
+    attributes: Vec<DeviceAttributes>,
+}
+
+/// A registered graph: what each task runs.
+pub struct Registered {
+    pub parts: BTreeMap<TaskName, Arc<str>>,
+}
+
+pub const SESSION: &str = "session";
+
+impl Session {
+    /// With every worker across the wire.
+    pub async fn remote(tasks: &[Task]) -> Test<Session> {
+        let mut links: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
+        for task in tasks {
+            let name = task.worker.task().clone();
+            links.insert(name.clone(), Arc::new(RemoteWorker::new(name, &task.address, LONG)?));
+        }
+        Session::over(links).await
+    }
+
+    /// With the first worker in this process.
+    pub async fn mixed(tasks: &[Task]) -> Test<Session> {
+        let mut session = Session::remote(tasks).await?;
+        session.links.insert(tasks[0].worker.task().clone(), tasks[0].worker.link());
+        Ok(session)
+    }
+
+    async fn over(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
+        let mut attributes = Vec::new();
+        for link in links.values() {
+            attributes.extend(link.status(soon()).await?);
+            let create = CreateWorkerSession { session: SESSION.into(), ..Default::default() };
+            link.create_session(create).await?;
+        }
+        let devices = DeviceSet::new(attributes.iter().map(|d| (d.name.clone(), d.incarnation)));
+        Ok(Session { links, devices, attributes })
+    }
+
+    /// Rewrites for the feeds and fetches, splits and registers.
+    pub async fn register(
+        &self,
+        graph: &Graph,
+        feeds: &[&str],
+        fetches: &[&str],
+        targets: &[&str],
+    ) -> Test<Registered> {
+        let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
+        let placement = placed_devices(&graph, &self.devices)?;
+        let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: Names::Master };
+        let mut parts = BTreeMap::new();
+        for part in partition(&graph, &placement, &options)? {
+            let link = self.links.get(&part.task).ok_or("a part of no task")?;
+            let register = RegisterGraph {
+                session: SESSION.into(),
+                graph: part.graph,
+                graph_options: None,
+                config: None,
+                collective_graph_key: 0,
+                deadline: soon(),
+            };
+            parts.insert(part.task, link.register_graph(register).await?);
+        }
+        Ok(Registered { parts })
+    }
+
+    /// The key under which the client's end of a feed or fetch waits.
+    pub fn client_key(&self, endpoint: &str) -> Arc<str> {
+        key(&self.attributes[0], &self.attributes[0], endpoint).into()
+    }
+
+    /// What one task is asked to do in a step. Feeds and fetches are the first task's.
+    pub fn part(
+        &self,
+        registered: &Registered,
+        task: &TaskName,
+        step_id: i64,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+    ) -> RunGraph {
+        let is_client = *task == self.attributes[0].name.task_name();
+        let send = feeds.iter().map(|(name, value)| (self.client_key(name), value.clone()));
+        RunGraph {
+            session: SESSION.into(),
+            graph: registered.parts.get(task).cloned().unwrap_or_default(),
+            step_id,
+            send: if is_client { send.collect() } else { Vec::new() },
+            recv: if is_client { fetches.iter().map(|f| self.client_key(f)).collect() } else { Vec::new() },
+            options: pb::ExecutorOpts::default(),
+            deadline: soon(),
+        }
+    }
+
+    /// Runs all parts at once; the outcomes by task.
+    pub async fn outcomes(
+        &self,
+        registered: &Registered,
+        step_id: i64,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+    ) -> BTreeMap<TaskName, Result<RunGraphOutcome, Status>> {
+        let runs = registered.parts.keys().map(|task| {
+            let run = self.part(registered, task, step_id, feeds, fetches);
+            let link = self.links[task].clone();
+            async move { (task.clone(), link.run_graph(run).await) }
+        });
+        let outcomes = futures::future::join_all(runs).await.into_iter().collect();
+        for link in self.links.values() {
+            let _ = link.cleanup_graph(step_id).await;
+        }
+        outcomes
+    }
+
+    /// The fetched values of a run that succeeds everywhere.
+    pub async fn run(
+        &self,
+        registered: &Registered,
+        step_id: i64,
+        feeds: &[(&str, Tensor)],
+        fetches: &[&str],
+    ) -> Test<Vec<Tensor>> {
+        let mut values = Vec::new();
+        for (_, outcome) in self.outcomes(registered, step_id, feeds, fetches).await {
+            values.extend(outcome?.recv.into_iter().map(|(_, value)| value));
+        }
+        Ok(values)
+    }
+}
+
+pub fn key(from: &DeviceAttributes, to: &DeviceAttributes, edge: &str) -> String {
+    format!("{};{:016x};{};{edge};0:0", from.name, from.incarnation, to.name)
+}
+
+/// Registers nothing, so that a step can be run that only passes on what it is fed.
+pub async fn register_nothing(client: &mut Client) -> Test<String> {
+    let request = pb::CreateWorkerSessionRequest { session_handle: SESSION.into(), ..Default::default() };
+    client.create_worker_session(request).await?;
+    let request = pb::RegisterGraphRequest {
+        session_handle: SESSION.into(),
+        create_worker_session_called: true,
+        graph_def: Some(pb::GraphDef::default()),
+        ..Default::default()
+    };
+    Ok(client.register_graph(request).await?.into_inner().graph_handle)
+}
+
+/// A run of a registered graph, in the bare messages.
+pub fn bare_run(graph: &str, step_id: i64, feeds: &[(&str, &Tensor)]) -> pb::RunGraphRequest {
+    pb::RunGraphRequest {
+        graph_handle: graph.to_owned(),
+        session_handle: SESSION.into(),
+        create_worker_session_called: true,
+        step_id,
+        send: feeds.iter().map(|(key, value)| proto::convert::named_tensor_to_proto(key, value)).collect(),
+        ..Default::default()
+    }
+}
+
+pub fn bare_receive(step_id: i64, key: &str) -> pb::RecvTensorRequest {
+    pb::RecvTensorRequest { step_id, rendezvous_key: key.to_owned(), ..Default::default() }
+}

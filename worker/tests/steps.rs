@@ -1,0 +1,189 @@
+//! Steps that wait, fail, are cancelled, and end with their worker.
+
+mod cluster;
+
+use cluster::*;
+use graph::{Code, Graph, TaskName, Tensor};
+use proto::link::WorkerLink;
+use proto::{Status, convert};
+use std::time::{Duration, Instant};
+
+/// The second task waits for the first, which waits to be fed.
+fn waits_for_feed() -> Test<Graph> {
+    Ok(Graph::from_text(
+        "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         y = Identity[T=float](p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
+    )?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receive_before_its_step_waits_for_it() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    let graph = register_nothing(&mut client).await?;
+    let key = key(&device, &device, "edge_1_x");
+    let mut early = client.clone();
+    let receive = tokio::spawn({
+        let request = bare_receive(5, &key);
+        async move { early.recv_tensor(request).await }
+    });
+    let value = Tensor::vector(&[1i32, 2])?;
+    client.run_graph(bare_run(&graph, 5, &[(&key, &value)])).await?;
+    let reply = receive.await??.into_inner();
+    assert!(reply.send_start_micros > 0 && !reply.is_dead);
+    assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, value);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receive_whose_step_never_starts_ends() -> Test {
+    let tasks = cluster(1, |config| config.start_deadline = Duration::from_millis(50)).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    let failed =
+        client.recv_tensor(bare_receive(5, &key(&device, &device, "x"))).await.err().ok_or("it came")?;
+    let failed = Status::from(failed);
+    assert_eq!(failed.code, Code::DeadlineExceeded);
+    assert!(failed.message.contains("step 5") && failed.message.contains(&tasks[0].name()), "{failed}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receive_given_up_leaves_the_value_to_the_next() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    let graph = register_nothing(&mut client).await?;
+    let key = key(&device, &device, "x");
+    client.run_graph(bare_run(&graph, 5, &[])).await?;
+    let mut request = tonic::Request::new(bare_receive(5, &key));
+    request.set_timeout(Duration::from_millis(30));
+    let failed = client.recv_tensor(request).await.err().ok_or("it came")?;
+    assert!(matches!(failed.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded), "{failed}");
+    client.run_graph(bare_run(&graph, 5, &[(&key, &Tensor::scalar(3i32))])).await?;
+    let reply = client.recv_tensor(bare_receive(5, &key)).await?.into_inner();
+    assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, Tensor::scalar(3i32));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_was_cleaned_up_is_over_for_everyone() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    let graph = register_nothing(&mut client).await?;
+    let key = key(&device, &device, "x");
+    client.run_graph(bare_run(&graph, 5, &[])).await?;
+    let mut waiter = client.clone();
+    let request = bare_receive(5, &key);
+    let waiting = tokio::spawn(async move { waiter.recv_tensor(request).await });
+    client.cleanup_graph(proto::pb::CleanupGraphRequest { step_id: 5 }).await?;
+    for failed in [
+        waiting.await?.err(),
+        client.recv_tensor(bare_receive(5, &key)).await.err(),
+        client.run_graph(bare_run(&graph, 5, &[])).await.err(),
+    ] {
+        let failed = Status::from(failed.ok_or("a step after its end")?);
+        assert_eq!((failed.code, failed.derived), (Code::Aborted, true));
+        assert_eq!(failed.message, format!("Step 5 was cleaned up on {}.", tasks[0].name()));
+    }
+    client.cleanup_graph(proto::pb::CleanupGraphRequest { step_id: 77 }).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
+    let tasks = cluster(2, |_| {}).await?;
+    for session in [Session::remote(&tasks).await?, Session::mixed(&tasks).await?] {
+        let step = session.links.len() as i64 + rand::random_range(10..1 << 40);
+        let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
+        let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
+        let run = session.part(&registered, &first, step, &[], &["y:0"]);
+        let link = session.links[&first].clone();
+        let dropped = tokio::spawn(async move { link.run_graph(run).await });
+        // The second task's run waits for the first's: that it is there shows in what it reports when late.
+        let mut peer = session.part(&registered, &second, step, &[], &[]);
+        peer.deadline = soon();
+        let link = session.links[&second].clone();
+        let peer = tokio::spawn(async move { link.run_graph(peer).await });
+        started(&tasks[0], step).await?;
+        dropped.abort();
+        let failed = tokio::time::timeout(LONG, peer).await??.err().ok_or("it went on")?;
+        assert_eq!((failed.code, failed.derived), (Code::Cancelled, true), "{failed}");
+        assert!(failed.message.contains(&format!("Step {step} was cancelled")), "{failed}");
+    }
+    Ok(())
+}
+
+/// Waits until a step runs on a task: only then its answer to a repeat of the run is that of a cancelled one.
+async fn started(task: &Task, step_id: i64) -> Test {
+    let deadline = Instant::now() + LONG;
+    while !task.worker.is_running(step_id) {
+        if Instant::now() > deadline {
+            return Err("the step did not start".into());
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_step_says_what_it_waits_for() -> Test {
+    let tasks = cluster(2, |_| {}).await?;
+    let session = Session::mixed(&tasks).await?;
+    let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
+    let first = TaskName::new("w", 0);
+    // Fed, but the second task never runs its part.
+    let mut run = session.part(&registered, &first, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
+    run.deadline = Some(Instant::now() + Duration::from_millis(200));
+    let failed = session.links[&first].run_graph(run).await.err().ok_or("it ended")?;
+    assert_eq!(failed.code, Code::DeadlineExceeded);
+    for part in [&tasks[0].name(), &tasks[1].name(), &tasks[1].address] {
+        assert!(failed.message.contains(part), "{failed}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cause_of_a_failure_is_told_from_its_consequences() -> Test {
+    let tasks = cluster(2, |_| {}).await?;
+    let session = Session::remote(&tasks).await?;
+    let graph = Graph::from_text(
+        "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         q = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         bad = AddV2[T=float](p, q) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
+    )?;
+    let registered = session.register(&graph, &["p", "q"], &["bad"], &[]).await?;
+    let feeds = [("p:0", Tensor::vector(&[1.0f32, 2.0])?), ("q:0", Tensor::vector(&[1.0f32, 2.0, 3.0])?)];
+    let outcomes = session.outcomes(&registered, 1, &feeds, &["bad:0"]).await;
+    let failures: Vec<(String, Code, bool)> = outcomes
+        .into_iter()
+        .filter_map(|(task, o)| o.err().map(|s| (task.to_string(), s.code, s.derived)))
+        .collect();
+    let expected =
+        [(tasks[0].name(), Code::InvalidArgument, true), (tasks[1].name(), Code::InvalidArgument, false)];
+    assert_eq!(failures, expected);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_ends_steps_by_name_and_takes_no_more() -> Test {
+    let tasks = cluster(2, |_| {}).await?;
+    let session = Session::remote(&tasks).await?;
+    let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
+    let first = TaskName::new("w", 0);
+    let run = session.part(&registered, &first, 1, &[], &["y:0"]);
+    let link = session.links[&first].clone();
+    let again = run.clone();
+    let running = tokio::spawn(async move { link.run_graph(run).await });
+    started(&tasks[0], 1).await?;
+    tokio::time::timeout(LONG, tasks[0].worker.shutdown(Duration::from_millis(20))).await?;
+    let failed = running.await?.err().ok_or("it went on")?;
+    assert_eq!(failed.code, Code::Unavailable);
+    assert!(failed.message.contains(&format!("{} is shutting down", tasks[0].name())), "{failed}");
+    let again = proto::link::RunGraph { step_id: 2, ..again };
+    let refused = tasks[0].worker.link().run_graph(again).await.err().ok_or("it started")?;
+    assert_eq!(refused.code, Code::Unavailable);
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! What the service answers to bare messages: codes, texts and payloads as TensorFlow's workers give them.
+
+mod cluster;
+
+use cluster::*;
+use graph::{Code, DType, Graph, Tensor};
+use proto::convert::{DefaultAttrs, graph_to_proto};
+use proto::{Status, pb};
+use tonic::codec::CompressionEncoding;
+
+async fn failure<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Test<Status> {
+    Ok(Status::from(call.await.err().ok_or("it succeeded")?))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_handles() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let mut client = tasks[0].client().await?;
+    let graph = register_nothing(&mut client).await?;
+    assert_eq!(graph, "0000000000000001");
+    let lost =
+        "Session handle is not found: zz. Possibly this worker (\"/job:w/replica:0/task:0\") just restarted.";
+
+    let run = pb::RunGraphRequest { session_handle: "zz".into(), ..bare_run(&graph, 1, &[]) };
+    let failed = failure(client.run_graph(run.clone())).await?;
+    assert_eq!(failed, Status::new(Code::Aborted, lost).restarted());
+    let in_body = pb::RunGraphRequest { store_errors_in_response_body: true, ..run };
+    let body = client.run_graph(in_body).await?.into_inner();
+    assert_eq!((body.status_code, body.status_error_message.as_str()), (Code::Aborted.number(), lost));
+
+    let register = pb::RegisterGraphRequest {
+        session_handle: "zz".into(),
+        create_worker_session_called: true,
+        ..Default::default()
+    };
+    assert_eq!(failure(client.register_graph(register)).await?.message, lost);
+
+    let failed = failure(client.run_graph(bare_run("h", 1, &[]))).await?;
+    assert_eq!(failed, Status::new(Code::Aborted, "Graph handle is not found: h"));
+    let deregister = |graph: &str| pb::DeregisterGraphRequest {
+        graph_handle: graph.to_owned(),
+        session_handle: SESSION.into(),
+        create_worker_session_called: true,
+    };
+    client.deregister_graph(deregister(&graph)).await?;
+    let failed = failure(client.deregister_graph(deregister(&graph))).await?;
+    let text = format!("Graph handle is not found: {graph}. Possibly, this worker just restarted.");
+    assert_eq!(failed, Status::new(Code::Aborted, text));
+
+    let empty = failure(client.create_worker_session(pb::CreateWorkerSessionRequest::default())).await?;
+    assert_eq!(empty, Status::invalid("Session must be non-empty."));
+    client.delete_worker_session(pb::DeleteWorkerSessionRequest { session_handle: "zz".into() }).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_masters_that_create_none() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let mut client = tasks[0].client().await?;
+    let request = pb::RegisterGraphRequest { session_handle: "any".into(), ..Default::default() };
+    let graph = client.register_graph(request).await?.into_inner().graph_handle;
+    let run = pb::RunGraphRequest { graph_handle: graph, step_id: 3, ..Default::default() };
+    client.run_graph(run).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_receives() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    for malformed in
+        ["", "a;b", "/job:w/replica:0/task:0/device:CPU:0;xyz;b;c;0:0", "a;0000000000000001;;c;0:0"]
+    {
+        let failed = failure(client.recv_tensor(bare_receive(1, malformed))).await?;
+        assert_eq!(failed, Status::invalid(format!("Invalid  rendezvous key: {malformed}")));
+    }
+    let good = key(&device, &device, "x");
+    let failed = failure(client.recv_tensor(bare_receive(1, &good.replace("CPU:0", "GPU:0")))).await?;
+    assert_eq!(failed, Status::invalid("/device:GPU:0 unknown device."));
+
+    let other = graph::DeviceAttributes { incarnation: 12, ..device.clone() };
+    let failed = failure(client.recv_tensor(bare_receive(1, &key(&other, &device, "x")))).await?;
+    let text = format!(
+        "RecvTensor expects a different device incarnation: 12 vs. {}. Your worker job \
+         (\"/job:w/replica:0/task:0\") was probably restarted. Check your worker job for the reason why it was \
+         restarted.",
+        device.incarnation
+    );
+    assert_eq!(failed, Status::new(Code::Aborted, text).restarted());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_is_taken_once() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    let graph = register_nothing(&mut client).await?;
+    let key = key(&device, &device, "x");
+    let run = pb::RunGraphRequest { request_id: 7, ..bare_run(&graph, 1, &[(&key, &Tensor::scalar(1i32))]) };
+    client.run_graph(run.clone()).await?;
+    let failed = failure(client.run_graph(run)).await?;
+    assert_eq!(failed.code, Code::Aborted);
+    assert!(
+        failed.message.starts_with("The same RunGraph (Worker) request was received twice. "),
+        "{failed}"
+    );
+    let receive = pb::RecvTensorRequest { request_id: 7, ..bare_receive(1, &key) };
+    client.recv_tensor(receive.clone()).await?;
+    let failed = failure(client.recv_tensor(receive)).await?;
+    assert!(
+        failed.message.starts_with("The same RecvTensor (GrpcWorker) request was received twice. "),
+        "{failed}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_may_be_compressed() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let plain = tasks[0].client().await?;
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
+        let mut client = plain.clone().send_compressed(encoding).accept_compressed(encoding);
+        let graph = register_nothing(&mut client).await?;
+        let step = encoding as i64 + 1;
+        let key = key(&device, &device, "x");
+        let value = Tensor::vector(&[0i64; 5000])?;
+        client.run_graph(bare_run(&graph, step, &[(&key, &value)])).await?;
+        let reply = client.recv_tensor(bare_receive(step, &key)).await?;
+        assert_eq!(reply.metadata().get("grpc-encoding"), None);
+        let tensor = reply.into_inner().tensor.unwrap_or_default();
+        assert_eq!(proto::convert::tensor_from_proto(tensor)?, value);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn graphs_that_cannot_run_here_are_refused_with_their_nodes() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let mut client = tasks[0].client().await?;
+    register_nothing(&mut client).await?;
+    for (device, code) in [
+        ("", Code::InvalidArgument),
+        ("/job:w/replica:0/task:0", Code::InvalidArgument),
+        ("/job:w/replica:0/task:1/device:CPU:0", Code::InvalidArgument),
+    ] {
+        let graph = Graph::from_text(&format!("lost = NoOp @\"{device}\"\n"))?;
+        let request = pb::RegisterGraphRequest {
+            session_handle: SESSION.into(),
+            create_worker_session_called: true,
+            graph_def: Some(graph_to_proto(&graph, DefaultAttrs::Keep)?),
+            ..Default::default()
+        };
+        let failed = failure(client.register_graph(request)).await?;
+        assert_eq!(failed.code, code);
+        assert!(failed.message.contains("lost"), "{failed}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_and_what_is_not_there() -> Test {
+    let tasks = cluster(1, |config| config.cpu_devices = 2).await?;
+    let mut client = tasks[0].client().await?;
+    let status = client.get_status(pb::GetStatusRequest {}).await?.into_inner();
+    let names: Vec<&str> = status.device_attributes.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["/job:w/replica:0/task:0/device:CPU:0", "/job:w/replica:0/task:0/device:CPU:1"]);
+    assert!(status.device_attributes.iter().all(|d| d.incarnation != 0 && d.device_type == "CPU"));
+    client.cleanup_all(pb::CleanupAllRequest { container: vec!["".into(), "c".into()] }).await?;
+    let failed = failure(client.tracing(pb::TracingRequest::default())).await?;
+    assert_eq!(failed, Status::new(Code::Unimplemented, "Tracing"));
+    let partial = pb::RunGraphRequest { is_partial: true, ..Default::default() };
+    assert_eq!(failure(client.run_graph(partial)).await?.code, Code::Unimplemented);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_value_is_an_empty_float_whatever_its_type() -> Test {
+    let tasks = cluster(1, |_| {}).await?;
+    let device = tasks[0].device();
+    let mut client = tasks[0].client().await?;
+    register_nothing(&mut client).await?;
+    let on = format!("@\"{}\"", device.name);
+    let ends = format!(
+        "tensor_name=\"e\", send_device=\"{d}\", send_device_incarnation={i}, recv_device=\"{d}\"",
+        d = device.name,
+        i = device.incarnation as i64,
+    );
+    let graph = Graph::from_text(&format!(
+        "x = Const[dtype=int32, value=int32<>{{7}}] {on}\n\
+         c = Const[dtype=bool, value=bool<>{{false}}] {on}\n\
+         s = Switch[T=int32](x, c) {on}\n\
+         send = _Send[T=int32, {ends}](s:1) {on}\n"
+    ))?;
+    let request = pb::RegisterGraphRequest {
+        session_handle: SESSION.into(),
+        create_worker_session_called: true,
+        graph_def: Some(graph_to_proto(&graph, DefaultAttrs::Strip)?),
+        ..Default::default()
+    };
+    let graph = client.register_graph(request).await?.into_inner().graph_handle;
+    client.run_graph(bare_run(&graph, 4, &[])).await?;
+    let reply = client.recv_tensor(bare_receive(4, &key(&device, &device, "e"))).await?.into_inner();
+    assert!(reply.is_dead);
+    let tensor = proto::convert::tensor_from_proto(reply.tensor.unwrap_or_default())?;
+    assert_eq!((tensor.dtype(), tensor.shape().dims()), (DType::Float, &[0][..]));
+    Ok(())
+}
