@@ -1,9 +1,12 @@
 //! The executor: runs one device's partition of a graph, step after step.
 //!
 //! Registration compiles the partition ([`plan`]); a step touches dense arrays ([`state`]) and walks them with
-//! as few threads as the work deserves ([`run`]); what does not end at once comes back through [`launch`].
+//! as few threads as the work deserves ([`run`], [`node`]); what does not end at once comes back through
+//! [`launch`].
 
+mod action;
 mod launch;
+mod node;
 mod plan;
 mod run;
 mod state;

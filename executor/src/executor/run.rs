@@ -1,37 +1,34 @@
-//! One step of a partition: which node runs next, on which thread, and who gets what it made.
+//! One step of a partition: which node runs next, on which thread, and how the step ends.
 
 use super::panicked;
-use super::plan::{Action, PlanNode};
-use super::state::{State, empty};
+use super::plan::PlanNode;
+use super::state::State;
 use super::trace::{Recorder, Trace};
 use super::{EXPENSIVE, Executor};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
-use crate::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, Step, SyncKernel};
-use crate::rendezvous::{RendezvousKey, Sent};
+use crate::kernel::Step;
 use crate::value::Value;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 type Done = Box<dyn FnOnce(Result<Trace>) + Send>;
 
 /// A step under way.
 pub(super) struct Run {
     pub(super) executor: Arc<Executor>,
-    step: Arc<Step>,
-    state: Arc<State>,
+    pub(super) step: Arc<Step>,
+    pub(super) state: Arc<State>,
     /// Threads that work on the step, or are about to, and operations that will call back. At zero it ends.
     pub(super) outstanding: AtomicUsize,
     /// The failure to report: the first, but a cause rather than a consequence.
     error: Mutex<Option<Error>>,
-    recorder: Option<Recorder>,
-    measures: bool,
+    pub(super) recorder: Option<Recorder>,
+    pub(super) measures: bool,
     end: Mutex<End>,
 }
 
@@ -44,7 +41,7 @@ struct End {
 /// One thread's share of a step: the nodes that it made ready, the last first.
 #[derive(Default)]
 pub(super) struct Local {
-    ready: Vec<u32>,
+    pub(super) ready: Vec<u32>,
     /// What the ready nodes that are worth sharing are expected to take, ns.
     backlog: u64,
     /// An expensive node, kept until there is nothing else to run here, or for as many cheap nodes as a
@@ -54,9 +51,9 @@ pub(super) struct Local {
     /// The node that runs.
     pub(super) current: u32,
     /// No other thread works on the step.
-    alone: bool,
+    pub(super) alone: bool,
     /// Where kernels leave outputs; empty between nodes.
-    outputs: SmallVec<[Value; 4]>,
+    pub(super) outputs: SmallVec<[Value; 4]>,
 }
 
 const PATIENCE: u32 = 64;
@@ -155,12 +152,12 @@ impl Run {
         }
     }
 
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         // Acquire: what the threads that have left wrote.
         self.outstanding.load(Ordering::Acquire) == 1
     }
 
-    fn make_ready(self: &Arc<Run>, id: u32, local: &mut Local) {
+    pub(super) fn make_ready(self: &Arc<Run>, id: u32, local: &mut Local) {
         if let Some(recorder) = &self.recorder {
             recorder.scheduled(id);
         }
@@ -201,255 +198,184 @@ impl Run {
         });
     }
 
-    fn run_node(self: &Arc<Run>, id: u32, local: &mut Local) {
-        local.current = id;
-        let plan = &self.executor.plan;
-        let planned = &plan.nodes[id as usize];
-        let slots = plan.slots(planned);
-        {
-            // SAFETY: this thread runs the node, whose producers have all counted it down.
-            let inputs = unsafe { self.state.inputs(slots.clone()) };
-            for constant in plan.const_inputs(planned) {
-                let input = &mut inputs[constant.slot as usize - slots.start];
-                if matches!(input, Value::None) {
-                    *input = plan.constants[constant.constant as usize].clone();
-                }
-            }
-            if planned.has_refs
-                && let Err(error) = self.dereference(planned, inputs)
-            {
-                return self.fail(id, error);
-            }
-        }
-        if plan.has_own_memory() && !self.place(id, slots.clone(), local) {
-            return;
-        }
-        // SAFETY: as above; the earlier borrow has ended.
-        let inputs = unsafe { self.state.inputs(slots) };
-        match &planned.action {
-            Action::Kernel(kernel) => match &**kernel {
-                Kernel::Sync(compute) => self.compute(id, planned, compute, inputs, local),
-                Kernel::Async(start) => self.start_kernel(id, planned, start, inputs, local),
-            },
-            Action::Send(key) => self.send(id, key, inputs, local),
-            Action::Recv { key, to_device } => self.receive(id, key, *to_device, local),
-            Action::Nothing => self.deliver(id, self.measures.then(Instant::now), local),
-            Action::Constant => {}
-        }
-    }
 
-    fn compute(
-        self: &Arc<Run>,
-        id: u32,
-        planned: &PlanNode,
-        compute: &SyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
-        let outputs = local.outputs_of(planned);
-        let started = self.measures.then(Instant::now);
-        let mut ctx = KernelContext {
-            node: &planned.node,
-            device: &self.executor.device,
-            step: &self.step,
-            inputs,
-            outputs,
-        };
-        let result = compute(&mut ctx);
-        if let Some(started) = started {
-            self.executor.learn(id, started.elapsed().as_nanos() as u64);
-        }
-        // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
-        empty(inputs);
-        match result {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
-        }
-    }
-
-    fn start_kernel(
-        self: &Arc<Run>,
-        id: u32,
-        planned: &PlanNode,
-        start: &AsyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
-        let started = self.measures.then(Instant::now);
-        let inputs = inputs.iter_mut().map(std::mem::take).collect();
-        self.launch(
-            id,
-            local,
-            |done| {
-                start(AsyncContext {
-                    node: planned.node.clone(),
-                    device: self.executor.device.clone(),
-                    step: self.step.clone(),
-                    inputs,
-                    done,
-                });
-            },
-            move |run, local, outputs: SmallVec<[Value; 4]>| {
-                let planned = &run.executor.plan.nodes[id as usize];
-                if outputs.len() != planned.outputs as usize {
-                    let message = format!(
                         "{} outputs of {}, not {}",
                         outputs.len(),
-                        planned.outputs,
                         planned.node.name
+                        planned.outputs,
                     );
-                    return run.fail(id, Error::internal(message));
-                }
-                for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
+                    *input = plan.constants[constant.constant as usize].clone();
                     *to = output;
-                }
-                run.deliver(id, started, local);
-            },
-        );
-    }
-
-    fn send(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, inputs: &mut [Value], local: &mut Local) {
-        let started = self.measures.then(Instant::now);
-        match std::mem::take(&mut inputs[0]) {
-            Value::Device(tensor) => {
-                let key = key.clone();
-                self.launch(
+                    device: self.executor.device.clone(),
+                    done,
                     id,
-                    local,
-                    |done| self.executor.device.download(tensor, done),
-                    move |run, local, tensor| run.sent(id, &key, tensor.into(), started, local),
-                );
-            }
-            value => self.sent(id, key, value, started, local),
-        }
-    }
-
-    /// Sends what is in host memory.
-    fn sent(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        value: Value,
-        started: Option<Instant>,
-        local: &mut Local,
-    ) {
-        match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
-        }
-    }
-
-    fn receive(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, to_device: bool, local: &mut Local) {
-        let started = self.measures.then(Instant::now);
-        self.launch(
-            id,
-            local,
-            |done| self.step.rendezvous.recv(key, done),
-            move |run, local, sent: Sent| match sent.value {
-                _ if sent.is_dead => {
+                    inputs,
+                    let message = format!(
                     let what = "a dead tensor arrived: control flow within a graph is not there";
-                    run.fail(id, Error::unimplemented(what));
-                }
-                Value::Host(tensor) if to_device => run.launch(
-                    id,
                     local,
-                    |done| run.executor.device.upload(tensor, done),
-                    move |run, local, value| run.received(id, value, started, local),
-                ),
-                value => run.received(id, value, started, local),
-            },
-        );
-    }
-
-    fn received(self: &Arc<Run>, id: u32, value: Value, started: Option<Instant>, local: &mut Local) {
-        local.outputs_of(&self.executor.plan.nodes[id as usize])[0] = value;
-        self.deliver(id, started, local);
-    }
-
-    /// Replaces references by the values behind them where the node wants values, and checks that those it
-    /// takes have one.
-    fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
-        let plan = &self.executor.plan;
-        let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
-        for (slot, input) in plan.slots(planned).zip(inputs) {
-            let Value::Ref(variable) = &*input else { continue };
-            let uninitialized = || {
-                let message = format!("Attempting to use uninitialized value {}", plan.input_name(slot));
-                Error::new(graph::Code::FailedPrecondition, message)
-            };
-            if !plan.takes_ref(slot) {
-                *input = Value::Host(variable.read().ok_or_else(uninitialized)?);
-            } else if !may_be_empty && !variable.is_initialized() {
-                return Err(uninitialized());
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves the inputs into the memories that the node wants them in, one at a time; whether all are there.
-    /// If not, the node becomes ready again once the next one is.
-    fn place(self: &Arc<Run>, id: u32, slots: Range<usize>, local: &mut Local) -> bool {
-        let device = &self.executor.device;
-        for slot in slots {
-            let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
-            // SAFETY: the caller runs the node; the borrow ends here, before anything is put back.
-            let [input] = (unsafe { self.state.inputs(slot..slot + 1) }) else { continue };
-            let is_there = match input {
-                Value::Host(_) => wants_host,
-                Value::Device(_) => !wants_host,
-                Value::Ref(_) | Value::None => true,
-            };
-            if is_there {
-                continue;
-            }
-            let value = std::mem::take(input);
-            let place = move |run: &Arc<Run>, local: &mut Local, value: Value| {
-                // SAFETY: only this operation leads to another run of the node.
-                unsafe { run.state.put(slot as u32, value) };
-                local.ready.push(id);
-            };
-            match value {
-                Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
-                Value::Device(tensor) => self.launch(
-                    id,
-                    local,
-                    |done| device.download(tensor, done),
                     move |run, local, tensor| place(run, local, Value::Host(tensor)),
+                    move |run, local, tensor| run.sent(id, &key, tensor.into(), started, local),
+                    move |run, local, value| run.received(id, value, started, local),
+                    node: planned.node.clone(),
+                    return run.fail(id, Error::internal(message));
+                    run.fail(id, Error::unimplemented(what));
+                    step: self.step.clone(),
+                    |done| device.download(tensor, done),
+                    |done| run.executor.device.upload(tensor, done),
+                    |done| self.executor.device.download(tensor, done),
+                && let Err(error) = self.dereference(planned, inputs)
                 ),
+                );
+                *input = Value::Host(variable.read().ok_or_else(uninitialized)?);
+                // SAFETY: only this operation leads to another run of the node.
+                Error::new(graph::Code::FailedPrecondition, message)
+                Kernel::Async(start) => self.start_kernel(id, planned, start, inputs, local),
+                Kernel::Sync(compute) => self.compute(id, planned, compute, inputs, local),
+                Value::Device(_) => !wants_host,
+                Value::Device(tensor) => self.launch(
+                Value::Host(_) => wants_host,
+                Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
+                Value::Host(tensor) if to_device => run.launch(
+                Value::Ref(_) | Value::None => true,
                 Value::Ref(_) | Value::None => {}
-            }
+                _ if sent.is_dead => {
+                continue;
+                for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
+                if matches!(input, Value::None) {
+                if outputs.len() != planned.outputs as usize {
+                let input = &mut inputs[constant.slot as usize - slots.start];
+                let key = key.clone();
+                let message = format!("Attempting to use uninitialized value {}", plan.input_name(slot));
+                let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
+                let planned = &run.executor.plan.nodes[id as usize];
+                local.ready.push(id);
+                return Err(uninitialized());
+                return self.fail(id, Error::internal(message));
+                return self.fail(id, error);
+                run.deliver(id, started, local);
+                self.launch(
+                self.make_ready(to, local);
+                start(AsyncContext {
+                unsafe { run.state.put(slot as u32, value) };
+                value => run.received(id, value, started, local),
+                }
+                });
+            // SAFETY: the caller runs the node; the borrow ends here, before anything is put back.
+            // SAFETY: this thread runs the node, whose producers have all counted it down.
+            // SAFETY: this thread runs the producer, and counts down the consumer only below.
+            Action::Constant => {}
+            Action::Kernel(kernel) => match &**kernel {
+            Action::Nothing => self.deliver(id, self.measures.then(Instant::now), local),
+            Action::Recv { key, to_device } => self.receive(id, key, *to_device, local),
+            Action::Send(key) => self.send(id, key, inputs, local),
+            Err(error) => self.fail(id, error),
+            Ok(()) => self.deliver(id, started, local),
+            Value::Device(tensor) => {
+            device: &self.executor.device,
+            for constant in plan.const_inputs(planned) {
+            id,
+            if !plan.takes_ref(slot) {
+            if is_there {
+            if matches!(value, Value::None) {
+            if planned.has_refs
+            if successor.waits_for_one() || self.state.count_down(to, local.alone) {
+            inputs,
+            let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
+            let Value::Ref(variable) = &*input else { continue };
+            let [input] = (unsafe { self.state.inputs(slot..slot + 1) }) else { continue };
+            let inputs = unsafe { self.state.inputs(slots.clone()) };
+            let is_there = match input {
+            let output = &mut local.outputs[edge.output as usize];
+            let place = move |run: &Arc<Run>, local: &mut Local, value: Value| {
+            let to = successor.node();
+            let uninitialized = || {
+            let value = if edge.is_last { std::mem::take(output) } else { output.clone() };
+            let value = std::mem::take(input);
+            local,
+            match value {
+            move |run, local, outputs: SmallVec<[Value; 4]>| {
+            move |run, local, sent: Sent| match sent.value {
+            node: &planned.node,
+            outputs,
+            recorder.ran(plan, id, started, &local.outputs);
             return false;
-        }
-        true
-    }
-
-    /// Gives the outputs of a node that has run to their consumers, and makes ready who waited for it last.
-    fn deliver(self: &Arc<Run>, id: u32, started: Option<Instant>, local: &mut Local) {
+            return;
+            self.executor.learn(id, started.elapsed().as_nanos() as u64);
+            step: &self.step,
+            unsafe { self.state.put(edge.slot, value) };
+            value => self.sent(id, key, value, started, local),
+            {
+            |done| self.step.rendezvous.recv(key, done),
+            |done| {
+            }
+            } else if !may_be_empty && !variable.is_initialized() {
+            },
+            };
+        );
+        // SAFETY: as above; the earlier borrow has ended.
+        // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
+        Ok(())
+        compute: &SyncKernel,
+        empty(&mut local.outputs);
+        empty(inputs);
+        for (slot, input) in plan.slots(planned).zip(inputs) {
+        for edge in plan.edges(planned) {
+        for slot in slots {
+        for successor in plan.successors(planned) {
+        id: u32,
+        if let (Some(recorder), Some(started)) = (&self.recorder, started) {
+        if let Some(started) = started {
+        if plan.has_own_memory() && !self.place(id, slots.clone(), local) {
+        inputs: &mut [Value],
+        key: &Arc<RendezvousKey>,
+        let device = &self.executor.device;
+        let inputs = inputs.iter_mut().map(std::mem::take).collect();
+        let inputs = unsafe { self.state.inputs(slots) };
+        let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
+        let mut ctx = KernelContext {
+        let outputs = local.outputs_of(planned);
         let plan = &self.executor.plan;
         let planned = &plan.nodes[id as usize];
-        if let (Some(recorder), Some(started)) = (&self.recorder, started) {
-            recorder.ran(plan, id, started, &local.outputs);
-        }
-        for edge in plan.edges(planned) {
-            let output = &mut local.outputs[edge.output as usize];
-            let value = if edge.is_last { std::mem::take(output) } else { output.clone() };
-            if matches!(value, Value::None) {
-                let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
-                return self.fail(id, Error::internal(message));
-            }
-            // SAFETY: this thread runs the producer, and counts down the consumer only below.
-            unsafe { self.state.put(edge.slot, value) };
-        }
-        empty(&mut local.outputs);
+        let result = compute(&mut ctx);
+        let slots = plan.slots(planned);
+        let started = self.measures.then(Instant::now);
         local.alone = self.is_alone();
-        for successor in plan.successors(planned) {
-            let to = successor.node();
-            if successor.waits_for_one() || self.state.count_down(to, local.alone) {
-                self.make_ready(to, local);
-            }
+        local.current = id;
+        local.outputs_of(&self.executor.plan.nodes[id as usize])[0] = value;
+        local: &mut Local,
+        match &planned.action {
+        match result {
+        match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
+        match std::mem::take(&mut inputs[0]) {
+        planned: &PlanNode,
+        self.deliver(id, started, local);
+        self.launch(
+        self: &Arc<Run>,
+        start: &AsyncKernel,
+        started: Option<Instant>,
+        true
+        value: Value,
+        {
         }
+        };
+    ) {
+    /// Gives the outputs of a node that has run to their consumers, and makes ready who waited for it last.
+    /// If not, the node becomes ready again once the next one is.
+    /// Moves the inputs into the memories that the node wants them in, one at a time; whether all are there.
+    /// Replaces references by the values behind them where the node wants values, and checks that those it
+    /// Sends what is in host memory.
+    /// takes have one.
+    fn compute(
+    fn deliver(self: &Arc<Run>, id: u32, started: Option<Instant>, local: &mut Local) {
+    fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
+    fn place(self: &Arc<Run>, id: u32, slots: Range<usize>, local: &mut Local) -> bool {
+    fn receive(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, to_device: bool, local: &mut Local) {
+    fn received(self: &Arc<Run>, id: u32, value: Value, started: Option<Instant>, local: &mut Local) {
+    fn run_node(self: &Arc<Run>, id: u32, local: &mut Local) {
+    fn send(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, inputs: &mut [Value], local: &mut Local) {
+    fn sent(
+    fn start_kernel(
     }
-
     /// Ends the step with a failure of this node: nodes that have not started will not.
     pub(super) fn fail(&self, id: u32, error: Error) {
         let error = error.at_node(&self.executor.plan.nodes[id as usize].node.name);
@@ -497,7 +423,7 @@ impl Local {
         self.alone = false;
     }
 
-    fn outputs_of(&mut self, planned: &PlanNode) -> &mut [Value] {
+    pub(super) fn outputs_of(&mut self, planned: &PlanNode) -> &mut [Value] {
         let count = planned.outputs as usize;
         if self.outputs.len() < count {
             self.outputs.resize_with(count, Value::default);
