@@ -40,12 +40,7 @@ pub(crate) fn run_kernel(
         crate::invalid!("{} takes {expected} inputs, not {}", node.op.name(), inputs.len());
     }
     let mut outputs = vec![Value::None; node.output_types()?.len()];
-    let step = Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(Nowhere),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    });
+    let step = step();
     match kernel {
         Kernel::Sync(compute) => {
             let mut ctx =
@@ -55,6 +50,16 @@ pub(crate) fn run_kernel(
         }
         Kernel::Async(_) => Err(Error::unimplemented(format!("{} is asynchronous", node.op.name()))),
     }
+}
+
+/// A step of its own, never cancelled.
+pub(crate) fn step() -> Arc<Step> {
+    Arc::new(Step {
+        id: 1,
+        rendezvous: Arc::new(Nowhere),
+        cancellation: Arc::new(Cancellation::new()),
+        resources: ResourceStore::new(""),
+    })
 }
 
 /// The rendezvous of a step in which nobody else takes part.

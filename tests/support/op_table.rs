@@ -44,7 +44,7 @@ fn of_attr(attr: &AttrSpec) -> Value {
 
 /// A value as JSON; floats as the nearest doubles.
 pub fn value(value: &AttrValue) -> Value {
-    let text = |s: &bytes::Bytes| String::from_utf8_lossy(s).into_owned();
+    let text = |s: &[u8]| String::from_utf8_lossy(s).into_owned();
     match value {
         AttrValue::Str(s) => json!(text(s)),
         AttrValue::Int(i) => json!(i),
@@ -57,7 +57,7 @@ pub fn value(value: &AttrValue) -> Value {
         AttrValue::Func(f) => json!(&*f.name),
         AttrValue::List(list) => match list {
             AttrList::Empty => json!([]),
-            AttrList::Str(v) => json!(v.iter().map(text).collect::<Vec<_>>()),
+            AttrList::Str(v) => json!(v.iter().map(|s| text(s)).collect::<Vec<_>>()),
             AttrList::Int(v) => json!(v),
             AttrList::Float(v) => json!(v.iter().map(|f| f64::from(*f)).collect::<Vec<_>>()),
             AttrList::Bool(v) => json!(v),
