@@ -202,10 +202,14 @@ fn rows<A: Element, W: Element>(
     let limit = if load.is_some() { BLOCK } else { LONG_ROW };
     let mut buffer = block::<W>();
     if len > limit {
+        // Partial results are folded like a row themselves: no sum is longer than need be.
+        let mut partial = vec![fold.identity; len.div_ceil(limit)];
         for (result, row) in results.chunks_mut(1).zip(x.chunks_exact(len)) {
-            for part in row.chunks(limit) {
-                (fold.rows)(result, loaded(part, load, &mut buffer), part.len());
+            partial.fill(fold.identity);
+            for (partial, part) in partial.chunks_mut(1).zip(row.chunks(limit)) {
+                (fold.rows)(partial, loaded(part, load, &mut buffer), part.len());
             }
+            (fold.rows)(result, &partial, partial.len());
         }
         return;
     }
@@ -216,7 +220,7 @@ fn rows<A: Element, W: Element>(
 }
 
 /// Partial results hold this many rows at most.
-const TALL: usize = 512;
+const TALL: usize = 128;
 /// Rows shorter than this are merged several at a time.
 const WIDE: usize = 256;
 
