@@ -18,33 +18,19 @@ pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
 }
 
 /// As [`run_node`], on a device whose resources persist between calls.
-pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-    run_kernel(&make_kernel(device, node)?, device, node, inputs)
-}
-
-/// Makes a node's CPU kernel.
-pub fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
+pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>) -> Result<Vec<Value>> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
     let def = kernels::find("CPU", node)
         .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
-    (def.make)(&KernelInit { node, inputs: &input_types, outputs: &output_types, device })
-}
-
-/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
-pub fn run_kernel(
-    kernel: &Kernel,
-    device: &Arc<dyn Device>,
-    node: &Node,
-    mut inputs: Vec<Value>,
-) -> Result<Vec<Value>> {
-    let mut outputs = vec![Value::None; node.output_types()?.len()];
+    let init = KernelInit { node, inputs: &input_types, outputs: &output_types, device };
+    let mut outputs = vec![Value::None; output_types.len()];
     let step = Arc::new(Step {
         id: 1,
         rendezvous: Arc::new(NoRendezvous),
         cancellation: Arc::new(Cancellation::new()),
         resources: ResourceStore::new(""),
     });
-    match kernel {
+    match (def.make)(&init)? {
         Kernel::Sync(compute) => {
             let mut ctx =
                 KernelContext { node, device, step: &step, inputs: &mut inputs, outputs: &mut outputs };
