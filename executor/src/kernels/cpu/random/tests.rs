@@ -243,7 +243,7 @@ fn shuffling_keeps_all_of_any_type() -> Result<()> {
     let words: Vec<bytes::Bytes> = ["a", "b", "c", "d"].map(bytes::Bytes::from).to_vec();
     let value = Tensor::strings(words, Shape::new(&[4, 1])?)?;
     let attrs = [("T", DType::String.into()), ("seed", 3i64.into())];
-    let out = runs("RandomShuffle", &[value.clone()], &attrs, 1)?;
+    let out = runs("RandomShuffle", std::slice::from_ref(&value), &attrs, 1)?;
     let mut sorted = out[0].as_strings()?.to_vec();
     sorted.sort();
     assert_eq!(sorted, value.as_strings()?);
