@@ -49,5 +49,6 @@ fn seeded(call: Call<'_>, seed: i64) -> Output {
     if seed == 0 {
         return call.output();
     }
-    call.attr("seed", GRAPH_SEED).attr("seed2", seed).output()
+    // As TensorFlow truncates op seeds, which also takes negative ones.
+    call.attr("seed", GRAPH_SEED).attr("seed2", seed.rem_euclid(i32::MAX.into())).output()
 }

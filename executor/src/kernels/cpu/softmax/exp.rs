@@ -29,7 +29,7 @@ impl Exp for f32 {
         let p = p * r + 8.333_452e-3;
         let p = p * r + 4.166_579_6e-2;
         let p = p * r + 1.666_666_5e-1;
-        let p = p * r + 5.000_000_1e-1;
+        let p = p * r + 0.5;
         let p = p * (r * r) + r + 1.0;
         // 2^n in two factors, so that both are normal where the result is subnormal or infinite.
         let n = n as i32;
