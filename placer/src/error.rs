@@ -1,6 +1,7 @@
 //! What can be wrong with a placement, a run's feeds and fetches, or a partition.
 
 use graph::Code;
+use std::fmt;
 
 /// Messages are TensorFlow's, and carry the `{{node …}}` tags that its clients turn into source lines.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -28,13 +29,12 @@ pub enum Error {
          (op='{source_op}'), and the dst node is name='{node}' (op='{op}')."
     )]
     IncompatibleEdge {
-        /// `resource` or `assigned`.
-        kind: &'static str,
-        from: String,
-        to: String,
-        source_node: String,
+        kind: Pin,
+        from: Box<str>,
+        to: Box<str>,
+        source_node: Box<str>,
         source_op: &'static str,
-        node: String,
+        node: Box<str>,
         op: &'static str,
     },
 
@@ -94,6 +94,24 @@ pub enum Error {
 
     #[error("{message}")]
     Invalid { message: String },
+}
+
+/// What holds a colocation group to a device so that an edge does not move it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// A wish on a node that makes state.
+    Resource,
+    /// An earlier placement.
+    Assigned,
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pin::Resource => "resource",
+            Pin::Assigned => "assigned",
+        })
+    }
 }
 
 impl Error {

@@ -132,7 +132,7 @@ impl<'a> Rewriting<'a> {
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
         let port = self.port(id, endpoint).map_err(|outputs| match outputs {
             Bad::Index(outputs) => Error::FeedIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error,
+            Bad::Other(error) => error.into(),
         })?;
         let source = Output { node: id, index: endpoint.index };
         let recv =
@@ -150,7 +150,7 @@ impl<'a> Rewriting<'a> {
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
         let port = self.port(id, endpoint).map_err(|outputs| match outputs {
             Bad::Index(outputs) => Error::FetchIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error,
+            Bad::Other(error) => error.into(),
         })?;
         let send =
             self.transfers.send(self.new_name("_send_", endpoint), &self.key(endpoint), port.dtype, true);
@@ -176,7 +176,7 @@ impl<'a> Rewriting<'a> {
     }
 
     fn port(&self, id: NodeId, endpoint: &Endpoint) -> Result<PortType, Bad> {
-        let types = self.graph.node(id).output_types().map_err(|e| Bad::Other(e.into()))?;
+        let types = self.graph.node(id).output_types().map_err(Bad::Other)?;
         types.get(endpoint.index as usize).copied().ok_or(Bad::Index(types.len()))
     }
 
@@ -270,5 +270,5 @@ impl<'a> Rewriting<'a> {
 enum Bad {
     /// The node has only so many outputs.
     Index(usize),
-    Other(Error),
+    Other(graph::Error),
 }
