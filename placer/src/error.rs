@@ -26,12 +26,12 @@ pub enum Error {
     #[error(
         "Cannot place the graph because a reference or resource edge connects colocation groups with \
          incompatible {kind} devices: {from} vs {to}. The edge src node is name='{source_node}' \
-         (op='{source_op}'), and the dst node is name='{node}' (op='{op}')."
+         (op='{source_op}'), and the dst node is name='{node}' (op='{op}').", from = devices[0], to = devices[1]
     )]
     IncompatibleEdge {
         kind: Pin,
-        from: Box<str>,
-        to: Box<str>,
+        /// What the source's group and the destination's are held to.
+        devices: Box<[String; 2]>,
         source_node: Box<str>,
         source_op: &'static str,
         node: Box<str>,

@@ -14,23 +14,12 @@ pub(super) const NONE: u32 = u32::MAX;
 const SPREAD_OVER_DEVICES: &[&str] = &[
     "PartitionedCall",
     "StatefulPartitionedCall",
-    "RemoteCall",
-    "SymbolicGradient",
     "If",
     "StatelessIf",
     "While",
     "StatelessWhile",
     "Case",
     "StatelessCase",
-    "For",
-    "DataFormatVecPermute",
-    "GeneratorDataset",
-    "MapDataset",
-    "FlatMapDataset",
-    "InterleaveDataset",
-    "ParallelMapDataset",
-    "ParallelMapDatasetV2",
-    "OneShotIterator",
     "ReduceDataset",
 ];
 
@@ -124,10 +113,9 @@ impl<'a> Groups<'a> {
             return Ok(());
         }
         let (s, t) = (self.wishes[source], self.wishes[target]);
-        let incompatible = |kind, from_text: Box<str>, to_text: Box<str>| Error::IncompatibleEdge {
+        let incompatible = |kind, from_text: String, to_text: String| Error::IncompatibleEdge {
             kind,
-            from: from_text,
-            to: to_text,
+            devices: Box::new([from_text, to_text]),
             source_node: (&*self.graph.node(from).name).into(),
             source_op: self.graph.node(from).op.name(),
             node: (&*self.graph.node(to).name).into(),
@@ -137,12 +125,12 @@ impl<'a> Groups<'a> {
             (a, b) if a == b || b == NONE => a,
             (NONE, b) => b,
             (a, b) => {
-                let text = |d: u32| (&*self.devices.get(d).text).into();
+                let text = |d: u32| self.devices.get(d).text.to_string();
                 return Err(incompatible(Pin::Assigned, text(a), text(b)));
             }
         };
         let Some(resource) = self.specs.merge(s.resource, t.resource, false) else {
-            let text = |id| self.specs.get(id).to_string().into();
+            let text = |id| self.specs.get(id).to_string();
             return Err(incompatible(Pin::Resource, text(s.resource), text(t.resource)));
         };
         let (requested, requester) = match self.specs.merge(s.requested, t.requested, self.soft) {
