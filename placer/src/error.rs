@@ -13,7 +13,7 @@ pub enum Error {
     NoDevices,
 
     #[error("{}", located(node, no_kernel(node, op, attrs, device_types, kernels)))]
-    NoKernel { node: String, op: String, attrs: String, device_types: String, kernels: String },
+    NoKernel { node: String, op: String, attrs: Box<str>, device_types: Box<str>, kernels: Box<str> },
 
     #[error("{}", located(node, format!("Cannot assign a device for operation {node}: {reason}")))]
     Unplaceable { node: String, reason: String },
