@@ -14,7 +14,7 @@ mod spec;
 mod transfer;
 
 pub use device_set::{DeviceSet, SetDevice};
-pub use error::{Error, Result};
+pub use error::{Error, Pin, Result};
 pub use partition::{Names, Partition, PartitionOptions, Split, partition, placed_devices};
 pub use place::{Kernels, PlaceRequest, Placement, Reason, place};
 pub use rewrite::{normalise_endpoint, rewrite_for_run};

@@ -53,7 +53,7 @@ impl Partitioner {
                 positive("max_shards", max_shards.unwrap_or(1))?;
                 let elements = element_count(shape, Some(axis));
                 let slice = elements * element_size(dtype, bytes_per_string)?;
-                let slices = if slice == 0 { size as u128 } else { max_shard_bytes as u128 / slice }.max(1);
+                let slices = (max_shard_bytes as u128).checked_div(slice).unwrap_or(size as u128).max(1);
                 let count = (size as u128).div_ceil(slices) as usize;
                 max_shards.map_or(count, |most| most.min(count))
             }

@@ -14,7 +14,8 @@ const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:
     s = Split(d, a) @/job:ps/replica:0/task:0/device:CPU:0 num_split=2
     v = VariableV2() @/job:ps/replica:0/task:0/device:CPU:0
     b = AddV2(s:1, v, ^n) @/job:ps/replica:0/task:0/device:CPU:0
-    c = Identity(b) @/job:worker/replica:0/task:1/device:CPU:0";
+    c = Identity(b) @/job:worker/replica:0/task:1/device:CPU:0
+    as = Assign(v, k) @/job:ps/replica:0/task:0/device:CPU:0";
 
 fn check(feeds: &[&str], fetches: &[&str], targets: &[&str], expected: Expect) -> Result<()> {
     let set = small_cluster()?;
@@ -121,6 +122,31 @@ fn spellings_of_one_endpoint_are_one() -> Result<()> {
     )?;
     check(&["p", "p:0"], &["a"], &[], expect![[r#"InvalidArgument: Endpoint "p:0" fed more than once."#]])?;
     check(&["a:0"], &["a"], &[], expect!["InvalidArgument: a:0 is both fed and fetched."])
+}
+
+#[test]
+fn a_fed_variable_is_read_but_not_written() -> Result<()> {
+    check(
+        &["v", "s:1"],
+        &["b"],
+        &[],
+        expect![[r#"
+        _recv_v_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=v:0 T=float
+        _recv_s_1 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=s:1 T=float
+        p = Placeholder() @worker:1/CPU:0
+        n = NoOp(^p) @ps:0/CPU:0
+        b = AddV2(_recv_s_1, _recv_v_0, ^n) @ps:0/CPU:0
+        _send_b_0 = _Send(b) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=b:0
+    "#]],
+    )?;
+    check(
+        &["v"],
+        &["as"],
+        &[],
+        expect![[r#"
+        InvalidArgument: Input 0 of node as was passed float from _recv_v_0:0 incompatible with expected Ref(float).
+        	 [[{{node as}}]]"#]],
+    )
 }
 
 #[test]

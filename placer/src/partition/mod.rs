@@ -43,14 +43,20 @@ impl Names {
         Names { infix: "_G", next: AtomicU64::new(0) }
     }
 
-    fn new_name(&self, graph: &Graph, source: &str, middle: &str) -> String {
+    /// A name that no split has given yet; `taken` says which ones the graph has.
+    fn new_name(&self, source: &str, middle: &str, taken: impl Fn(&str) -> bool) -> String {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{source}{middle}{}{number}", self.infix);
-            if graph.find(&name).is_none() {
+            let name = [source, middle, self.infix, &number.to_string()].concat();
+            if !taken(&name) {
                 return name;
             }
         }
+    }
+
+    /// Whether a name is of the kind that splits give.
+    fn may_give(&self, name: &str) -> bool {
+        name.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(self.infix)
     }
 }
 
@@ -145,6 +151,8 @@ struct Splitting<'a> {
     frames: Option<Frames>,
     transfers: Transfers,
     names: &'a Names,
+    /// Whether the graph has names like those that splits give.
+    look_up_names: bool,
     /// Which part each device belongs to.
     part_of: Vec<u32>,
     parts: Vec<Part>,
@@ -175,11 +183,13 @@ impl<'a> Splitting<'a> {
             let nodes = Vec::with_capacity(size);
             parts.push(Part { nodes, edges: Vec::with_capacity(size), device: u32::MAX });
         }
+        let mut look_up_names = false;
         let mut local = Vec::with_capacity(graph.len());
         for ((_, node), &device) in graph.nodes().zip(placement) {
             let part = &mut parts[part_of[device as usize] as usize];
             local.push(NodeId::new(part.nodes.len()));
             part.device = part.device.min(device);
+            look_up_names |= options.names.may_give(&node.name);
             let mut node = node.clone();
             node.device = options.devices.get(device).text.clone();
             part.nodes.push(node);
@@ -191,6 +201,7 @@ impl<'a> Splitting<'a> {
             frames,
             transfers: Transfers::new(options.devices)?,
             names: options.names,
+            look_up_names,
             part_of,
             parts,
             local,
@@ -247,7 +258,7 @@ impl<'a> Splitting<'a> {
             });
         }
         let transfer = Key {
-            tensor_name: format!("edge_{edge}_{}", source.name).into(),
+            tensor_name: ["edge_", &edge.to_string(), "_", &source.name].concat().into(),
             from: self.placement[producer.node.index()],
             to: self.placement[id.index()],
         };
@@ -309,7 +320,7 @@ impl<'a> Splitting<'a> {
     }
 
     fn new_name(&self, source: &str, middle: &str) -> String {
-        self.names.new_name(self.graph, source, middle)
+        self.names.new_name(source, middle, |name| self.look_up_names && self.graph.find(name).is_some())
     }
 
     fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
