@@ -373,9 +373,10 @@ fn damaged_bytes_do_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// Large graphs come in every ExtendSession and RegisterGraph: the time is linear and short.
+/// Work that grows with the square of the nodes would take minutes here; this takes a second without
+/// optimisation, and less than a twentieth of it with.
 #[test]
-fn forty_thousand_nodes_are_read_in_no_time() -> Result<()> {
+fn large_graphs_are_read_in_linear_time() -> Result<()> {
     let graph = Random(5).graph(100)?;
     let pattern = graph_to_proto(&graph, DefaultAttrs::Keep)?;
     let mut def = GraphDef { node: vec![], ..pattern.clone() };
@@ -396,8 +397,7 @@ fn forty_thousand_nodes_are_read_in_no_time() -> Result<()> {
     let graph = graph_from_proto(def, &mut Budget::default())?;
     let taken = start.elapsed();
     assert_eq!(graph.len(), 40_000);
-    println!("{taken:?}");
-    let limit = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 500 });
+    let limit = Duration::from_secs(30);
     assert!(taken < limit, "{taken:?}");
     Ok(())
 }
