@@ -236,7 +236,7 @@ fn unstack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     let shape = ctx.input(0)?.shape();
     let (rank, num) = (shape.rank(), ctx.num_outputs());
     let Some(at) = resolve_axis(axis, rank) else {
-        invalid!("axis = {axis} not in [-{rank}, {rank})");
+        invalid!("axis = {axis} not in [{}, {rank})", -(rank as i64));
     };
     if shape[at] != num {
         invalid!("Input shape axis {at} must equal {num}, got shape {shape}");
