@@ -94,7 +94,14 @@ impl Peer {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
         let lanes = (0..connections.max(1)).map(|_| Lane::default()).collect();
-        Ok(Peer { task, address: address.into(), endpoint, connect_deadline, lanes, next: AtomicUsize::new(0) })
+        Ok(Peer {
+            task,
+            address: address.into(),
+            endpoint,
+            connect_deadline,
+            lanes,
+            next: AtomicUsize::new(0),
+        })
     }
 
     pub fn task(&self) -> &TaskName {

@@ -201,9 +201,11 @@ fn json_task(task: &serde_json::Value) -> Result<TaskName, Status> {
 }
 
 fn parse_index(job: &str, text: &str) -> Result<u32, Status> {
-    text.trim().parse::<u32>().ok().filter(|&n| n <= i32::MAX as u32).ok_or_else(|| {
-        Status::invalid(format!("'{text}' is no task index of job '{job}'"))
-    })
+    text.trim()
+        .parse::<u32>()
+        .ok()
+        .filter(|&n| n <= i32::MAX as u32)
+        .ok_or_else(|| Status::invalid(format!("'{text}' is no task index of job '{job}'")))
 }
 
 fn check_job(job: &str) -> Result<(), Status> {
@@ -214,8 +216,7 @@ fn check_job(job: &str) -> Result<(), Status> {
 }
 
 fn check_address(job: &str, task: u32, address: &str) -> Result<(), Status> {
-    let wrong =
-        || Status::invalid(format!("'{address}' is no host:port, for task {task} of job '{job}'"));
+    let wrong = || Status::invalid(format!("'{address}' is no host:port, for task {task} of job '{job}'"));
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     let host_is_good = match bare {
@@ -246,7 +247,18 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_refused() {
-        for text in ["ps", "ps=", "ps=a", "ps=a:x", "ps=a:70000", "p s=a:1", "=a:1", "ps=a:1;ps=b:1", "ps=0@a:1,0@b:1", "ps=::1:5"] {
+        for text in [
+            "ps",
+            "ps=",
+            "ps=a",
+            "ps=a:x",
+            "ps=a:70000",
+            "p s=a:1",
+            "=a:1",
+            "ps=a:1;ps=b:1",
+            "ps=0@a:1,0@b:1",
+            "ps=::1:5",
+        ] {
             assert!(Cluster::parse(text).is_err(), "{text}");
         }
     }

@@ -45,8 +45,7 @@ impl Devices {
 
     /// The device of this type and number, whatever task the name says: sessions may know it by another.
     pub(crate) fn find_local(&self, name: &DeviceName) -> Result<&Arc<dyn Device>, Status> {
-        let unknown =
-            || Status::invalid(format!("/device:{}:{} unknown device.", name.device_type, name.id));
+        let unknown = || Status::invalid(format!("/device:{}:{} unknown device.", name.device_type, name.id));
         let same = |d: &&Arc<dyn Device>| d.name().device_type == name.device_type && d.name().id == name.id;
         self.0.iter().find(same).ok_or_else(unknown)
     }

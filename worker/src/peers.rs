@@ -1,8 +1,8 @@
 //! The other tasks of a cluster, as those to receive from.
 
-use parking_lot::RwLock;
 use executor::rendezvous::RendezvousKey;
 use graph::DeviceName;
+use parking_lot::RwLock;
 use proto::channel::Peer;
 use proto::{Cluster, Status};
 use rustc_hash::FxHashMap;

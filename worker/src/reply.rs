@@ -267,8 +267,8 @@ impl ReplyReader {
         match self.state {
             State::Tail(elements) if self.held.len() == elements.tail => {
                 let Elements { head, buffer, .. } = elements;
-                let rest = pb::RecvTensorResponse::decode(self.held)
-                    .map_err(|e| malformed(&e.to_string()))?;
+                let rest =
+                    pb::RecvTensorResponse::decode(self.held).map_err(|e| malformed(&e.to_string()))?;
                 if rest.tensor.is_some() {
                     return Err(malformed("two tensors"));
                 }
@@ -486,8 +486,7 @@ mod tests {
     #[test]
     fn replies_survive_any_cut_into_chunks() -> Result<(), Status> {
         for tensor in tensors()? {
-            let reply =
-                Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
+            let reply = Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
             for bytes in [whole(&reply)?, message(&reply)?] {
                 for step in [1, 2, 7, 100, 4096, 1 << 20] {
                     let back = read(&bytes, step)?;
@@ -505,14 +504,9 @@ mod tests {
     #[test]
     fn bytes_are_the_peers() -> Result<(), Status> {
         let reply = Reply { send_start_micros: 0x46, ..Reply::new(0i32.into()) };
-        assert_eq!(
-            whole(&reply)?[PREFIX..],
-            [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],
-        );
+        assert_eq!(whole(&reply)?[PREFIX..], [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],);
         let empty = Reply::new(Tensor::zeros(DType::Float, Shape::new(&[0, 3])?)?);
-        let expected = [
-            0x18, 0, 0x0a, 0x0e, 0x08, 1, 0x12, 8, 0x12, 2, 8, 0, 0x12, 2, 8, 3, 0x22, 0,
-        ];
+        let expected = [0x18, 0, 0x0a, 0x0e, 0x08, 1, 0x12, 8, 0x12, 2, 8, 0, 0x12, 2, 8, 3, 0x22, 0];
         assert_eq!(whole(&empty)?[PREFIX..], expected);
         let dead = Reply::dead()?;
         assert_eq!(whole(&dead)?[PREFIX..PREFIX + 2], [0x10, 1]);

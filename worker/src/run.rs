@@ -30,7 +30,6 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
         runtime: worker.runtime.clone(),
         peers: session.peers.clone(),
         own_prefix: format!("{}/", session.task).into(),
-        deadline: run.deadline,
         transfers: worker.transfers.clone(),
     });
     let mut guard = CancelOnDrop { step: &step, worker, armed: true };
@@ -60,7 +59,12 @@ impl Drop for CancelOnDrop<'_> {
 }
 
 impl CancelOnDrop<'_> {
-    async fn run(&self, place: Run, graph: &RegisteredGraph, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+    async fn run(
+        &self,
+        place: Run,
+        graph: &RegisteredGraph,
+        run: RunGraph,
+    ) -> Result<RunGraphOutcome, Status> {
         feed(self.step, run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
         let mut ended = start(place, graph, trace);

@@ -44,9 +44,12 @@ impl Session {
     }
 
     pub(crate) fn graph(&self, handle: &str) -> Result<Arc<RegisteredGraph>, Status> {
-        self.graphs.lock().by_handle.get(handle).cloned().ok_or_else(|| {
-            Status::new(Code::Aborted, format!("Graph handle is not found: {handle}"))
-        })
+        self.graphs
+            .lock()
+            .by_handle
+            .get(handle)
+            .cloned()
+            .ok_or_else(|| Status::new(Code::Aborted, format!("Graph handle is not found: {handle}")))
     }
 
     pub(crate) fn remove_graph(&self, handle: &str) -> Result<(), Status> {
@@ -87,7 +90,8 @@ impl Sessions {
         let devices = if request.isolate_session_state {
             self.shared.devices.isolated(&task)
         } else if task != self.shared.task {
-            let text = format!("a session that shares the state of {} cannot call it {task}", self.shared.task);
+            let text =
+                format!("a session that shares the state of {} cannot call it {task}", self.shared.task);
             return Err(Status::new(Code::Unimplemented, text));
         } else {
             self.shared.devices.clone()
@@ -166,7 +170,8 @@ mod tests {
         sessions.create(&request("a", 1))?;
         assert!(Arc::ptr_eq(&first, &sessions.get("a")?));
         sessions.create(&request("b", 1))?;
-        let other = CreateWorkerSession { master_task: "/job:worker/replica:0/task:1".into(), ..request("c", 9) };
+        let other =
+            CreateWorkerSession { master_task: "/job:worker/replica:0/task:1".into(), ..request("c", 9) };
         sessions.create(&other)?;
         sessions.create(&request("d", 2))?;
         let there: Vec<bool> = ["a", "b", "c", "d"].iter().map(|h| sessions.get(h).is_ok()).collect();
@@ -190,8 +195,11 @@ mod tests {
             task_index: 3,
             ..Default::default()
         };
-        let isolated =
-            CreateWorkerSession { server_def: server_def.clone(), isolate_session_state: true, ..request("a", 1) };
+        let isolated = CreateWorkerSession {
+            server_def: server_def.clone(),
+            isolate_session_state: true,
+            ..request("a", 1)
+        };
         sessions.create(&isolated)?;
         let (own, base) = (sessions.get("a")?.devices.attributes(), sessions.get("")?.devices.attributes());
         assert_eq!(own[1].name.to_string(), "/job:foo/replica:0/task:3/device:CPU:1");

@@ -3,9 +3,9 @@
 
 use crate::bounded::SeenIds;
 use crate::rendezvous::StepRendezvous;
+use executor::Error;
 use executor::cancel::Cancellation;
 use executor::rendezvous::Rendezvous;
-use executor::Error;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::Status;

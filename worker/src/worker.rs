@@ -138,7 +138,6 @@ impl Worker {
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
         accept(&self.receives_seen, "RecvTensor (GrpcWorker)", request_id, step_id)
     }
-
 }
 
 impl fmt::Debug for Worker {
@@ -152,9 +151,8 @@ fn accept(seen: &Mutex<SeenIds>, method: &str, request_id: i64, step_id: i64) ->
     if request_id == 0 || seen.lock().insert(request_id) {
         return Ok(());
     }
-    let text = format!(
-        "The same {method} request was received twice. step_id: {step_id} request_id: {request_id}"
-    );
+    let text =
+        format!("The same {method} request was received twice. step_id: {step_id} request_id: {request_id}");
     Err(Status::new(Code::Aborted, text))
 }
 
