@@ -16,8 +16,11 @@ use std::sync::Arc;
 /// graph of the session continues the same kernel, with whatever state it has.
 #[derive(Default)]
 pub struct KernelCache {
-    kernels: Mutex<FxHashMap<(DeviceName, Arc<str>), Vec<Kept>>>,
+    kernels: Mutex<FxHashMap<Key, Vec<Kept>>>,
 }
+
+/// The device's name and the node's.
+type Key = (DeviceName, Arc<str>);
 
 /// One kernel under a name. A session rarely has more than one: its graphs grow, and names stay.
 struct Kept {

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of stack of each thread: kernels that wait help with parts of others on the same stack.
 const STACK: usize = 8 << 20;
@@ -19,22 +20,22 @@ const STACK: usize = 8 << 20;
 /// Compute threads, and the work that waits for one.
 pub struct Pool {
     rayon: rayon::ThreadPool,
-    queue: Arc<Mutex<Queue>>,
+    shared: Arc<Shared>,
     threads: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<VecDeque<Work>>,
+    /// Threads that take from what waits until nothing does: one for each piece of work, up to the number of
+    /// threads. Changed with `waiting` locked.
+    runners: AtomicUsize,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Work in the order it came. A runner is a thread that takes from it until it is empty: there is one for each
-/// piece of work that waits, up to the number of threads.
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Work>,
-    runners: usize,
-}
-
 thread_local! {
-    /// Whether this thread is a runner: below it on the stack there may be a kernel.
+    /// Whether this thread takes from what waits: below it on the stack there may be a kernel.
     static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -49,7 +50,7 @@ impl Pool {
             .thread_name(|i| format!("compute-{i}"))
             .build()
             .map_err(|e| Error::new(graph::Code::ResourceExhausted, format!("no compute threads: {e}")))?;
-        Ok(Arc::new(Pool { rayon, queue: Arc::default(), threads }))
+        Ok(Arc::new(Pool { rayon, shared: Arc::default(), threads }))
     }
 
     /// The number of threads.
@@ -57,35 +58,40 @@ impl Pool {
         self.threads
     }
 
+    /// Whether some thread has nothing to do: a hint, for the next moment it may be otherwise.
+    pub(crate) fn has_idle(&self) -> bool {
+        self.shared.runners.load(Ordering::Relaxed) < self.threads
+    }
+
     /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         {
-            let mut queue = self.queue.lock();
-            queue.waiting.push_back(Box::new(work));
-            if queue.runners == self.threads {
+            let mut waiting = self.shared.waiting.lock();
+            waiting.push_back(Box::new(work));
+            if self.shared.runners.load(Ordering::Relaxed) == self.threads {
                 return;
             }
-            queue.runners += 1;
+            self.shared.runners.fetch_add(1, Ordering::Relaxed);
         }
-        let queue = self.queue.clone();
-        self.rayon.spawn(move || run(queue));
+        let shared = self.shared.clone();
+        self.rayon.spawn(move || run(shared));
     }
 }
 
 /// Runs what waits, unless this thread is inside a kernel: then the offer goes back for another thread.
-fn run(queue: Arc<Mutex<Queue>>) {
+fn run(shared: Arc<Shared>) {
     if IS_RUNNER.get() {
         std::thread::yield_now();
-        return rayon::spawn(move || run(queue));
+        return rayon::spawn(move || run(shared));
     }
     IS_RUNNER.set(true);
     loop {
         let work = {
-            let mut queue = queue.lock();
-            match queue.waiting.pop_front() {
+            let mut waiting = shared.waiting.lock();
+            match waiting.pop_front() {
                 Some(work) => work,
                 None => {
-                    queue.runners -= 1;
+                    shared.runners.fetch_sub(1, Ordering::Relaxed);
                     break;
                 }
             }
@@ -105,7 +111,6 @@ impl fmt::Debug for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::time::Duration;
 

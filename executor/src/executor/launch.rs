@@ -46,7 +46,7 @@ impl Run {
             None => {
                 // This thread counts too, so the step cannot end in between.
                 self.outstanding.fetch_add(1, Ordering::Relaxed);
-                local.share();
+                local.joined();
                 let run = self.clone();
                 *state = Landing::Waiting(Box::new(move |result| {
                     let pool = run.executor.pool.clone();

@@ -1,9 +1,12 @@
 //! The executor: runs one device's partition of a graph, step after step.
 //!
 //! Registration compiles the partition ([`plan`]); a step touches dense arrays ([`state`]) and walks them with
-//! as few threads as the work deserves ([`run`]); what does not end at once comes back through [`launch`].
+//! as few threads as the work deserves ([`run`], [`node`]); what does not end at once comes back through
+//! [`launch`].
 
+mod action;
 mod launch;
+mod node;
 mod plan;
 mod run;
 mod state;
@@ -45,6 +48,10 @@ const KEPT_STATES: usize = 16;
 
 /// Nodes that take longer than this, ns, are worth another thread: a hand-over costs a few microseconds.
 const EXPENSIVE: u32 = 15_000;
+
+/// Nodes that take at least this, ns, are worth another thread in numbers; smaller ones lose more by two threads
+/// that count down the same nodes than they gain.
+const SHAREABLE: u32 = 1_000;
 
 /// Costs are measured in the first steps, and then in one of so many, for clocks cost as much as small nodes.
 const MEASURED_AT_FIRST: u64 = 4;
@@ -95,9 +102,10 @@ impl Executor {
         }
     }
 
-    /// Whether the node is worth a thread of its own.
-    fn is_expensive(&self, node: u32) -> bool {
-        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE && self.pool.threads() > 1
+    /// What the node is expected to take, ns; 0 where other threads would not help.
+    fn cost(&self, node: u32) -> u32 {
+        let cost = self.costs[node as usize].load(Ordering::Relaxed);
+        if cost >= SHAREABLE && self.pool.threads() > 1 { cost } else { 0 }
     }
 
     /// Learns what a node took. Estimates fall fast and rise slowly: a thread that lost its processor for a

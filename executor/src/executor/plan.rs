@@ -1,18 +1,13 @@
 //! A partition compiled to dense arrays: everything about it that no step changes.
 
-use super::panicked;
-use crate::cancel::Cancellation;
+use super::action::{self, Action, host_ports};
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelContext, Step};
+use crate::error::Result;
+use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
-use crate::rendezvous::{LocalRendezvous, RendezvousKey};
-use crate::resource::ResourceStore;
 use crate::value::Value;
-use graph::ops::PortTypes;
-use graph::{Graph, Node, NodeId, Op, Role, Topology};
+use graph::{Graph, Node, NodeId, Topology};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A partition, by dense node number. Each data edge has one slot: the input of its consumer.
@@ -53,19 +48,11 @@ pub(super) struct PlanNode {
     pub(super) has_refs: bool,
 }
 
-/// What running a node means.
-pub(super) enum Action {
-    Kernel(Arc<Kernel>),
-    Send(Arc<RendezvousKey>),
-    /// `to_device`: what arrives is moved into the device's own memory.
-    Recv {
-        key: Arc<RendezvousKey>,
-        to_device: bool,
-    },
-    /// Runs with no effect: what is ordered by it is all.
-    Nothing,
-    /// Computed at registration; never scheduled.
-    Constant,
+impl PlanNode {
+    /// What it gives in every step, if it does.
+    fn constant(&self, device: &Arc<dyn Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
+        action::constant(&self.action, &self.node, self.outputs as usize, device, step)
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -141,12 +128,12 @@ impl Plan {
             takes_ref: Vec::with_capacity(graph.num_edges()),
             wants_host: Vec::new(),
         };
-        let step = lone_step();
+        let step = action::lone_step();
         for id in graph.ids() {
             let planned = plan.node(graph, &topology, id, device, kernels)?;
             plan.nodes.push(planned);
             if topology.producers(id).is_empty()
-                && let Some(values) = constant(&plan.nodes[id.index()], device, &step)
+                && let Some(values) = plan.nodes[id.index()].constant(device, &step)
             {
                 plan.nodes[id.index()].action = Action::Constant;
                 plan.constant_of[id.index()] = plan.constants.len() as u32;
@@ -194,7 +181,7 @@ impl Plan {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action: action(device, kernels, node, &outputs)?,
+            action: Action::new(device, kernels, node, &outputs)?,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),
@@ -328,94 +315,4 @@ const NOT_CONSTANT: u32 = u32::MAX;
 
 fn span(start: usize, end: usize) -> Span {
     Span { start: start as u32, end: end as u32 }
-}
-
-impl Action {
-    /// Whether running it early lets another device, or an operation that takes time but no thread, go on.
-    fn is_awaited_elsewhere(&self) -> bool {
-        match self {
-            Action::Send(_) | Action::Recv { .. } => true,
-            Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-            Action::Nothing | Action::Constant => false,
-        }
-    }
-}
-
-fn action(
-    device: &Arc<dyn Device>,
-    kernels: &KernelCache,
-    node: &Node,
-    outputs: &PortTypes,
-) -> Result<Action> {
-    match node.op.role() {
-        Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node)?)),
-        Role::Send => Ok(Action::Send(key(node)?)),
-        Role::Recv => {
-            let on_host = host_ports(device, node, &node.op.outputs, outputs)?;
-            let to_device = device.has_own_memory() && !on_host.first().is_some_and(|host| *host);
-            Ok(Action::Recv { key: key(node)?, to_device })
-        }
-        Role::ControlTrigger => Ok(Action::Nothing),
-        Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => {
-            let message = format!("{}: control flow within a graph is not there", node.op.name());
-            Err(Error::unimplemented(message).at_node(&node.name))
-        }
-    }
-}
-
-/// The key of a Send or Recv, all of whose parts are attributes.
-fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
-    let text = |name: &str| node.attr::<String>(name);
-    let incarnation = node.attr::<i64>("send_device_incarnation")?;
-    Ok(Arc::new(RendezvousKey::new(
-        &text("send_device")?,
-        incarnation as u64,
-        &text("recv_device")?,
-        &text("tensor_name")?,
-    )))
-}
-
-/// For each port, whether its tensor is in host memory: because the kernel says so, or because its elements
-/// are objects.
-fn host_ports(
-    device: &Arc<dyn Device>,
-    node: &Node,
-    args: &[graph::ops::spec::Arg],
-    types: &PortTypes,
-) -> Result<Vec<bool>> {
-    let on_host = device.find_kernel(node).map_or(&[][..], |def| def.host_memory);
-    let op: &Op = node.op;
-    let mut ports = Vec::with_capacity(types.len());
-    for arg in args {
-        let count = op.arg_count(arg, &node.attrs)?;
-        ports.extend(std::iter::repeat_n(on_host.contains(&arg.name), count));
-    }
-    Ok(ports.iter().zip(types).map(|(host, port)| *host || port.dtype.size().is_none()).collect())
-}
-
-/// The outputs of a node that gives the same in every step: it has no state, no inputs, and waits for nobody.
-/// A kernel that fails is left to fail in a step that needs it.
-fn constant(planned: &PlanNode, device: &Arc<dyn Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
-    let Action::Kernel(kernel) = &planned.action else { return None };
-    let Kernel::Sync(compute) = &**kernel else { return None };
-    if planned.node.op.is_stateful() {
-        return None;
-    }
-    let mut outputs = vec![Value::None; planned.outputs as usize];
-    let node = &*planned.node;
-    let mut ctx = KernelContext { node, device, step, inputs: &mut [], outputs: &mut outputs };
-    let result = catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
-        .unwrap_or_else(|payload| Err(panicked(node, payload.as_ref())));
-    let is_complete = result.is_ok() && !outputs.iter().any(|v| matches!(v, Value::None));
-    is_complete.then_some(outputs)
-}
-
-/// The step of the constants, in which no tensor comes from elsewhere.
-fn lone_step() -> Arc<Step> {
-    Arc::new(Step {
-        id: 0,
-        rendezvous: Arc::new(LocalRendezvous::new()),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    })
 }

@@ -1,37 +1,34 @@
-//! One step of a partition: which node runs next, on which thread, and who gets what it made.
+//! One step of a partition: which node runs next, on which thread, and how the step ends.
 
-use super::Executor;
 use super::panicked;
-use super::plan::{Action, PlanNode};
-use super::state::{State, empty};
+use super::plan::PlanNode;
+use super::state::State;
 use super::trace::{Recorder, Trace};
+use super::{EXPENSIVE, Executor};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
-use crate::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, Step, SyncKernel};
-use crate::rendezvous::{RendezvousKey, Sent};
+use crate::kernel::Step;
 use crate::value::Value;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 type Done = Box<dyn FnOnce(Result<Trace>) + Send>;
 
 /// A step under way.
 pub(super) struct Run {
     pub(super) executor: Arc<Executor>,
-    step: Arc<Step>,
-    state: Arc<State>,
+    pub(super) step: Arc<Step>,
+    pub(super) state: Arc<State>,
     /// Threads that work on the step, or are about to, and operations that will call back. At zero it ends.
     pub(super) outstanding: AtomicUsize,
     /// The failure to report: the first, but a cause rather than a consequence.
     error: Mutex<Option<Error>>,
-    recorder: Option<Recorder>,
-    measures: bool,
+    pub(super) recorder: Option<Recorder>,
+    pub(super) measures: bool,
     end: Mutex<End>,
 }
 
@@ -44,7 +41,9 @@ struct End {
 /// One thread's share of a step: the nodes that it made ready, the last first.
 #[derive(Default)]
 pub(super) struct Local {
-    ready: Vec<u32>,
+    pub(super) ready: Vec<u32>,
+    /// What the ready nodes that are worth sharing are expected to take, ns.
+    backlog: u64,
     /// An expensive node, kept until there is nothing else to run here, or for as many cheap nodes as a
     /// hand-over costs.
     held: Option<u32>,
@@ -52,12 +51,15 @@ pub(super) struct Local {
     /// The node that runs.
     pub(super) current: u32,
     /// No other thread works on the step.
-    alone: bool,
+    pub(super) alone: bool,
     /// Where kernels leave outputs; empty between nodes.
-    outputs: SmallVec<[Value; 4]>,
+    pub(super) outputs: SmallVec<[Value; 4]>,
 }
 
 const PATIENCE: u32 = 64;
+
+/// A backlog of this, ns, is shared with a thread that has nothing to do.
+const SHARED_FROM: u64 = 30_000;
 
 thread_local! {
     /// The memory of the last queue of this thread.
@@ -120,8 +122,14 @@ impl Run {
 
     fn drive(self: &Arc<Run>, local: &mut Local) {
         loop {
+            if local.backlog >= SHARED_FROM && self.executor.pool.has_idle() {
+                self.share(local);
+            }
             let id = match local.ready.pop() {
-                Some(id) => id,
+                Some(id) => {
+                    local.backlog = local.backlog.saturating_sub(self.executor.cost(id).into());
+                    id
+                }
                 None => match local.held.take() {
                     Some(id) => id,
                     None => return,
@@ -137,295 +145,57 @@ impl Run {
                 local.patience -= 1;
                 if local.patience == 0 {
                     local.held = None;
-                    self.hand_over(held, local);
+                    self.hand_over([held], local);
                 }
             }
             self.run_node(id, local);
         }
     }
 
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         // Acquire: what the threads that have left wrote.
         self.outstanding.load(Ordering::Acquire) == 1
     }
 
-    fn make_ready(self: &Arc<Run>, id: u32, local: &mut Local) {
+    pub(super) fn make_ready(self: &Arc<Run>, id: u32, local: &mut Local) {
         if let Some(recorder) = &self.recorder {
             recorder.scheduled(id);
         }
-        if !self.executor.is_expensive(id) {
+        let cost = self.executor.cost(id);
+        if cost < EXPENSIVE {
             local.ready.push(id);
+            local.backlog += u64::from(cost);
         } else if local.held.is_none() {
             local.held = Some(id);
             local.patience = PATIENCE;
         } else {
-            self.hand_over(id, local);
+            self.hand_over([id], local);
         }
     }
 
-    /// Gives a node to another thread.
-    fn hand_over(self: &Arc<Run>, id: u32, local: &mut Local) {
+    /// Gives the older half of what is ready to another thread, which may do so in turn.
+    fn share(self: &Arc<Run>, local: &mut Local) {
+        let half = local.ready.len() / 2;
+        local.backlog /= 2;
+        if half > 0 {
+            let older: Vec<u32> = local.ready.drain(..half).collect();
+            self.hand_over(older, local);
+        }
+    }
+
+    /// Gives nodes to another thread.
+    fn hand_over(self: &Arc<Run>, nodes: impl IntoIterator<Item = u32> + Send + 'static, local: &mut Local) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let run = self.clone();
-        self.executor.pool.spawn(move || run.work(|_, local| local.ready.push(id)));
-    }
-
-    fn run_node(self: &Arc<Run>, id: u32, local: &mut Local) {
-        local.current = id;
-        let plan = &self.executor.plan;
-        let planned = &plan.nodes[id as usize];
-        let slots = plan.slots(planned);
-        {
-            // SAFETY: this thread runs the node, whose producers have all counted it down.
-            let inputs = unsafe { self.state.inputs(slots.clone()) };
-            for constant in plan.const_inputs(planned) {
-                let input = &mut inputs[constant.slot as usize - slots.start];
-                if matches!(input, Value::None) {
-                    *input = plan.constants[constant.constant as usize].clone();
+        self.executor.pool.spawn(move || {
+            run.work(|run, local| {
+                for id in nodes {
+                    local.ready.push(id);
+                    local.backlog += u64::from(run.executor.cost(id));
                 }
-            }
-            if planned.has_refs
-                && let Err(error) = self.dereference(planned, inputs)
-            {
-                return self.fail(id, error);
-            }
-        }
-        if plan.has_own_memory() && !self.place(id, slots.clone(), local) {
-            return;
-        }
-        // SAFETY: as above; the earlier borrow has ended.
-        let inputs = unsafe { self.state.inputs(slots) };
-        match &planned.action {
-            Action::Kernel(kernel) => match &**kernel {
-                Kernel::Sync(compute) => self.compute(id, planned, compute, inputs, local),
-                Kernel::Async(start) => self.start_kernel(id, planned, start, inputs, local),
-            },
-            Action::Send(key) => self.send(id, key, inputs, local),
-            Action::Recv { key, to_device } => self.receive(id, key, *to_device, local),
-            Action::Nothing => self.deliver(id, self.measures.then(Instant::now), local),
-            Action::Constant => {}
-        }
-    }
-
-    fn compute(
-        self: &Arc<Run>,
-        id: u32,
-        planned: &PlanNode,
-        compute: &SyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
-        let outputs = local.outputs_of(planned);
-        let started = self.measures.then(Instant::now);
-        let mut ctx = KernelContext {
-            node: &planned.node,
-            device: &self.executor.device,
-            step: &self.step,
-            inputs,
-            outputs,
-        };
-        let result = compute(&mut ctx);
-        if let Some(started) = started {
-            self.executor.learn(id, started.elapsed().as_nanos() as u64);
-        }
-        // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
-        empty(inputs);
-        match result {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
-        }
-    }
-
-    fn start_kernel(
-        self: &Arc<Run>,
-        id: u32,
-        planned: &PlanNode,
-        start: &AsyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
-        let started = self.measures.then(Instant::now);
-        let inputs = inputs.iter_mut().map(std::mem::take).collect();
-        self.launch(
-            id,
-            local,
-            |done| {
-                start(AsyncContext {
-                    node: planned.node.clone(),
-                    device: self.executor.device.clone(),
-                    step: self.step.clone(),
-                    inputs,
-                    done,
-                });
-            },
-            move |run, local, outputs: SmallVec<[Value; 4]>| {
-                let planned = &run.executor.plan.nodes[id as usize];
-                if outputs.len() != planned.outputs as usize {
-                    let message =
-                        format!("{} outputs of {}, not {}", outputs.len(), planned.outputs, planned.node.name);
-                    return run.fail(id, Error::internal(message));
-                }
-                for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
-                    *to = output;
-                }
-                run.deliver(id, started, local);
-            },
-        );
-    }
-
-    fn send(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        inputs: &mut [Value],
-        local: &mut Local,
-    ) {
-        let started = self.measures.then(Instant::now);
-        match std::mem::take(&mut inputs[0]) {
-            Value::Device(tensor) => {
-                let key = key.clone();
-                self.launch(
-                    id,
-                    local,
-                    |done| self.executor.device.download(tensor, done),
-                    move |run, local, tensor| run.sent(id, &key, tensor.into(), started, local),
-                );
-            }
-            value => self.sent(id, key, value, started, local),
-        }
-    }
-
-    /// Sends what is in host memory.
-    fn sent(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        value: Value,
-        started: Option<Instant>,
-        local: &mut Local,
-    ) {
-        match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
-        }
-    }
-
-    fn receive(
-        self: &Arc<Run>,
-        id: u32,
-        key: &Arc<RendezvousKey>,
-        to_device: bool,
-        local: &mut Local,
-    ) {
-        let started = self.measures.then(Instant::now);
-        self.launch(
-            id,
-            local,
-            |done| self.step.rendezvous.recv(key, done),
-            move |run, local, sent: Sent| match sent.value {
-                _ if sent.is_dead => {
-                    let what = "a dead tensor arrived: control flow within a graph is not there";
-                    run.fail(id, Error::unimplemented(what));
-                }
-                Value::Host(tensor) if to_device => run.launch(
-                    id,
-                    local,
-                    |done| run.executor.device.upload(tensor, done),
-                    move |run, local, value| run.received(id, value, started, local),
-                ),
-                value => run.received(id, value, started, local),
-            },
-        );
-    }
-
-    fn received(self: &Arc<Run>, id: u32, value: Value, started: Option<Instant>, local: &mut Local) {
-        local.outputs_of(&self.executor.plan.nodes[id as usize])[0] = value;
-        self.deliver(id, started, local);
-    }
-
-    /// Replaces references by the values behind them where the node wants values, and checks that those it
-    /// takes have one.
-    fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
-        let plan = &self.executor.plan;
-        let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
-        for (slot, input) in plan.slots(planned).zip(inputs) {
-            let Value::Ref(variable) = &*input else { continue };
-            let uninitialized = || {
-                let message = format!("Attempting to use uninitialized value {}", plan.input_name(slot));
-                Error::new(graph::Code::FailedPrecondition, message)
-            };
-            if !plan.takes_ref(slot) {
-                *input = Value::Host(variable.read().ok_or_else(uninitialized)?);
-            } else if !may_be_empty && !variable.is_initialized() {
-                return Err(uninitialized());
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves the inputs into the memories that the node wants them in, one at a time; whether all are there.
-    /// If not, the node becomes ready again once the next one is.
-    fn place(self: &Arc<Run>, id: u32, slots: Range<usize>, local: &mut Local) -> bool {
-        let device = &self.executor.device;
-        for slot in slots {
-            let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
-            // SAFETY: the caller runs the node; the borrow ends here, before anything is put back.
-            let [input] = (unsafe { self.state.inputs(slot..slot + 1) }) else { continue };
-            let is_there = match input {
-                Value::Host(_) => wants_host,
-                Value::Device(_) => !wants_host,
-                Value::Ref(_) | Value::None => true,
-            };
-            if is_there {
-                continue;
-            }
-            let value = std::mem::take(input);
-            let place = move |run: &Arc<Run>, local: &mut Local, value: Value| {
-                // SAFETY: only this operation leads to another run of the node.
-                unsafe { run.state.put(slot as u32, value) };
-                local.ready.push(id);
-            };
-            match value {
-                Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
-                Value::Device(tensor) => self.launch(
-                    id,
-                    local,
-                    |done| device.download(tensor, done),
-                    move |run, local, tensor| place(run, local, Value::Host(tensor)),
-                ),
-                Value::Ref(_) | Value::None => {}
-            }
-            return false;
-        }
-        true
-    }
-
-    /// Gives the outputs of a node that has run to their consumers, and makes ready who waited for it last.
-    fn deliver(self: &Arc<Run>, id: u32, started: Option<Instant>, local: &mut Local) {
-        let plan = &self.executor.plan;
-        let planned = &plan.nodes[id as usize];
-        if let (Some(recorder), Some(started)) = (&self.recorder, started) {
-            recorder.ran(plan, id, started, &local.outputs);
-        }
-        for edge in plan.edges(planned) {
-            let output = &mut local.outputs[edge.output as usize];
-            let value = if edge.is_last { std::mem::take(output) } else { output.clone() };
-            if matches!(value, Value::None) {
-                let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
-                return self.fail(id, Error::internal(message));
-            }
-            // SAFETY: this thread runs the producer, and counts down the consumer only below.
-            unsafe { self.state.put(edge.slot, value) };
-        }
-        empty(&mut local.outputs);
-        local.alone = self.is_alone();
-        for successor in plan.successors(planned) {
-            let to = successor.node();
-            if successor.waits_for_one() || self.state.count_down(to, local.alone) {
-                self.make_ready(to, local);
-            }
-        }
+            });
+        });
     }
 
     /// Ends the step with a failure of this node: nodes that have not started will not.
@@ -471,11 +241,11 @@ impl Run {
 
 impl Local {
     /// Another thread may work on the step from now on.
-    pub(super) fn share(&mut self) {
+    pub(super) fn joined(&mut self) {
         self.alone = false;
     }
 
-    fn outputs_of(&mut self, planned: &PlanNode) -> &mut [Value] {
+    pub(super) fn outputs_of(&mut self, planned: &PlanNode) -> &mut [Value] {
         let count = planned.outputs as usize;
         if self.outputs.len() < count {
             self.outputs.resize_with(count, Value::default);

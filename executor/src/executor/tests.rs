@@ -128,6 +128,9 @@ const KERNELS: &[KernelDef] = &[
     KernelDef::of("Forgets", &[], |_| Kernel::asynchronous(drop)),
     KernelDef::of("Fails", &[], |_| Kernel::sync(|_| Err(Error::invalid("it fails")))),
     KernelDef::of("Panics", &[], |_| Kernel::sync(|_| std::panic::resume_unwind(Box::new("it panics")))),
+    KernelDef::of("PanicsAtStart", &[], |_| {
+        Kernel::asynchronous(|_| std::panic::resume_unwind(Box::new("it panics")))
+    }),
     KernelDef::of("GivesNothing", &[], |_| Kernel::sync(|_| Ok(()))),
     KernelDef::of("Thread", &[], |_| {
         Kernel::sync(|ctx| {
@@ -242,13 +245,7 @@ impl Bench {
         }
     }
 
-    fn add(
-        &mut self,
-        name: &str,
-        op: &'static Op,
-        inputs: &[NodeId],
-        control: &[NodeId],
-    ) -> Result<NodeId> {
+    fn add(&mut self, name: &str, op: &'static Op, inputs: &[NodeId], control: &[NodeId]) -> Result<NodeId> {
         self.add_with(name, op, 0, inputs, control)
     }
 
@@ -366,7 +363,7 @@ fn a_chain_of_a_million_nodes_registers_and_runs() -> Result<()> {
     let one = b.add_with("one", compute("Value", 0, 1), 1, &[], &[])?;
     let mut last = b.add_with("start", compute("Value", 0, 1), 0, &[], &[])?;
     for i in 0..1_000_000 {
-        last = b.add(&format!("n{i}"), add, &[last, one], &[])?;
+        last = b.graph.add(Node::new(format!("n{i}"), add), &[last.into(), one.into()], &[])?;
     }
     b.add("fetch", send(), &[last], &[])?;
     let (executor, step) = (b.executor()?, new_step());
@@ -393,6 +390,11 @@ fn a_failure_names_its_node_cancels_the_step_and_leaves_the_next_step_alone() ->
     for (op, text, code) in [
         ("Fails", "it fails\n\t [[{{node bad}}]]", Code::InvalidArgument),
         ("Panics", "the kernel of Panics panicked: it panics\n\t [[{{node bad}}]]", Code::Internal),
+        (
+            "PanicsAtStart",
+            "the kernel of PanicsAtStart panicked: it panics\n\t [[{{node bad}}]]",
+            Code::Internal,
+        ),
         ("GivesNothing", "Missing 0-th output from bad\n\t [[{{node bad}}]]", Code::Internal),
         ("Forgets", "the operation was dropped before it ended\n\t [[{{node bad}}]]", Code::Internal),
     ] {
@@ -519,10 +521,7 @@ fn values_move_between_memories_at_send_recv_and_host_ports() -> Result<()> {
         feed(&step, "x", i as f32)?;
         run(&executor, &step)?;
         assert_eq!(fetch(&step, "fetch")?, i as f32);
-        assert_eq!(
-            b.events()?,
-            ["upload", "download", "host host", "upload", "device device", "download"]
-        );
+        assert_eq!(b.events()?, ["upload", "download", "host host", "upload", "device device", "download"]);
     }
     Ok(())
 }
@@ -575,7 +574,7 @@ fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()
     let mut b = Bench::new();
     b.threads = 3;
     let one = b.add_with("one", compute("Value", 0, 1), 1, &[], &[])?;
-    let mut layer = vec![one; 8];
+    let mut layer = [one; 8];
     for depth in 0..20 {
         for i in 0..layer.len() {
             let other = layer[(i * 3 + depth) % layer.len()];
@@ -592,9 +591,10 @@ fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()
     run(&executor, &first)?;
     let expected = fetch(&first, "fetch")?;
     for round in 0..60 {
-        // As if experience said so: each node is handed to another thread where there is more than one.
-        for cost in &executor.costs {
-            cost.store(if round % 3 == 0 { 0 } else { u32::MAX }, Ordering::Relaxed);
+        // As if experience said so: small nodes, some to share in numbers, and some worth a thread each.
+        for (i, cost) in executor.costs.iter().enumerate() {
+            let known = [1, 10_000, u32::MAX, [1, 10_000, u32::MAX][i % 3]];
+            cost.store(known[round % 4], Ordering::Relaxed);
         }
         let steps: Vec<_> = (0..4).map(|_| new_step()).collect();
         let running: Vec<_> = steps.iter().map(|step| start(&executor, step, false)).collect();

@@ -1,6 +1,7 @@
 //! What a traced step tells of each node.
 
-use super::plan::{Action, Plan};
+use super::action::Action;
+use super::plan::Plan;
 use crate::value::Value;
 use graph::{DType, Shape};
 use parking_lot::Mutex;
