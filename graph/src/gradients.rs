@@ -140,10 +140,16 @@ impl Path {
             let i = id.index();
             let flow = match node.op.role() {
                 Role::Compute | Role::Send | Role::Recv | Role::ControlTrigger => false,
-                Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => true,
+                Role::Switch
+                | Role::Merge
+                | Role::Enter
+                | Role::Exit
+                | Role::NextIteration
+                | Role::LoopCond => true,
             };
             if flow && on_the_way[i] && !stopped[i] {
-                let message = format!("gradients through control flow (op '{}') are not there", node.op.name());
+                let message =
+                    format!("gradients through control flow (op '{}') are not there", node.op.name());
                 return Err(Error::unimplemented(message).at_node(&node.name));
             }
         }
@@ -283,12 +289,13 @@ impl Backward<'_> {
     ) -> Result<()> {
         let node = look(self.scope, |g, _| g.node(id).clone())?;
         let types = node.output_types()?;
+        let goes_on = !self.path.stopped[id.index()] && !matches!(node.op.def.gradient, Gradient::Leaf);
         let mut gradients = Vec::with_capacity(types.len());
         for index in 0..types.len() {
             let output = Output::new(id, index);
             let sum = match self.arrived.remove(&output) {
-                None => None,
-                Some(parts) => Some(self.sum(id, parts)?),
+                Some(parts) if goes_on || wanted.contains(&output) => Some(self.sum(id, parts)?),
+                _ => None,
             };
             if let Some(sum) = sum
                 && wanted.contains(&output)
@@ -297,15 +304,11 @@ impl Backward<'_> {
             }
             gradients.push(sum);
         }
-        if self.path.stopped[id.index()] || gradients.iter().all(Option::is_none) {
+        if !goes_on || gradients.iter().all(Option::is_none) {
             return Ok(());
         }
-        let rule = match node.op.def.gradient {
-            Gradient::Leaf => return Ok(()),
-            Gradient::None => {
-                return Err(Error::NoGradient { node: node.name.to_string(), op: node.op.name().to_owned() });
-            }
-            Gradient::Defined(rule) => rule,
+        let Gradient::Defined(rule) = node.op.def.gradient else {
+            return Err(Error::NoGradient { node: node.name.to_string(), op: node.op.name().to_owned() });
         };
         let producers = self.path.topology.producers(id).iter();
         let inputs: SmallVec<[Output; 4]> =

@@ -1,7 +1,7 @@
 //! Graphs as Graphviz draws them.
 
-use expect_test::{Expect, expect};
 use anabranch_graph::{Graph, Result};
+use expect_test::{Expect, expect};
 
 fn check(text: &str, expected: Expect) -> Result<()> {
     expected.assert_eq(&Graph::from_text(text)?.to_dot());

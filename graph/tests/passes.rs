@@ -122,7 +122,9 @@ fn merge_takes_the_first_of_what_computes_the_same() -> Result<()> {
 
 #[test]
 fn merge_follows_chains_of_twins() -> Result<()> {
-    let mut text = String::from("x0 = Placeholder[dtype=float]\ny0 = Identity[T=float](x0)\nz0 = Identity[T=float](x0)\n");
+    let mut text = String::from(
+        "x0 = Placeholder[dtype=float]\ny0 = Identity[T=float](x0)\nz0 = Identity[T=float](x0)\n",
+    );
     for i in 1..100 {
         let before = i - 1;
         text += &format!("y{i} = Relu[T=float](y{before})\nz{i} = Relu[T=float](z{before})\n");

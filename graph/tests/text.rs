@@ -1,10 +1,10 @@
 //! The textual form prints and parses without loss, and says where a text is wrong.
 
-use expect_test::{Expect, expect};
 use anabranch_graph::{
     AttrList, AttrValue, Attrs, DType, Error, FuncAttr, Graph, Node, Output, PartialShape, ResourceHandle,
     Result, Shape, Tensor, ops,
 };
+use expect_test::{Expect, expect};
 
 /// What `text` prints as, or the error that reading it gives; what is printed is read again.
 fn check(text: &str, expected: Expect) -> Result<()> {
@@ -83,7 +83,12 @@ fn tensors_of_every_kind() -> Result<()> {
 #[test]
 fn errors_say_where() -> Result<()> {
     check("a = NoOp\nb NoOp", expect!["line 2: expected '=', found 'NoOp'"])?;
-    check("\n\na = Nonsense", expect![[r#"line 3: Op type not registered 'Nonsense' in this server's binary. The node that uses it is {{node a}}; docs/OPS.md lists the ops that are there"#]])?;
+    check(
+        "\n\na = Nonsense",
+        expect![[
+            r#"line 3: Op type not registered 'Nonsense' in this server's binary. The node that uses it is {{node a}}; docs/OPS.md lists the ops that are there"#
+        ]],
+    )?;
     check("a = NoOp\na = NoOp", expect!["line 2: Node name 'a' already exists in the Graph"])?;
     check("a = NoOp[x=", expect!["line 1: expected a value, the line ends"])?;
     check("a = NoOp[x=1, x=2]", expect!["line 1: an attribute is set twice"])?;
@@ -131,7 +136,12 @@ impl Random {
         match dtype {
             DType::Variant => Ok(Tensor::scalar(0u8)),
             DType::String => {
-                let strings = (0..count).map(|_| { let n = self.below(5); self.bytes(n).into() }).collect();
+                let strings = (0..count)
+                    .map(|_| {
+                        let n = self.below(5);
+                        self.bytes(n).into()
+                    })
+                    .collect();
                 Tensor::strings(strings, shape)
             }
             DType::Resource => {
@@ -170,30 +180,65 @@ impl Random {
     }
 }
 
-#[test]
-fn random_graphs_print_and_parse() -> Result<()> {
+/// A chain of identities with attributes, devices and control inputs at random.
+fn random_graph(random: &mut Random) -> Result<Graph> {
     let missing = |name: &str| Error::invalid(format!("no op {name}"));
     let placeholder = ops::lookup("Placeholder").ok_or_else(|| missing("Placeholder"))?;
     let identity = ops::lookup("Identity").ok_or_else(|| missing("Identity"))?;
-    for seed in 0..50 {
-        let mut random = Random(seed);
-        let mut graph = Graph::new();
-        let mut nodes = vec![graph.add(Node::new("start", placeholder).with_attr("dtype", DType::Float), &[], &[])?];
-        for i in 0..20 {
-            let mut node = Node::new(format!("n{i}"), identity).with_attr("T", DType::Float);
-            node.attrs.set("a", random.value()?);
-            if random.below(3) == 0 {
-                node.device = "/job:\"x\"".into();
-                node.opaque = Some(random.bytes(3).into());
-            }
-            let from = nodes[random.below(nodes.len())];
-            let after: Vec<_> = (0..random.below(3)).map(|_| nodes[random.below(nodes.len())]).collect();
-            nodes.push(graph.add(node, &[Output::from(from)], &after)?);
+    let mut graph = Graph::new();
+    let start = Node::new("start", placeholder).with_attr("dtype", DType::Float);
+    let mut nodes = vec![graph.add(start, &[], &[])?];
+    for i in 0..20 {
+        let mut node = Node::new(format!("n{i}"), identity).with_attr("T", DType::Float);
+        node.attrs.set("a", random.value()?);
+        if random.below(3) == 0 {
+            node.device = "/job:\"x\"".into();
+            node.opaque = Some(random.bytes(3).into());
         }
+        let from = nodes[random.below(nodes.len())];
+        let after: Vec<_> = (0..random.below(3)).map(|_| nodes[random.below(nodes.len())]).collect();
+        nodes.push(graph.add(node, &[Output::from(from)], &after)?);
+    }
+    Ok(graph)
+}
+
+#[test]
+fn random_graphs_print_and_parse() -> Result<()> {
+    for seed in 0..50 {
+        let graph = random_graph(&mut Random(seed))?;
         let text = graph.to_text();
         let again = Graph::from_text(&text)?;
         assert!(again == graph, "seed {seed}:\n{text}");
         assert_eq!(again.to_text(), text);
     }
+    Ok(())
+}
+
+/// Bytes that mean something somewhere, and half a character.
+const DAMAGE: &[u8] = b"\"\\[](){}<>=,.:^@$%#x n\n\xc3";
+
+/// What is read of a damaged text prints and parses, and what is refused does no harm.
+#[test]
+fn damaged_texts_do_no_harm() -> Result<()> {
+    let mut random = Random(77);
+    let (mut read, mut refused) = (0, 0);
+    for seed in 0..30 {
+        let text = random_graph(&mut Random(seed))?.to_text();
+        for _ in 0..50 {
+            let mut damaged = text.clone().into_bytes();
+            for _ in 0..1 + random.below(2) {
+                let at = random.below(damaged.len());
+                damaged[at] = DAMAGE[random.below(DAMAGE.len())];
+            }
+            match Graph::from_text(&String::from_utf8_lossy(&damaged)) {
+                Ok(graph) => {
+                    assert!(Graph::from_text(&graph.to_text())? == graph);
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(read > 50 && refused > 500, "{read} read, {refused} refused");
     Ok(())
 }

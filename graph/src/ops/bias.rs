@@ -35,7 +35,8 @@ pub(super) const OPS: &[OpDef] = &[
         infer: |infer| infer_add(infer, DataFormat::Nhwc),
         gradient: Gradient::Defined(|s, _, dy| {
             let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
-            let int = |v: i32| s.op("Const").attr("dtype", crate::DType::Int32).attr("value", Tensor::scalar(v));
+            let int =
+                |v: i32| s.op("Const").attr("dtype", crate::DType::Int32).attr("value", Tensor::scalar(v));
             let (zero, one) = (int(0).output(), int(1).output());
             let rank = s.op("Rank").input(dy).output();
             let last = s.op("Sub").input(rank).input(one).output();

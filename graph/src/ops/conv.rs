@@ -60,8 +60,7 @@ pub(super) const OPS: &[OpDef] = &[
                 // Rows and columns alone: the rest follows from the other inputs.
                 let conv = Conv2D::of(infer)?;
                 let (filter, dy) = (infer.input(1), infer.input(2));
-                shape =
-                    conv.format.of_nhwc([dy.dim(0), shape.dim(0), shape.dim(1), filter.dim(2)]).into();
+                shape = conv.format.of_nhwc([dy.dim(0), shape.dim(0), shape.dim(1), filter.dim(2)]).into();
             }
             infer.set(0, shape.with_rank(4)?);
             Ok(())

@@ -127,7 +127,8 @@ impl Pool {
         }
         let kind: String = node.read_attr("padding")?;
         // Only some pooling ops have the attribute.
-        let explicit: Vec<i64> = if kind == "EXPLICIT" { node.read_attr("explicit_paddings")? } else { vec![] };
+        let explicit: Vec<i64> =
+            if kind == "EXPLICIT" { node.read_attr("explicit_paddings")? } else { vec![] };
         let pool = Pool { ksize, strides, padding: Padding::parse(&kind, &explicit, format)?, format };
         if let Padding::Explicit(pads) = pool.padding
             && pads.iter().zip(&pool.ksize[1..]).any(|(p, &k)| p[0] >= k || p[1] >= k)
@@ -148,9 +149,8 @@ impl Pool {
             crate::invalid!("tensor_in must be 4-dimensional: {input:?}");
         };
         let [batch, rows, columns, channels] = self.format.to_nhwc([a, b, c, d]);
-        let axis = |input, i: usize| {
-            Window::new(input, self.ksize[i + 1], self.strides[i + 1], 1, self.padding, i)
-        };
+        let axis =
+            |input, i: usize| Window::new(input, self.ksize[i + 1], self.strides[i + 1], 1, self.padding, i);
         Ok(PoolSizes { batch, rows: axis(rows, 0)?, columns: axis(columns, 1)?, channels })
     }
 

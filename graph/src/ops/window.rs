@@ -18,7 +18,9 @@ impl DataFormat {
         match name {
             "NHWC" => Ok(DataFormat::Nhwc),
             "NCHW" => Ok(DataFormat::Nchw),
-            other => Err(Error::unimplemented(format!("data format {other} is not there, only NHWC and NCHW"))),
+            other => {
+                Err(Error::unimplemented(format!("data format {other} is not there, only NHWC and NCHW")))
+            }
         }
     }
 
@@ -100,10 +102,9 @@ impl Padding {
                     );
                 }
                 let size = |v: i64| {
-                    usize::try_from(v)
-                        .ok()
-                        .filter(|&v| v <= i32::MAX as usize)
-                        .ok_or_else(|| Error::invalid("All elements of explicit_paddings must be nonnegative"))
+                    usize::try_from(v).ok().filter(|&v| v <= i32::MAX as usize).ok_or_else(|| {
+                        Error::invalid("All elements of explicit_paddings must be nonnegative")
+                    })
                 };
                 Ok(Padding::Explicit([[size(h[0])?, size(h[1])?], [size(w[0])?, size(w[1])?]]))
             }

@@ -111,7 +111,8 @@ impl Folding<'_> {
         let Some(Ok(outputs)) = kernels.evaluate(node, &inputs) else { return Ok(()) };
         let bytes = outputs.iter().map(Tensor::num_bytes).sum::<usize>();
         let types = node.output_types()?;
-        let fits = outputs.len() == types.len() && outputs.iter().zip(&types).all(|(o, t)| o.dtype() == t.dtype);
+        let fits =
+            outputs.len() == types.len() && outputs.iter().zip(&types).all(|(o, t)| o.dtype() == t.dtype);
         if fits && bytes <= allowed {
             self.left -= bytes;
             self.values.insert(id, Folded { outputs, control, computed: true });
@@ -148,9 +149,10 @@ impl Folding<'_> {
 
     /// Whether somebody who stays needs the node's value: one that only folded nodes read is not worth a copy.
     fn is_needed(&self, id: NodeId) -> bool {
-        self.topology.consumers(id).iter().any(|c| {
-            !c.is_control() && !self.values.get(&c.node).is_some_and(|folded| folded.computed)
-        })
+        self.topology
+            .consumers(id)
+            .iter()
+            .any(|c| !c.is_control() && !self.values.get(&c.node).is_some_and(|folded| folded.computed))
     }
 
     fn rebuild(self) -> Result<Graph> {

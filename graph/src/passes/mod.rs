@@ -37,7 +37,11 @@ fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Res
         for producer in topology.producers(id) {
             let Some(from) = source(producer.node) else { continue };
             if !producer.is_control() {
-                out.connect(crate::Output { node: from, index: producer.output }, to, producer.input as usize);
+                out.connect(
+                    crate::Output { node: from, index: producer.output },
+                    to,
+                    producer.input as usize,
+                );
             } else if becomes[producer.node.index()] == Some(producer.node) || !control.contains(&from) {
                 out.connect_control(from, to);
                 control.push(from);

@@ -12,9 +12,8 @@ use crate::topology::Topology;
 pub fn validate(graph: &Graph) -> Result<()> {
     let topology = Topology::new(graph);
     for (id, node) in graph.nodes() {
-        let broken = |message: String| {
-            Err(Error::Node { code: Code::Internal, node: node.name.to_string(), message })
-        };
+        let broken =
+            |message: String| Err(Error::Node { code: Code::Internal, node: node.name.to_string(), message });
         if node.name.is_empty() || graph.find(&node.name) != Some(id) {
             return broken(format!("the name '{}' does not find its node", node.name));
         }

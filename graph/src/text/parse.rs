@@ -75,8 +75,7 @@ fn node(cursor: &mut Cursor<'_>, importer: &mut Importer) -> Result<()> {
         true => Some(cursor.hex()?),
         false => None,
     };
-    let id =
-        importer.add(&name, &op, &device, attrs, inputs).map_err(|e| cursor.error(e.to_string()))?;
+    let id = importer.add(&name, &op, &device, attrs, inputs).map_err(|e| cursor.error(e.to_string()))?;
     importer.node_mut(id).opaque = opaque.map(Into::into);
     Ok(())
 }
@@ -148,7 +147,9 @@ fn value(cursor: &mut Cursor<'_>, nesting: usize) -> Result<AttrValue> {
     }
     if cursor.take("[") {
         let items = list(cursor, "]", |cursor| value(cursor, nesting + 1))?;
-        return list_of(items).map(AttrValue::List).ok_or_else(|| cursor.error("the list is of several kinds"));
+        return list_of(items)
+            .map(AttrValue::List)
+            .ok_or_else(|| cursor.error("the list is of several kinds"));
     }
     let start = cursor.position();
     let word = cursor.word();
@@ -318,10 +319,7 @@ fn resource(cursor: &mut Cursor<'_>) -> Result<ResourceHandle> {
         let text = String::from_utf8(bytes).map_err(|_| cursor.error("a handle's names must be UTF-8"))?;
         Ok(text.into())
     }
-    fn next<'a, T>(
-        cursor: &mut Cursor<'a>,
-        read: impl FnOnce(&mut Cursor<'a>) -> Result<T>,
-    ) -> Result<T> {
+    fn next<'a, T>(cursor: &mut Cursor<'a>, read: impl FnOnce(&mut Cursor<'a>) -> Result<T>) -> Result<T> {
         cursor.expect(",")?;
         read(cursor)
     }

@@ -177,7 +177,13 @@ fn float(out: &mut String, v: f32) {
 }
 
 /// A number, or a NaN with its bits where they are not the usual ones.
-fn floating(out: &mut String, is_nan: bool, is_usual: bool, bits: impl std::fmt::LowerHex, text: impl Display) {
+fn floating(
+    out: &mut String,
+    is_nan: bool,
+    is_usual: bool,
+    bits: impl std::fmt::LowerHex,
+    text: impl Display,
+) {
     match (is_nan, is_usual) {
         (false, _) => display(out, text),
         (true, true) => out.push_str("nan"),

@@ -54,8 +54,9 @@ mod tests {
             incarnation: 0xfeed_face_cafe_beef,
             physical_description: "a card".into(),
         };
-        assert_eq!(devices_from_proto(devices_to_proto(std::slice::from_ref(&device)))?, [device.clone()]);
         let sent = device_to_proto(&device);
+        let devices = [device];
+        assert_eq!(devices_from_proto(devices_to_proto(&devices))?, devices);
         let partial = pb::DeviceAttributes { name: "/job:ps".into(), ..sent.clone() };
         assert!(device_from_proto(partial).is_err());
         assert!(device_from_proto(pb::DeviceAttributes { device_type: "CPU".into(), ..sent }).is_err());

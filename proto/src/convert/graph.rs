@@ -138,9 +138,6 @@ fn add_node(
 ) -> Result<()> {
     let pb::NodeDef { name, op, input, device, attr, experimental_debug_info, experimental_type } = def;
     let row = ops::lookup(&op).ok_or_else(|| Error::UnknownOp { node: name.clone(), op: op.clone() })?;
-    if importer.graph_mut().find(&name).is_some() {
-        return Err(Error::DuplicateName { node: name });
-    }
     let mut left = BTreeMap::new();
     let mut attrs = Vec::with_capacity(attr.len());
     for (key, value) in attr {

@@ -15,7 +15,8 @@ impl From<Status> for tonic::Status {
     fn from(status: Status) -> tonic::Status {
         let mut message = status.message;
         if message.len() > MAX_MESSAGE {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE));
+            let cut = (0..=MAX_MESSAGE).rev().find(|&i| message.is_char_boundary(i)).unwrap_or(0);
+            message.truncate(cut);
             message.push_str(TRUNCATED);
         }
         let mut payloads = GrpcPayloadContainer::default();
