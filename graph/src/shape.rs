@@ -25,7 +25,10 @@ impl Shape {
         let product = dims.iter().try_fold(1i64, |n, &d| n.checked_mul(i64::try_from(d).ok()?));
         match product {
             Some(_) => Ok(Shape(SmallVec::from_slice(dims))),
-            None => Err(Error::invalid(format!("Shape {dims:?} would have more than 2**63 - 1 elements"))),
+            None => {
+                let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
+                crate::invalid!("Shape [{}] would have more than 2**63 - 1 elements", dims.join(","))
+            }
         }
     }
 

@@ -198,7 +198,7 @@ fn unpack(infer: &mut Infer<'_>) -> Result<()> {
     let Some(dims) = input.dims() else { return Ok(()) };
     let (axis, rank, num) = (infer.attr::<i64>("axis")?, dims.len(), infer.num_outputs());
     let Some(at) = resolve_axis(axis, rank) else {
-        crate::invalid!("axis = {axis} not in [-{rank}, {rank})");
+        crate::invalid!("axis = {axis} not in [{}, {rank})", -(rank as i64));
     };
     if let Some(size) = dims[at]
         && size != num

@@ -169,6 +169,10 @@ fn reshape(infer: &mut Infer<'_>) -> Result<()> {
             }
             PartialShape::of_dims(dims.iter().map(|d| d.or(Some(elements / known))))
         }
+        // Among no elements, a size that is left to be found is 1; one that is not known yet may be any.
+        (1, 0) if elements == 0 && infer.value(1).is_some() => {
+            PartialShape::of_dims(dims.iter().map(|d| d.or(Some(1))))
+        }
         _ => wanted,
     };
     infer.set(0, shape);

@@ -1,5 +1,313 @@
 //! Joining and splitting tensors along an axis.
 
-use crate::kernel::KernelDef;
+use super::dispatch::INDEX;
+use super::moved::{MOVED, Moved, moved};
+use super::strided::{Layout, copy, pack};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::shape::resolve_axis;
+use graph::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+use std::ops::Range;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("ConcatV2", &[("T", MOVED), ("Tidx", INDEX)], |init| {
+        moved!(init.output_type(0), E => Kernel::sync(|ctx| {
+            let count = ctx.num_inputs() - 1;
+            concat::<E>(ctx, 0..count, count)
+        }))
+    }),
+    KernelDef::of("Concat", &[("T", MOVED)], |init| {
+        moved!(init.output_type(0), E => Kernel::sync(|ctx| {
+            let count = ctx.num_inputs();
+            concat::<E>(ctx, 1..count, 0)
+        }))
+    }),
+    KernelDef::of("ConcatOffset", &[("shape_type", INDEX)], |init| {
+        let dtype = init.output_type(0);
+        Kernel::sync(move |ctx| concat_offset(ctx, dtype))
+    }),
+    KernelDef::of("Pack", &[("T", MOVED)], |init| {
+        let axis: i64 = init.attr("axis")?;
+        moved!(init.output_type(0), E => Kernel::sync(move |ctx| stack::<E>(ctx, axis)))
+    }),
+    KernelDef::of("Unpack", &[("T", MOVED)], |init| {
+        let axis: i64 = init.attr("axis")?;
+        moved!(init.input_type(0), E => Kernel::sync(move |ctx| unstack::<E>(ctx, axis)))
+    }),
+    KernelDef::of("Split", &[("T", MOVED)], |init| moved!(init.input_type(1), E => Kernel::sync(split::<E>))),
+    KernelDef::of(
+        "SplitV",
+        &[("T", MOVED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])],
+        |init| moved!(init.input_type(0), E => Kernel::sync(split_v::<E>)),
+    ),
+];
+
+/// Joins parts row by row: each of `prefix` rows of the result is one row of each part. Input `i` is part of the
+/// result with `rows[i]` elements in each of its rows.
+fn join<E: Moved>(
+    ctx: &KernelContext<'_>,
+    inputs: Range<usize>,
+    shape: Shape,
+    prefix: usize,
+    rows: &[usize],
+) -> Result<Tensor> {
+    let dtype = ctx.input(inputs.start)?.dtype();
+    let total: usize = rows.iter().sum();
+    E::build(dtype, shape, |out| {
+        let mut offset = 0;
+        for (i, &row) in inputs.zip(rows) {
+            let dims = [prefix, row];
+            let to = Layout { offset, strides: [total as isize, 1].as_slice().into() };
+            copy(&dims, E::view(ctx.input(i)?)?, &Layout::packed(&dims), out, &to)?;
+            offset += row as isize;
+        }
+        Ok(())
+    })
+}
+
+fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
+    let axis_input = ctx.input(axis)?;
+    let &[axis] = axis_input.to_i64s()?.as_slice() else {
+        invalid!(
+            "ConcatOp : Concat dim tensor should be a scalar integer, but got shape {}",
+            axis_input.shape()
+        );
+    };
+    let first = ctx.input(values.start)?.shape().clone();
+    let rank = first.rank();
+    if rank == 0 {
+        invalid!("ConcatOp : Can't concatenate scalars (use tf.stack instead)");
+    }
+    let Some(at) = resolve_axis(axis, rank) else {
+        invalid!(
+            "ConcatOp : Expected concatenating dimensions in the range [-{rank}, {rank}), but got {axis}"
+        );
+    };
+    let suffix: usize = first[at + 1..].iter().product();
+    let mut size = 0usize;
+    let mut rows: SmallVec<[usize; 8]> = SmallVec::new();
+    for (n, i) in values.clone().enumerate() {
+        let shape = ctx.input(i)?.shape();
+        if shape.rank() != rank {
+            invalid!(
+                "ConcatOp : Ranks of all input tensors should match: shape[0] = {first} vs. shape[{n}] = {shape}"
+            );
+        }
+        if let Some(d) = (0..rank).find(|&d| d != at && shape[d] != first[d]) {
+            invalid!(
+                "ConcatOp : Dimension {d} in both shapes must be equal: shape[0] = {first} vs. shape[{n}] = {shape}"
+            );
+        }
+        size = size
+            .checked_add(shape[at])
+            .ok_or_else(|| Error::invalid("ConcatOp : the result is too large"))?;
+        rows.push(shape[at] * suffix);
+    }
+    let mut dims: SmallVec<[usize; 6]> = first.dims().into();
+    dims[at] = size;
+    let shape = Shape::new(&dims)?;
+    // One part that holds everything is passed on.
+    if let Some(n) = rows.iter().position(|&r| r > 0)
+        && rows[n + 1..].iter().all(|&r| r == 0)
+    {
+        let out = ctx.take_input(values.start + n)?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let prefix = first[..at].iter().product();
+    let out = join::<E>(ctx, values, shape, prefix, &rows)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
+    let &[axis] = ctx.input(0)?.to_i64s()?.as_slice() else {
+        invalid!("Concat dim tensor should be a scalar integer, but got shape {}", ctx.input(0)?.shape());
+    };
+    let first = ctx.input(1)?.to_i64s()?;
+    let rank = first.len();
+    let Some(at) = resolve_axis(axis, rank) else {
+        invalid!("Concat dim is out of range: {axis} vs. {rank}");
+    };
+    let text = |sizes: &[i64]| sizes.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
+    let mut offset = 0i64;
+    for i in 1..ctx.num_inputs() {
+        let sizes = ctx.input(i)?;
+        if sizes.shape().rank() != 1 {
+            invalid!("input {} should be a vector, but got shape {}", i - 1, sizes.shape());
+        }
+        let sizes = sizes.to_i64s()?;
+        if sizes.len() != rank {
+            invalid!("input {} should contain {rank} elements, but got {}", i - 1, sizes.len());
+        }
+        if (0..rank).any(|d| d != at && sizes[d] != first[d]) {
+            invalid!(
+                "All dimensions except {at} must match. Input {} has shape [{}] and doesn't match input 0 with shape [{}].",
+                i - 1,
+                text(&sizes),
+                text(&first)
+            );
+        }
+        let mut out = vec![0i64; rank];
+        out[at] = offset;
+        let out = match dtype {
+            DType::Int64 => Tensor::vector(&out)?,
+            _ => {
+                let narrow: Result<Vec<i32>, _> = out.iter().map(|&v| i32::try_from(v)).collect();
+                Tensor::vector(&narrow.map_err(|_| Error::invalid("offset does not fit int32"))?)?
+            }
+        };
+        ctx.set_output(i - 1, out);
+        offset = offset
+            .checked_add(sizes[at])
+            .ok_or_else(|| Error::invalid("the sizes along the axis are too large together"))?;
+    }
+    Ok(())
+}
+
+fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let first = ctx.input(0)?.shape().clone();
+    let (rank, count) = (first.rank() + 1, ctx.num_inputs());
+    let Some(at) = resolve_axis(axis, rank) else {
+        invalid!("axis = {axis} not in [-{rank}, {rank})");
+    };
+    for i in 1..count {
+        let shape = ctx.input(i)?.shape();
+        if *shape != first {
+            invalid!(
+                "Shapes of all inputs must match: values[0].shape = {first} != values[{i}].shape = {shape}"
+            );
+        }
+    }
+    let mut dims: SmallVec<[usize; 6]> = first.dims().into();
+    dims.insert(at, count);
+    let shape = Shape::new(&dims)?;
+    let out = if count == 1 {
+        ctx.take_input(0)?.reshaped(shape)?
+    } else {
+        let (prefix, row) = (first[..at].iter().product(), first[at..].iter().product());
+        let rows: SmallVec<[usize; 8]> = SmallVec::from_elem(row, count);
+        join::<E>(ctx, 0..count, shape, prefix, &rows)?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Cuts input `i` along an axis: output `n` has `sizes[n]` of it, and shape `shapes(n)`.
+fn cut<E: Moved>(
+    ctx: &mut KernelContext<'_>,
+    i: usize,
+    at: usize,
+    sizes: &[usize],
+    shape_of: impl Fn(&Shape, usize) -> Result<Shape>,
+) -> Result<()> {
+    let input = ctx.take_input(i)?;
+    let shape = input.shape().clone();
+    if let [_] = sizes {
+        let out = input.reshaped(shape_of(&shape, sizes[0])?)?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let prefix: usize = shape[..at].iter().product();
+    let suffix: usize = shape[at + 1..].iter().product();
+    let total = shape[at] * suffix;
+    let mut offset = 0;
+    for (n, &size) in sizes.iter().enumerate() {
+        let row = size * suffix;
+        let from = Layout { offset, strides: [total as isize, 1].as_slice().into() };
+        let out = E::build(input.dtype(), shape_of(&shape, size)?, |out| {
+            pack(&[prefix, row], E::view(&input)?, &from, out)
+        })?;
+        ctx.set_output(n, out);
+        offset += row as isize;
+    }
+    Ok(())
+}
+
+fn resized(shape: &Shape, at: usize, size: usize) -> Result<Shape> {
+    let mut dims: SmallVec<[usize; 6]> = shape.dims().into();
+    dims[at] = size;
+    Ok(Shape::new(&dims)?)
+}
+
+fn unstack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let shape = ctx.input(0)?.shape();
+    let (rank, num) = (shape.rank(), ctx.num_outputs());
+    let Some(at) = resolve_axis(axis, rank) else {
+        invalid!("axis = {axis} not in [{}, {rank})", -(rank as i64));
+    };
+    if shape[at] != num {
+        invalid!("Input shape axis {at} must equal {num}, got shape {shape}");
+    }
+    cut::<E>(ctx, 0, at, &vec![1; num], |shape, _| {
+        let mut dims: SmallVec<[usize; 6]> = shape.dims().into();
+        dims.remove(at);
+        Ok(Shape::new(&dims)?)
+    })
+}
+
+fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usize> {
+    let &[axis] = ctx.input(axis)?.to_i64s()?.as_slice() else {
+        invalid!("split_dim_tensor must have exactly one element.");
+    };
+    let rank = ctx.input(value)?.shape().rank();
+    resolve_axis(axis, rank).ok_or_else(|| {
+        Error::invalid(format!("-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {axis}"))
+    })
+}
+
+fn split<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let at = split_axis(ctx, 1, 0)?;
+    let (size, num) = (ctx.input(1)?.shape()[at], ctx.num_outputs());
+    if num == 0 || size % num != 0 {
+        invalid!(
+            "Number of ways to split should evenly divide the split dimension, but got split_dim {at} (size = {size}) and num_split {num}"
+        );
+    }
+    cut::<E>(ctx, 1, at, &vec![size / num; num], |shape, size| resized(shape, at, size))
+}
+
+fn split_v<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let at = split_axis(ctx, 0, 2)?;
+    let given = ctx.input(1)?;
+    let num = ctx.num_outputs();
+    if given.shape().rank() != 1 || given.num_elements() != num {
+        invalid!(
+            "size of the split_tensor must be 1-D and have the same elements as outputs got {} -D and {} elements",
+            given.shape().rank(),
+            given.num_elements()
+        );
+    }
+    let given = match given.dtype() {
+        DType::Int8 => given.values::<i8>()?.iter().map(|&s| s.into()).collect(),
+        _ => given.to_i64s()?,
+    };
+    let size = ctx.input(0)?.shape()[at];
+    let mut open = None;
+    let mut determined = 0usize;
+    let mut sizes: SmallVec<[usize; 8]> = SmallVec::new();
+    for (i, &s) in given.iter().enumerate() {
+        if s == -1 {
+            if open.replace(i).is_some() {
+                invalid!("There can only be one -1 in the input.");
+            }
+            sizes.push(0);
+            continue;
+        }
+        let s = usize::try_from(s)
+            .map_err(|_| Error::invalid(format!("Split size at index {i} must be >= 0. Got: {s}")))?;
+        determined = determined.saturating_add(s);
+        sizes.push(s);
+    }
+    if determined > size || (open.is_none() && determined != size) {
+        invalid!(
+            "Determined shape must either match input shape along split_dim exactly if fully specified, or be less than the size of the input along split_dim if not fully specified.  Got: {determined}"
+        );
+    }
+    if let Some(open) = open {
+        sizes[open] = size - determined;
+    }
+    cut::<E>(ctx, 0, at, &sizes, |shape, size| resized(shape, at, size))
+}

@@ -1,5 +1,355 @@
-//! Sources of values: constants, placeholders, fills, ranges.
+//! Sources of values: constants, placeholders, fills, ranges, diagonals.
 
-use crate::kernel::KernelDef;
+use super::dispatch::{FLOATS, INDEX, INTEGERS, PLAIN, dispatch};
+use super::moved::{MOVED, Moved, moved};
+use super::strided::{Layout, copy, pack};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::ops::constant::range_length;
+use graph::{Bool8, DType, Element, PartialShape, Shape, Tensor};
+use half::{bf16, f16};
+use num_traits::{AsPrimitive, Float};
+use smallvec::SmallVec;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef { op: "Const", make: constant, ..KernelDef::NEW },
+    KernelDef { op: "Placeholder", make: placeholder, ..KernelDef::NEW },
+    KernelDef { op: "PlaceholderV2", make: placeholder, ..KernelDef::NEW },
+    KernelDef {
+        op: "PlaceholderWithDefault",
+        make: |_| {
+            Kernel::sync(|ctx| {
+                let value = ctx.take_value(0);
+                ctx.set_output(0, value);
+                Ok(())
+            })
+        },
+        ..KernelDef::NEW
+    },
+    KernelDef::of(
+        "Fill",
+        &[("T", MOVED), ("index_type", INDEX)],
+        |init| moved!(init.input_type(1), E => Kernel::sync(fill::<E>)),
+    ),
+    KernelDef::of(
+        "Range",
+        &[("Tidx", FLOATS)],
+        |init| dispatch!(float, init.output_type(0), T => Kernel::sync(range_of_floats::<T>)),
+    ),
+    KernelDef::of(
+        "Range",
+        &[("Tidx", INTEGERS)],
+        |init| dispatch!(integer, init.output_type(0), T => Kernel::sync(range_of_integers::<T>)),
+    ),
+    KernelDef::of(
+        "LinSpace",
+        &[("T", FLOATS), ("Tidx", INDEX)],
+        |init| dispatch!(float, init.output_type(0), T => Kernel::sync(linspace::<T>)),
+    ),
+    KernelDef::of("OneHot", &[("T", MOVED)], one_hot),
+    KernelDef::of(
+        "ZerosLike",
+        &[("T", MOVED)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(zeros_like::<E>)),
+    ),
+    KernelDef::of(
+        "OnesLike",
+        &[("T", PLAIN)],
+        |init| dispatch!(plain, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
+    ),
+    KernelDef::of("Diag", &[("T", MOVED)], |init| moved!(init.input_type(0), E => Kernel::sync(diag::<E>))),
+    KernelDef::of(
+        "DiagPart",
+        &[("T", MOVED)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(diag_part::<E>)),
+    ),
+    KernelDef::of(
+        "MatrixBandPart",
+        &[("T", MOVED), ("Tindex", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(band_part::<E>)),
+    ),
+];
+
+/// The value is read once; a step shares it.
+fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (value, dtype) = (init.attr::<Tensor>("value")?, init.attr::<DType>("dtype")?);
+    if value.dtype() != dtype {
+        invalid!("a Const of {dtype} has a value of {}", value.dtype());
+    }
+    Kernel::sync(move |ctx| {
+        ctx.set_output(0, value.clone());
+        Ok(())
+    })
+}
+
+/// Runs only where nothing was fed.
+fn placeholder(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
+    let shape = match shape.rank() {
+        Some(rank) if rank > 0 => format!(" and shape {shape}"),
+        _ => String::new(),
+    };
+    let name = init.node.name.clone();
+    Kernel::sync(move |_| {
+        invalid!("You must feed a value for placeholder tensor '{name}' with dtype {dtype}{shape}")
+    })
+}
+
+fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (dims, value) = (ctx.input(0)?, ctx.input(1)?);
+    if dims.shape().rank() > 1 {
+        invalid!("dims must represent a vector, got shape {}", dims.shape());
+    }
+    // One element in one dimension was a scalar in old graphs.
+    let [element] = E::view(value)? else {
+        invalid!("value must represent a scalar, got shape {}", value.shape());
+    };
+    let shape = Shape::from_i64(&dims.to_i64s()?)?;
+    let out = E::build(value.dtype(), shape, |out| {
+        out.fill(element.clone());
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn range_shape(ctx: &KernelContext<'_>) -> Result<Shape> {
+    for (i, name) in ["start", "limit", "delta"].into_iter().enumerate() {
+        let shape = ctx.input(i)?.shape();
+        if shape.num_elements() != 1 || shape.rank() > 1 {
+            invalid!("{name} must be a scalar, not shape {shape}");
+        }
+    }
+    Ok(Shape::new(&[range_length(ctx.input(0)?, ctx.input(1)?, ctx.input(2)?)?])?)
+}
+
+fn range_of_floats<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+where
+    T: Element + Float,
+    usize: AsPrimitive<T>,
+{
+    let shape = range_shape(ctx)?;
+    let (start, delta) = (ctx.input(0)?.item::<T>()?, ctx.input(2)?.item::<T>()?);
+    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    for (i, o) in out.values_mut::<T>()?.iter_mut().enumerate() {
+        *o = start + i.as_() * delta;
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn range_of_integers<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+where
+    T: Element + num_traits::WrappingAdd,
+{
+    let shape = range_shape(ctx)?;
+    let (start, delta) = (ctx.input(0)?.item::<T>()?, ctx.input(2)?.item::<T>()?);
+    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    let mut value = start;
+    for o in out.values_mut::<T>()? {
+        *o = value;
+        value = value.wrapping_add(&delta);
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn linspace<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+where
+    T: Element + Float,
+    usize: AsPrimitive<T>,
+{
+    for (i, name) in ["start", "stop", "num"].into_iter().enumerate() {
+        let shape = ctx.input(i)?.shape();
+        if shape.num_elements() != 1 {
+            invalid!("{name} must be a scalar, not shape {shape}");
+        }
+    }
+    let (start, stop) = (ctx.input(0)?.item::<T>()?, ctx.input(1)?.item::<T>()?);
+    let num = ctx.input(2)?.to_i64s()?[0];
+    let count = usize::try_from(num).ok().filter(|&n| n > 0);
+    let count = count.ok_or_else(|| Error::invalid(format!("Requires num > 0: {num}")))?;
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[count])?)?;
+    let values = out.values_mut::<T>()?;
+    let step = if count > 1 { (stop - start) / (count - 1).as_() } else { T::zero() };
+    for (i, o) in values.iter_mut().enumerate() {
+        *o = start + step * i.as_();
+    }
+    if count > 1 {
+        values[count - 1] = stop;
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
+    let axis: i64 = init.attr("axis")?;
+    macro_rules! with_indices {
+        ($($d:ident $I:ty),*) => {
+            match init.input_type(0) {
+                $(DType::$d => moved!(init.output_type(0), E => {
+                    Kernel::sync(move |ctx| one_hot_of::<E, $I>(ctx, axis))
+                }),)*
+                other => Err(Error::unimplemented(format!("no OneHot kernel for indices of type {other}"))),
+            }
+        };
+    }
+    with_indices!(UInt8 u8, Int8 i8, Int32 i32, Int64 i64)
+}
+
+fn one_hot_of<E: Moved, I: Element + AsPrimitive<i64>>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let (indices, on, off) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+    let dims = indices.shape();
+    let at = if axis == -1 { dims.rank() } else { usize::try_from(axis).unwrap_or(usize::MAX) };
+    if at > dims.rank() {
+        invalid!("Expected axis to be -1 or between [0, {}).  But received: {axis}", dims.rank() + 1);
+    }
+    for (i, name) in [(1, "depth"), (2, "on_value"), (3, "off_value")] {
+        let shape = ctx.input(i)?.shape();
+        if shape.rank() != 0 {
+            invalid!("{name} must be a scalar, but got: {shape}");
+        }
+    }
+    let depth = ctx.input(1)?.item::<i32>()?;
+    let Ok(depth) = usize::try_from(depth) else {
+        invalid!("depth must be non-negative, got: {depth}");
+    };
+    let mut sizes: SmallVec<[usize; 6]> = dims.dims().into();
+    sizes.insert(at, depth);
+    let suffix: usize = dims[at..].iter().product();
+    let (on_value, off_value) = (&E::view(on)?[0], &E::view(off)?[0]);
+    let values = indices.values::<I>()?;
+    let out = E::build(on.dtype(), Shape::new(&sizes)?, |out| {
+        out.fill(off_value.clone());
+        for (i, index) in values.iter().enumerate() {
+            let index: i64 = index.as_();
+            if index >= 0 && (index as usize) < depth {
+                let (prefix, rest) = (i / suffix, i % suffix);
+                out[(prefix * depth + index as usize) * suffix + rest] = on_value.clone();
+            }
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn zeros_like<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(0)?.shape().clone());
+    let out = if dtype.size().is_some() {
+        let mut out = ctx.forward_or_allocate(0, dtype, shape)?;
+        out.bytes_mut()?.fill(0);
+        out
+    } else {
+        E::build(dtype, shape, |_| Ok(()))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The number one of each type.
+trait One {
+    const ONE: Self;
+}
+
+macro_rules! ones {
+    ($($t:ty = $one:expr),*) => { $(impl One for $t { const ONE: $t = $one; })* };
+}
+
+ones!(
+    f32 = 1.0,
+    f64 = 1.0,
+    f16 = f16::ONE,
+    bf16 = bf16::ONE,
+    Bool8 = Bool8::TRUE,
+    i8 = 1,
+    i16 = 1,
+    i32 = 1,
+    i64 = 1,
+    u8 = 1,
+    u16 = 1,
+    u32 = 1,
+    u64 = 1
+);
+
+fn ones_like<T: Element + One>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let shape = ctx.input(0)?.shape().clone();
+    let mut out = ctx.forward_or_allocate(0, T::DTYPE, shape)?;
+    out.values_mut::<T>()?.fill(T::ONE);
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let input = ctx.input(0)?;
+    if input.shape().rank() == 0 {
+        invalid!("Input must be at least rank 1, got 0");
+    }
+    let shape = Shape::new(&input.shape().repeat(2))?;
+    let n = input.num_elements();
+    let out = E::build(input.dtype(), shape, |out| {
+        out.fill(E::zero());
+        let along = Layout { offset: 0, strides: [n as isize + 1].as_slice().into() };
+        copy(&[n], E::view(input)?, &Layout::packed(&[n]), out, &along)
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn diag_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let input = ctx.input(0)?;
+    let rank = input.shape().rank();
+    if rank == 0 || rank % 2 != 0 {
+        invalid!("The rank of the tensor should be even and positive, got shape {}", input.shape());
+    }
+    let (first, second) = input.shape().split_at(rank / 2);
+    if let Some(i) = (0..rank / 2).find(|&i| first[i] != second[i]) {
+        invalid!("Invalid shape {}: dimensions {i} and {} do not match.", input.shape(), i + rank / 2);
+    }
+    let shape = Shape::new(first)?;
+    let n = shape.num_elements();
+    let out = E::build(input.dtype(), shape, |out| {
+        let along = Layout { offset: 0, strides: [n as isize + 1].as_slice().into() };
+        pack(&[n], E::view(input)?, &along, out)
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let input = ctx.input(0)?;
+    let &[.., rows, columns] = input.shape().dims() else {
+        invalid!("input must be at least 2-dim, received shape: {}", input.shape());
+    };
+    let bound = |i: usize, name: &str, what: &str, most: usize| -> Result<i64> {
+        let given = ctx.input(i)?;
+        let &[value] = given.to_i64s()?.as_slice() else {
+            invalid!("num_{name} must be scalar, got shape {}", given.shape());
+        };
+        if value > most as i64 {
+            invalid!(
+                "num_{name} must be negative or less or equal to number of {what} ({most}) got: {value}"
+            );
+        }
+        Ok(if value < 0 { i64::MAX } else { value })
+    };
+    let lower = bound(1, "lower", "rows", rows)?;
+    let upper = bound(2, "upper", "columns", columns)?;
+    let out = E::build(input.dtype(), input.shape().clone(), |out| {
+        let values = E::view(input)?;
+        for (i, (o, v)) in out.chunks_mut(columns.max(1)).zip(values.chunks(columns.max(1))).enumerate() {
+            let row = (i % rows.max(1)) as i64;
+            let begin = (row.saturating_sub(lower).max(0) as usize).min(columns);
+            let end = usize::try_from(row.saturating_add(upper).saturating_add(1)).unwrap_or(0).min(columns);
+            o[..begin].fill(E::zero());
+            o[end..].fill(E::zero());
+            if begin < end {
+                o[begin..end].clone_from_slice(&v[begin..end]);
+            }
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -15,21 +15,28 @@ mod elementwise;
 mod gather;
 mod identity;
 mod matmul;
+mod moved;
+mod pad;
+mod partition;
 mod pool;
 mod random;
 mod reduce;
 mod resource;
 mod scalar;
 mod scatter;
+mod segment;
 mod select;
 mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod strided;
+mod topk;
 mod training;
 mod transfer;
 mod transpose;
 mod unary;
+mod unique;
 mod variable;
 
 use crate::kernel::KernelDef;
@@ -48,18 +55,23 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    pad::KERNELS,
+    partition::KERNELS,
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
+    segment::KERNELS,
     select::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
+    unique::KERNELS,
     variable::KERNELS,
 ];

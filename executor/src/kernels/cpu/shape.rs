@@ -1,5 +1,265 @@
 //! Ops that ask for shapes, or give the same elements another shape.
 
-use crate::kernel::KernelDef;
+use super::dispatch::INDEX;
+use super::moved::{MOVED, Moved, moved};
+use super::strided::{Layout, pack};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::ops::shape::squeezed_axes;
+use graph::shape::resolve_axis;
+use graph::{DType, PartialShape, Shape, Tensor};
+use smallvec::SmallVec;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Shape", &[("out_type", INDEX)], shape),
+    KernelDef::of("ShapeN", &[("out_type", INDEX)], shape),
+    KernelDef::of("Size", &[("out_type", INDEX)], |init| {
+        let dtype = init.output_type(0);
+        Kernel::sync(move |ctx| {
+            let count = ctx.input(0)?.num_elements();
+            let out = integers(dtype, &[count])?.reshaped(Shape::scalar())?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef {
+        op: "Rank",
+        make: |_| {
+            Kernel::sync(|ctx| {
+                let rank = ctx.input(0)?.shape().rank() as i32;
+                ctx.set_output(0, Tensor::scalar(rank));
+                Ok(())
+            })
+        },
+        ..KernelDef::NEW
+    },
+    KernelDef::of("Reshape", &[("Tshape", INDEX)], |_| Kernel::sync(reshape)),
+    KernelDef::of("ExpandDims", &[("Tdim", INDEX)], |_| Kernel::sync(expand_dims)),
+    KernelDef { op: "Squeeze", make: squeeze, ..KernelDef::NEW },
+    KernelDef::of(
+        "BroadcastTo",
+        &[("T", MOVED), ("Tidx", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(broadcast_to::<E>)),
+    ),
+    KernelDef::of("BroadcastArgs", &[("T", INDEX)], |init| {
+        let dtype = init.output_type(0);
+        Kernel::sync(move |ctx| {
+            let (a, b) = shape_vectors(ctx)?;
+            let out: Vec<usize> =
+                pairs(&a, &b)?.into_iter().map(|(a, b)| if a == 1 { b } else { a }).collect();
+            ctx.set_output(0, integers(dtype, &out)?);
+            Ok(())
+        })
+    }),
+    KernelDef::of("BroadcastGradientArgs", &[("T", INDEX)], |init| {
+        let dtype = init.output_type(0);
+        Kernel::sync(move |ctx| {
+            let (a, b) = shape_vectors(ctx)?;
+            let (first, second) = reduced_axes(&a, &b)?;
+            ctx.set_output(0, integers(dtype, &first)?);
+            ctx.set_output(1, integers(dtype, &second)?);
+            Ok(())
+        })
+    }),
+    KernelDef { op: "EnsureShape", make: ensure_shape, ..KernelDef::NEW },
+];
+
+/// Sizes as a vector of the type.
+fn integers(dtype: DType, values: &[usize]) -> Result<Tensor> {
+    match dtype {
+        DType::Int64 => {
+            let mut out = Tensor::unspecified(dtype, Shape::new(&[values.len()])?)?;
+            for (o, &v) in out.values_mut::<i64>()?.iter_mut().zip(values) {
+                *o = v as i64;
+            }
+            Ok(out)
+        }
+        _ => {
+            let mut out = Tensor::unspecified(DType::Int32, Shape::new(&[values.len()])?)?;
+            for (o, &v) in out.values_mut::<i32>()?.iter_mut().zip(values) {
+                *o = v
+                    .try_into()
+                    .map_err(|_| Error::invalid(format!("{v} does not fit the output type int32")))?;
+            }
+            Ok(out)
+        }
+    }
+}
+
+fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.attr::<DType>("out_type")?;
+    Kernel::sync(move |ctx| {
+        for i in 0..ctx.num_inputs() {
+            let sizes = integers(dtype, ctx.input(i)?.shape())?;
+            ctx.set_output(i, sizes);
+        }
+        Ok(())
+    })
+}
+
+/// Passes input 0 on under another shape, without a copy.
+fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
+    let out = ctx.take_input(0)?.reshaped(shape)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let sizes = ctx.input(1)?;
+    let elements = ctx.input(0)?.num_elements();
+    let wanted = sizes.to_i64s()?;
+    if sizes.shape().rank() > 1 || (sizes.shape().rank() == 0 && wanted != [-1]) {
+        invalid!("sizes input must be 1-D, not {}", sizes.shape());
+    }
+    let mut open = None;
+    let mut known = 1usize;
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(wanted.len());
+    for (i, &size) in wanted.iter().enumerate() {
+        dims.push(match (size, open) {
+            (-1, Some(first)) => invalid!("Only one input size may be -1, not both {first} and {i}"),
+            (-1, None) => {
+                open = Some(i);
+                1
+            }
+            (size, _) => usize::try_from(size)
+                .map_err(|_| Error::invalid(format!("Size {i} must be non-negative, not {size}")))?,
+        });
+        known = known
+            .checked_mul(dims[i])
+            .ok_or_else(|| Error::invalid(format!("Shape {wanted:?} has too many elements")))?;
+    }
+    if let Some(open) = open
+        && known > 0
+    {
+        if elements % known != 0 {
+            invalid!(
+                "Input to reshape is a tensor with {elements} values, but the requested shape requires a multiple of {known}"
+            );
+        }
+        dims[open] = elements / known;
+    }
+    let shape = Shape::new(&dims)?;
+    if shape.num_elements() != elements {
+        invalid!(
+            "Input to reshape is a tensor with {elements} values, but the requested shape has {}",
+            shape.num_elements()
+        );
+    }
+    pass(ctx, shape)
+}
+
+fn expand_dims(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let &[axis] = ctx.input(1)?.to_i64s()?.as_slice() else {
+        invalid!("'dim' must be a tensor with a single value");
+    };
+    let input = ctx.input(0)?.shape();
+    let Some(at) = resolve_axis(axis, input.rank() + 1) else {
+        invalid!("Tried to expand dim index {axis} for tensor with {} dimensions.", input.rank());
+    };
+    let mut dims: SmallVec<[usize; 6]> = input.dims().into();
+    dims.insert(at, 1);
+    pass(ctx, Shape::new(&dims)?)
+}
+
+fn squeeze(init: &KernelInit<'_>) -> Result<Kernel> {
+    let named: Vec<i64> = init.attr("squeeze_dims")?;
+    Kernel::sync(move |ctx| {
+        let input = ctx.input(0)?.shape();
+        let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+        if named.is_empty() {
+            dims.extend(input.iter().copied().filter(|&d| d != 1));
+        } else {
+            let dropped = squeezed_axes(input.rank(), &named)?;
+            for (i, (&d, drop)) in input.iter().zip(dropped).enumerate() {
+                if drop && d != 1 {
+                    invalid!("Can not squeeze dim[{i}], expected a dimension of 1, got {d}");
+                }
+                if !drop {
+                    dims.push(d);
+                }
+            }
+        }
+        pass(ctx, Shape::new(&dims)?)
+    })
+}
+
+fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
+    let expected: PartialShape = init.attr("shape")?;
+    let name = init.node.name.clone();
+    Kernel::sync(move |ctx| {
+        let shape = ctx.input(0)?.shape().clone();
+        if !expected.accepts(&shape) {
+            invalid!("Shape of tensor {name} {shape} is not compatible with expected shape {expected}.");
+        }
+        pass(ctx, shape)
+    })
+}
+
+fn broadcast_to<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (input, sizes) = (ctx.input(0)?, ctx.input(1)?);
+    if sizes.shape().rank() > 1 {
+        invalid!("shape must be 1-D, got shape {}", sizes.shape());
+    }
+    let (from, to) = (input.shape(), Shape::from_i64(&sizes.to_i64s()?)?);
+    let Some(more) = to.rank().checked_sub(from.rank()) else {
+        invalid!(
+            "Rank of input ({}) must be no greater than rank of output shape ({}).",
+            from.rank(),
+            to.rank()
+        );
+    };
+    if *from == to {
+        return pass(ctx, to);
+    }
+    let packed = Layout::packed(from);
+    let mut layout = Layout { offset: 0, strides: SmallVec::from_elem(0, to.rank()) };
+    for (i, (&f, &stride)) in from.iter().zip(&packed.strides).enumerate() {
+        if f == to[more + i] {
+            layout.strides[more + i] = stride;
+        } else if f != 1 {
+            invalid!("Incompatible shapes: {from} vs. {to}");
+        }
+    }
+    let out = E::build(input.dtype(), to.clone(), |out| pack(&to, E::view(input)?, &layout, out))?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<usize>, Vec<usize>)> {
+    let read = |i: usize| -> Result<Vec<usize>> {
+        let sizes = ctx.input(i)?;
+        if sizes.shape().rank() != 1 {
+            invalid!("In[{i}] must be a vector.{}", sizes.shape());
+        }
+        Ok(Shape::from_i64(&sizes.to_i64s()?)?.to_vec())
+    };
+    Ok((read(0)?, read(1)?))
+}
+
+/// The dimensions of both, from the front, the shorter shape filled up with 1.
+fn pairs(a: &[usize], b: &[usize]) -> Result<Vec<(usize, usize)>> {
+    let rank = a.len().max(b.len());
+    let at = |dims: &[usize], i: usize| {
+        let pad = rank - dims.len();
+        if i < pad { 1 } else { dims[i - pad] }
+    };
+    let both: Vec<_> = (0..rank).map(|i| (at(a, i), at(b, i))).collect();
+    if both.iter().any(|&(x, y)| x != y && x != 1 && y != 1) {
+        invalid!("Incompatible shapes: {} vs. {}", Shape::new(a)?, Shape::new(b)?);
+    }
+    Ok(both)
+}
+
+/// Along which axes of the broadcast shape the gradients of both operands are summed. Equal shapes need no sum;
+/// otherwise axes that are 1 in both are summed too, as they may be new.
+fn reduced_axes(a: &[usize], b: &[usize]) -> Result<(Vec<usize>, Vec<usize>)> {
+    if a == b {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let both = pairs(a, b)?;
+    let ones = |pick: fn(&(usize, usize)) -> usize| -> Vec<usize> {
+        both.iter().enumerate().filter(|(_, pair)| pick(pair) == 1).map(|(i, _)| i).collect()
+    };
+    Ok((ones(|p| p.0), ones(|p| p.1)))
+}

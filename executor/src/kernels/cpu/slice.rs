@@ -1,5 +1,130 @@
 //! Slices, and the gradients of slices.
 
-use crate::kernel::KernelDef;
+use super::dispatch::INDEX;
+use super::moved::{MOVED, Moved, moved};
+use super::strided::{Layout, copy, pack};
+use crate::error::Result;
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::ops::slice::{SlicePlan, StridedSliceAttrs};
+use graph::{DType, Shape};
+use smallvec::SmallVec;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of(
+        "Slice",
+        &[("T", MOVED), ("Index", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(slice::<E>)),
+    ),
+    KernelDef::of(
+        "StridedSlice",
+        &[("T", MOVED), ("Index", &[DType::Int16, DType::Int32, DType::Int64])],
+        |init| {
+            let attrs = StridedSliceAttrs::of(init.node)?;
+            moved!(init.input_type(0), E => Kernel::sync(move |ctx| strided_slice::<E>(ctx, attrs)))
+        },
+    ),
+    KernelDef::of("StridedSliceGrad", &[("T", MOVED), ("Index", INDEX)], |init| {
+        let attrs = StridedSliceAttrs::of(init.node)?;
+        moved!(init.output_type(0), E => Kernel::sync(move |ctx| strided_slice_grad::<E>(ctx, attrs)))
+    }),
+];
+
+fn slice<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (input, begin, size) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let shape = input.shape();
+    let rank = shape.rank();
+    if begin.shape().dims() != [rank] || size.shape().dims() != [rank] {
+        invalid!(
+            "Expected begin and size arguments to be 1-D tensors of size {rank}, but got shapes {} and {} instead.",
+            begin.shape(),
+            size.shape()
+        );
+    }
+    let (begin, size) = (begin.to_i64s()?, size.to_i64s()?);
+    let mut from = Layout::packed(shape);
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(rank);
+    for i in 0..rank {
+        let dim = shape[i] as i64;
+        if begin[i] < 0 || begin[i] > dim {
+            invalid!("Expected begin[{i}] in [0, {dim}], but got {}", begin[i]);
+        }
+        let rest = dim - begin[i];
+        let taken = if size[i] == -1 { rest } else { size[i] };
+        if taken < 0 || taken > rest {
+            invalid!("Expected size[{i}] in [0, {rest}], but got {taken}");
+        }
+        dims.push(taken as usize);
+        from.offset += begin[i] as isize * from.strides[i];
+    }
+    let out = if dims.as_slice() == shape.dims() {
+        ctx.take_input(0)?
+    } else {
+        E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&dims, E::view(input)?, &from, out))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The indices in inputs `at..at + 3`, applied to this shape.
+fn plan(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, at: usize, shape: &[usize]) -> Result<SlicePlan> {
+    let (begin, end, strides) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
+    if [begin, end, strides].iter().any(|t| t.shape().rank() != 1) {
+        invalid!(
+            "Expected begin, end, and strides to be 1D equal size tensors, but got shapes {}, {}, and {} instead.",
+            begin.shape(),
+            end.shape(),
+            strides.shape()
+        );
+    }
+    Ok(attrs.plan(shape, &begin.to_i64s()?, &end.to_i64s()?, &strides.to_i64s()?)?)
+}
+
+/// The box that the slice takes of a tensor of this shape.
+fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
+    let mut layout = Layout::packed(shape);
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(shape.len());
+    for (i, axis) in plan.axes.iter().enumerate() {
+        dims.push(axis.size);
+        layout.offset = layout.offset.wrapping_add((axis.begin as isize).wrapping_mul(layout.strides[i]));
+        // The stride of a single element may be anything, however large.
+        layout.strides[i] = if axis.size > 1 { layout.strides[i] * axis.stride as isize } else { 0 };
+    }
+    (dims, layout)
+}
+
+fn strided_slice<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    let plan = plan(ctx, attrs, 1, shape)?;
+    let whole = plan.axes.iter().zip(shape.iter()).all(|(a, &d)| a.size == d && (a.stride == 1 || d <= 1));
+    let taken = Shape::new(&plan.shape)?;
+    let out = if whole {
+        ctx.take_input(0)?.reshaped(taken)?
+    } else {
+        let (dims, from) = layout(&plan, shape);
+        E::build(input.dtype(), taken, |out| pack(&dims, E::view(input)?, &from, out))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn strided_slice_grad<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
+    let sizes = ctx.input(0)?;
+    if sizes.shape().rank() != 1 {
+        invalid!("shape must be 1-D, got shape.shape = {}", sizes.shape());
+    }
+    let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+    let plan = plan(ctx, attrs, 1, &shape)?;
+    let dy = ctx.input(4)?;
+    if dy.shape().dims() != plan.shape {
+        invalid!("shape of dy was {} instead of {}", dy.shape(), Shape::new(&plan.shape)?);
+    }
+    let (dims, to) = layout(&plan, &shape);
+    let out = E::build(dy.dtype(), shape, |out| {
+        out.fill(E::zero());
+        copy(&dims, E::view(dy)?, &Layout::packed(&dims), out, &to)
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,5 +1,231 @@
-//! Reordering and repeating elements: transpose, tile, pad, reverse.
+//! Reordering and repeating elements: transpose, tile, reverse, blocks of space and depth.
 
-use crate::kernel::KernelDef;
+use super::dispatch::INDEX;
+use super::moved::{MOVED, Moved, moved};
+use super::strided::{Layout, pack, permuted};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::ops::transpose::{BlockAttrs, permutation};
+use graph::shape::resolve_axis;
+use graph::{DType, Shape, Tensor};
+use smallvec::SmallVec;
 
-pub(super) const KERNELS: &[KernelDef] = &[];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of(
+        "Transpose",
+        &[("T", MOVED), ("Tperm", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(transpose::<E>)),
+    ),
+    KernelDef::of("ConjugateTranspose", &[("T", MOVED), ("Tperm", INDEX)], |init| {
+        if init.input_type(0).is_complex() {
+            return Err(Error::unimplemented(format!(
+                "ConjugateTranspose has no CPU kernel for {}",
+                init.input_type(0)
+            )));
+        }
+        moved!(init.input_type(0), E => Kernel::sync(transpose::<E>))
+    }),
+    KernelDef::of("InvertPermutation", &[("T", INDEX)], |_| Kernel::sync(invert_permutation)),
+    KernelDef::of(
+        "Tile",
+        &[("T", MOVED), ("Tmultiples", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(tile::<E>)),
+    ),
+    KernelDef::of(
+        "ReverseV2",
+        &[("T", MOVED), ("Tidx", INDEX)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(reverse_axes::<E>)),
+    ),
+    KernelDef::of(
+        "Reverse",
+        &[("T", MOVED)],
+        |init| moved!(init.input_type(0), E => Kernel::sync(reverse_where::<E>)),
+    ),
+    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| blocks(init, true)),
+    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| blocks(init, false)),
+];
+
+fn transpose<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (input, perm) = (ctx.input(0)?, ctx.input(1)?);
+    if perm.shape().rank() != 1 {
+        invalid!("perm must be rank 1, got shape {}", perm.shape());
+    }
+    let perm = permutation(&perm.to_i64s()?, input.shape().rank())?;
+    let dims: SmallVec<[usize; 6]> = perm.iter().map(|&axis| input.shape()[axis]).collect();
+    let shape = Shape::new(&dims)?;
+    let mut moving = perm.iter().filter(|&&axis| input.shape()[axis] != 1);
+    let out = if moving
+        .clone()
+        .zip({
+            moving.next();
+            moving
+        })
+        .all(|(a, b)| a < b)
+    {
+        ctx.take_input(0)?.reshaped(shape)?
+    } else {
+        let from = permuted(input.shape(), &perm);
+        E::build(input.dtype(), shape, |out| pack(&dims, E::view(input)?, &from, out))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let input = ctx.input(0)?;
+    if input.shape().rank() != 1 {
+        invalid!("invert_permutation expects a 1D vector.");
+    }
+    let perm = input.to_i64s()?;
+    let mut inverse = vec![-1i64; perm.len()];
+    for (i, &p) in perm.iter().enumerate() {
+        let Some(place) = usize::try_from(p).ok().and_then(|p| inverse.get_mut(p)) else {
+            invalid!("{p} is not between 0 and {}", perm.len());
+        };
+        if *place != -1 {
+            invalid!("{p} is duplicated in the input.");
+        }
+        *place = i as i64;
+    }
+    let out = match input.dtype() {
+        DType::Int64 => Tensor::vector(&inverse)?,
+        _ => Tensor::vector(&inverse.iter().map(|&i| i as i32).collect::<Vec<_>>())?,
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn tile<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (input, multiples) = (ctx.input(0)?, ctx.input(1)?);
+    let rank = input.shape().rank();
+    if multiples.shape().rank() != 1 || multiples.num_elements() != rank {
+        invalid!(
+            "Expected multiples argument to be a vector of length {rank} but got length {}",
+            multiples.num_elements()
+        );
+    }
+    let packed = Layout::packed(input.shape());
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
+    let mut boxed: SmallVec<[usize; 8]> = SmallVec::new();
+    let mut from = Layout { offset: 0, strides: SmallVec::new() };
+    for (i, &multiple) in multiples.to_i64s()?.iter().enumerate() {
+        let times = usize::try_from(multiple)
+            .map_err(|_| Error::invalid(format!("Expected multiples[{i}] >= 0, but got {multiple}")))?;
+        let size = input.shape()[i];
+        dims.push(
+            size.checked_mul(times)
+                .ok_or_else(|| Error::invalid(format!("{size} repeated {times} times is too large")))?,
+        );
+        boxed.extend([times, size]);
+        from.strides.extend([0, packed.strides[i]]);
+    }
+    let shape = Shape::new(&dims)?;
+    let out = if shape == *input.shape() {
+        ctx.take_input(0)?
+    } else {
+        E::build(input.dtype(), shape, |out| pack(&boxed, E::view(input)?, &from, out))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn reverse_axes<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let rank = ctx.input(0)?.shape().rank();
+    let mut reversed = vec![false; rank];
+    for (i, &axis) in ctx.input(1)?.to_i64s()?.iter().enumerate() {
+        let Some(at) = resolve_axis(axis, rank) else {
+            invalid!("'axis'[{i}] = {axis} is out of valid range [0, {}", rank as i64 - 1);
+        };
+        if std::mem::replace(&mut reversed[at], true) {
+            invalid!("axis {at} specified more than once.");
+        }
+    }
+    reverse::<E>(ctx, &reversed)
+}
+
+fn reverse_where<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (rank, dims) = (ctx.input(0)?.shape().rank(), ctx.input(1)?);
+    if dims.shape().rank() != 1 || dims.num_elements() != rank {
+        invalid!(
+            "'dims' must have the same number of values as 'input' has dimensions. 'input' has {rank}'dims' has {} values",
+            dims.num_elements()
+        );
+    }
+    let reversed: Vec<bool> = dims.values::<graph::Bool8>()?.iter().map(|b| b.get()).collect();
+    reverse::<E>(ctx, &reversed)
+}
+
+fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, reversed: &[bool]) -> Result<()> {
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    if !reversed.iter().zip(shape.iter()).any(|(&r, &d)| r && d > 1) {
+        let out = ctx.take_input(0)?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let mut from = Layout::packed(shape);
+    for (i, _) in reversed.iter().enumerate().filter(|(_, r)| **r) {
+        from.offset += from.strides[i] * (shape[i] as isize - 1);
+        from.strides[i] = -from.strides[i];
+    }
+    let out = E::build(input.dtype(), shape.clone(), |out| pack(shape, E::view(input)?, &from, out))?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
+    let attrs = BlockAttrs::of(init.node)?;
+    moved!(init.input_type(0), E => Kernel::sync(move |ctx| move_blocks::<E>(ctx, attrs, to_depth)))
+}
+
+/// An image axis is (block, place in the block), the depth axis (place in the block down, across, channel).
+fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<()> {
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    if shape.rank() != 4 {
+        invalid!("Input rank should be: 4 instead of: {}", shape.rank());
+    }
+    let ([h, w, c], b) = (attrs.axes(), attrs.block);
+    let square = b.checked_mul(b).ok_or_else(|| Error::invalid(format!("block_size {b} is too large")))?;
+    let mut dims = [shape[0]; 4];
+    let times = |size: usize, by: usize| {
+        size.checked_mul(by).ok_or_else(|| Error::invalid(format!("block_size {b} is too large")))
+    };
+    if to_depth {
+        if shape[h] % b != 0 || shape[w] % b != 0 {
+            invalid!(
+                "Image width {} and height {} should be divisible by block_size: {b}",
+                shape[w],
+                shape[h]
+            );
+        }
+        (dims[h], dims[w], dims[c]) = (shape[h] / b, shape[w] / b, times(shape[c], square)?);
+    } else {
+        if shape[c] % square != 0 {
+            invalid!("Input depth dimension {} should be divisible by: {square}", shape[c]);
+        }
+        (dims[h], dims[w], dims[c]) = (times(shape[h], b)?, times(shape[w], b)?, shape[c] / square);
+    }
+    let packed = Layout::packed(shape);
+    let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
+    let side = b as isize;
+    // Each axis of the result as (size, stride in the input), outermost first.
+    let mut parts: [SmallVec<[(usize, isize); 3]>; 4] = Default::default();
+    parts[0].push((shape[0], packed.strides[0]));
+    if to_depth {
+        parts[h].push((dims[h], sh * side));
+        parts[w].push((dims[w], sw * side));
+        parts[c].extend([(b, sh), (b, sw), (shape[c], sc)]);
+    } else {
+        let channels = dims[c] as isize;
+        parts[h].extend([(shape[h], sh), (b, side * channels * sc)]);
+        parts[w].extend([(shape[w], sw), (b, channels * sc)]);
+        parts[c].push((dims[c], sc));
+    }
+    let boxed: SmallVec<[usize; 6]> = parts.iter().flatten().map(|p| p.0).collect();
+    let from = Layout { offset: 0, strides: parts.iter().flatten().map(|p| p.1).collect() };
+    let out = E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&boxed, E::view(input)?, &from, out))?;
+    ctx.set_output(0, out);
+    Ok(())
+}

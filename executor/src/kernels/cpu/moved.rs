@@ -1,0 +1,177 @@
+//! Elements that kernels only move: the choice of code goes by their size, not by their type.
+
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use graph::tensor::memory_limit;
+use graph::{Code, DType, ResourceHandle, Shape, Tensor};
+
+/// An element as a kernel sees it that copies but does not compute.
+pub(super) trait Moved: Clone + Send + Sync + 'static {
+    /// Zero, the empty string, or a handle to nothing.
+    fn zero() -> Self;
+
+    /// The tensor's elements; an error if they are of another size or kind.
+    fn view(tensor: &Tensor) -> Result<&[Self]>;
+
+    /// A new tensor, filled by `fill`, which sees elements of unspecified value and sets them all.
+    fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
+}
+
+macro_rules! plain {
+    ($($t:ty),*) => { $(impl Moved for $t {
+        fn zero() -> $t {
+            0
+        }
+
+        fn view(tensor: &Tensor) -> Result<&[$t]> {
+            bytemuck::try_cast_slice(tensor.bytes()?)
+                .map_err(|e| Error::internal(format!("elements of {} are read wrongly: {e}", tensor.dtype())))
+        }
+
+        fn build(
+            dtype: DType,
+            shape: Shape,
+            fill: impl FnOnce(&mut [$t]) -> Result<()>,
+        ) -> Result<Tensor> {
+            let mut tensor = Tensor::unspecified(dtype, shape)?;
+            let elements = bytemuck::try_cast_slice_mut(tensor.bytes_mut()?)
+                .map_err(|e| Error::internal(format!("elements of {dtype} are written wrongly: {e}")))?;
+            fill(elements)?;
+            Ok(tensor)
+        }
+    })* };
+}
+plain!(u8, u16, u32, u64, u128);
+
+impl Moved for Bytes {
+    fn zero() -> Bytes {
+        Bytes::new()
+    }
+
+    fn view(tensor: &Tensor) -> Result<&[Bytes]> {
+        Ok(tensor.as_strings()?)
+    }
+
+    fn build(_: DType, shape: Shape, fill: impl FnOnce(&mut [Bytes]) -> Result<()>) -> Result<Tensor> {
+        let mut all = objects(&shape, Bytes::new())?;
+        fill(&mut all)?;
+        Ok(Tensor::strings(all, shape)?)
+    }
+}
+
+impl Moved for ResourceHandle {
+    fn zero() -> ResourceHandle {
+        ResourceHandle {
+            device: "".into(),
+            container: "".into(),
+            name: "".into(),
+            hash_code: 0,
+            type_name: "".into(),
+            dtypes_and_shapes: Vec::new(),
+        }
+    }
+
+    fn view(tensor: &Tensor) -> Result<&[ResourceHandle]> {
+        Ok(tensor.as_resources()?)
+    }
+
+    fn build(
+        _: DType,
+        shape: Shape,
+        fill: impl FnOnce(&mut [ResourceHandle]) -> Result<()>,
+    ) -> Result<Tensor> {
+        let mut all = objects(&shape, ResourceHandle::zero())?;
+        fill(&mut all)?;
+        Ok(Tensor::resources(all, shape)?)
+    }
+}
+
+/// Memory for the objects of a tensor: refused before it is taken where it cannot be had.
+fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
+    let count = shape.num_elements();
+    let bytes = count as u128 * size_of::<T>() as u128;
+    let refused = || {
+        Error::new(
+            Code::ResourceExhausted,
+            format!("OOM when allocating tensor with shape{shape}: {bytes} bytes"),
+        )
+    };
+    if bytes > u128::from(memory_limit()) {
+        return Err(refused());
+    }
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).map_err(|_| refused())?;
+    all.resize(count, object);
+    Ok(all)
+}
+
+/// Evaluates an expression with `$E` as the [`Moved`] type of a dtype's elements.
+macro_rules! moved {
+    ($dtype:expr, $E:ident => $body:expr) => {{
+        let dtype: graph::DType = $dtype;
+        match (dtype, dtype.size()) {
+            (_, Some(1)) => {
+                type $E = u8;
+                $body
+            }
+            (_, Some(2)) => {
+                type $E = u16;
+                $body
+            }
+            (_, Some(4)) => {
+                type $E = u32;
+                $body
+            }
+            (_, Some(8)) => {
+                type $E = u64;
+                $body
+            }
+            (_, Some(16)) => {
+                type $E = u128;
+                $body
+            }
+            (graph::DType::String, _) => {
+                type $E = bytes::Bytes;
+                $body
+            }
+            (graph::DType::Resource, _) => {
+                type $E = graph::ResourceHandle;
+                $body
+            }
+            _ => Err($crate::Error::unimplemented(format!("no CPU kernel for elements of type {dtype}"))),
+        }
+    }};
+}
+pub(super) use moved;
+
+use DType::*;
+
+/// Types whose elements [`moved`] knows, for kernel tables.
+pub(super) const MOVED: &[DType] = &[
+    Float,
+    Double,
+    Half,
+    BFloat16,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    UInt8,
+    UInt16,
+    UInt32,
+    UInt64,
+    String,
+    Complex64,
+    Complex128,
+    Resource,
+    QInt8,
+    QUInt8,
+    QInt16,
+    QUInt16,
+    QInt32,
+    Float8E5M2,
+    Float8E4M3FN,
+    Int4,
+    UInt4,
+];

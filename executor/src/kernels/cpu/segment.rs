@@ -1,0 +1,229 @@
+//! Sums, means, products and extremes over segments: the rows of one id.
+
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::gather::{INDICES, position};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{Bool8, DType, Element, Shape, Tensor};
+use half::{bf16, f16};
+use smallvec::SmallVec;
+
+/// A number that segments combine. Integers wrap; for `bool`, plus is "or" and times is "and".
+pub(super) trait Number: Copy + PartialOrd {
+    const ZERO: Self;
+    const ONE: Self;
+    /// The least and the greatest finite value.
+    const LOWEST: Self;
+    const HIGHEST: Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// Divided by a count, which is not 0.
+    fn over(self, count: usize) -> Self;
+}
+
+macro_rules! integers {
+    ($($t:ty),*) => { $(impl Number for $t {
+        const ZERO: $t = 0;
+        const ONE: $t = 1;
+        const LOWEST: $t = <$t>::MIN;
+        const HIGHEST: $t = <$t>::MAX;
+        fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
+        fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
+        fn over(self, count: usize) -> $t { (self as i128 / count as i128) as $t }
+    })* };
+}
+
+macro_rules! floats {
+    ($($t:ty = $zero:expr, $one:expr, $from:expr;)*) => { $(impl Number for $t {
+        const ZERO: $t = $zero;
+        const ONE: $t = $one;
+        const LOWEST: $t = <$t>::MIN;
+        const HIGHEST: $t = <$t>::MAX;
+        fn plus(self, other: $t) -> $t { self + other }
+        fn times(self, other: $t) -> $t { self * other }
+        fn over(self, count: usize) -> $t { self / $from(count) }
+    })* };
+}
+
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+floats! {
+    f32 = 0.0, 1.0, |n| n as f32;
+    f64 = 0.0, 1.0, |n| n as f64;
+    f16 = f16::ZERO, f16::ONE, |n| f16::from_f64(n as f64);
+    bf16 = bf16::ZERO, bf16::ONE, |n| bf16::from_f64(n as f64);
+}
+
+impl Number for Bool8 {
+    const ZERO: Bool8 = Bool8::FALSE;
+    const ONE: Bool8 = Bool8::TRUE;
+    const LOWEST: Bool8 = Bool8::FALSE;
+    const HIGHEST: Bool8 = Bool8::TRUE;
+    fn plus(self, other: Bool8) -> Bool8 {
+        (self.get() || other.get()).into()
+    }
+    fn times(self, other: Bool8) -> Bool8 {
+        (self.get() && other.get()).into()
+    }
+    fn over(self, _: usize) -> Bool8 {
+        self
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reduction {
+    Sum,
+    Mean,
+    Prod,
+    Max,
+    Min,
+}
+use Reduction::{Max, Mean, Min, Prod, Sum};
+
+const UNSORTED: &[(&str, &[DType])] = &[("T", REALS), ("Tindices", INDICES), ("Tnumsegments", INDEX)];
+const SORTED: &[(&str, &[DType])] = &[("T", REALS), ("Tindices", INDEX)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("UnsortedSegmentSum", UNSORTED, |init| unsorted(init, Sum)),
+    KernelDef::of("UnsortedSegmentProd", UNSORTED, |init| unsorted(init, Prod)),
+    KernelDef::of("UnsortedSegmentMax", UNSORTED, |init| unsorted(init, Max)),
+    KernelDef::of("UnsortedSegmentMin", UNSORTED, |init| unsorted(init, Min)),
+    KernelDef::of("SegmentSum", SORTED, |init| sorted(init, Sum)),
+    KernelDef::of("SegmentMean", SORTED, |init| sorted(init, Mean)),
+    KernelDef::of("SegmentProd", SORTED, |init| sorted(init, Prod)),
+    KernelDef::of("SegmentMax", SORTED, |init| sorted(init, Max)),
+    KernelDef::of("SegmentMin", SORTED, |init| sorted(init, Min)),
+];
+
+fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
+        match reduction {
+            Sum | Mean => unsorted_segments::<T>(ctx, T::ZERO, T::plus),
+            Prod => unsorted_segments::<T>(ctx, T::ONE, T::times),
+            Max => unsorted_segments::<T>(ctx, T::LOWEST, greater),
+            Min => unsorted_segments::<T>(ctx, T::HIGHEST, less),
+        }
+    }))
+}
+
+fn greater<T: PartialOrd>(a: T, b: T) -> T {
+    if b > a { b } else { a }
+}
+
+fn less<T: PartialOrd>(a: T, b: T) -> T {
+    if b < a { b } else { a }
+}
+
+fn combine<T: Copy>(out: &mut [T], row: &[T], op: &impl Fn(T, T) -> T) {
+    for (o, &v) in out.iter_mut().zip(row) {
+        *o = op(*o, v);
+    }
+}
+
+fn unsorted_segments<T: Element + Number>(
+    ctx: &mut KernelContext<'_>,
+    start: T,
+    op: impl Fn(T, T) -> T,
+) -> Result<()> {
+    let (data, ids, count) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    if count.shape().rank() != 0 {
+        invalid!("num_segments should be a scalar, not shape {}", count.shape());
+    }
+    let count = count.to_i64s()?[0];
+    let Ok(segments) = usize::try_from(count) else {
+        invalid!("Input num_segments == {count} must not be negative.");
+    };
+    let rank = ids.shape().rank();
+    if data.shape().get(..rank) != Some(ids.shape().dims()) {
+        invalid!("data.shape = {} does not start with segment_ids.shape = {}", data.shape(), ids.shape());
+    }
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[segments]);
+    dims.extend_from_slice(&data.shape()[rank..]);
+    let row: usize = dims[1..].iter().product();
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(&dims)?)?;
+    let sums = out.values_mut::<T>()?;
+    sums.fill(start);
+    let values = data.values::<T>()?;
+    for (i, &id) in ids.to_i64s()?.iter().enumerate() {
+        if id < 0 {
+            continue;
+        }
+        let id = id as usize;
+        if id >= segments {
+            let at = position("segment_ids", ids.shape(), i);
+            invalid!("{at} = {id} is out of range [0, {segments})");
+        }
+        combine(&mut sums[id * row..(id + 1) * row], &values[i * row..(i + 1) * row], &op);
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
+        match reduction {
+            Sum => sorted_segments::<T>(ctx, T::ZERO, false, T::plus),
+            Mean => sorted_segments::<T>(ctx, T::ZERO, true, T::plus),
+            Prod => sorted_segments::<T>(ctx, T::ONE, false, T::times),
+            Max => sorted_segments::<T>(ctx, T::ZERO, false, greater),
+            Min => sorted_segments::<T>(ctx, T::ZERO, false, less),
+        }
+    }))
+}
+
+/// `empty` is what segments without rows hold.
+fn sorted_segments<T: Element + Number>(
+    ctx: &mut KernelContext<'_>,
+    empty: T,
+    mean: bool,
+    op: impl Fn(T, T) -> T,
+) -> Result<()> {
+    let (data, ids) = (ctx.input(0)?, ctx.input(1)?);
+    if data.shape().rank() == 0 {
+        invalid!("input must be at least rank 1");
+    }
+    if ids.shape().rank() != 1 {
+        invalid!("segment_ids should be a vector.");
+    }
+    let rows = data.shape()[0];
+    if ids.num_elements() != rows {
+        invalid!("segment_ids should be the same size as dimension 0 of input.");
+    }
+    let ids = ids.to_i64s()?;
+    let segments = match ids.last() {
+        None => 0,
+        Some(&last) => usize::try_from(last.saturating_add(1)).unwrap_or(0),
+    };
+    if ids.windows(2).any(|pair| pair[1] < pair[0]) {
+        invalid!("segment ids are not increasing");
+    }
+    if let Some(&first) = ids.first()
+        && first < 0
+    {
+        invalid!(
+            "Segment id {first} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
+        );
+    }
+    let mut dims: SmallVec<[usize; 6]> = data.shape().dims().into();
+    dims[0] = segments;
+    let row: usize = dims[1..].iter().product();
+    let mut out: Tensor = ctx.allocate(T::DTYPE, Shape::new(&dims)?)?;
+    let sums = out.values_mut::<T>()?;
+    sums.fill(empty);
+    let values = data.values::<T>()?;
+    let mut begin = 0;
+    for group in ids.chunk_by(|a, b| a == b) {
+        let id = usize::try_from(group[0]).map_err(|_| Error::internal("a segment id is negative"))?;
+        let target = &mut sums[id * row..(id + 1) * row];
+        target.copy_from_slice(&values[begin * row..(begin + 1) * row]);
+        for i in begin + 1..begin + group.len() {
+            combine(target, &values[i * row..(i + 1) * row], &op);
+        }
+        if mean {
+            target.iter_mut().for_each(|v| *v = v.over(group.len()));
+        }
+        begin += group.len();
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Copies between boxes of elements: what transposes, slices, tiles, joins and pads have in common.
+
+use super::moved::Moved;
+use crate::error::{Error, Result};
+use graph::Shape;
+use smallvec::SmallVec;
+
+/// Where the elements of a box lie in a buffer: the first at `offset`, and `strides[i]` elements further for each
+/// step along axis `i`. Strides may be 0 and negative.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) offset: isize,
+    pub(super) strides: SmallVec<[isize; 6]>,
+}
+
+impl Layout {
+    /// Row-major from the start.
+    pub(super) fn packed(dims: &[usize]) -> Layout {
+        let mut strides = SmallVec::from_elem(1, dims.len());
+        for i in (1..dims.len()).rev() {
+            strides[i - 1] = strides[i] * dims[i] as isize;
+        }
+        Layout { offset: 0, strides }
+    }
+}
+
+/// One axis of a copy.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    size: usize,
+    from: isize,
+    to: isize,
+}
+
+/// Side of the square blocks of a transpose: two such blocks fit the first cache.
+const BLOCK: usize = 32;
+
+/// Rows shorter than this are not worth a call to copy memory each.
+const SHORT: usize = 4;
+
+/// Copies a box of these sizes.
+///
+/// # Errors
+/// `Internal` if a layout reaches outside its buffer.
+pub(super) fn copy<E: Moved>(
+    dims: &[usize],
+    src: &[E],
+    from: &Layout,
+    dst: &mut [E],
+    to: &Layout,
+) -> Result<()> {
+    if dims.contains(&0) {
+        return Ok(());
+    }
+    check(dims, from, src.len())?;
+    check(dims, to, dst.len())?;
+    let mut axes = merged(dims, from, to);
+    let (mut source, mut target) = (from.offset, to.offset);
+    let Some(inner) = innermost(&axes) else {
+        dst[target as usize] = src[source as usize].clone();
+        return Ok(());
+    };
+    let inner = axes.remove(inner);
+    // Reading along one axis and writing along another: block by block, so that each line is fetched once.
+    let across = axes.iter().position(|a| a.from == 1 && a.size >= 8);
+    let across = across.filter(|_| inner.to == 1 && inner.from != 1 && inner.from != 0 && inner.size >= 8);
+    let across = across.map(|i| axes.remove(i));
+    let mut counters: SmallVec<[usize; 6]> = SmallVec::from_elem(0, axes.len());
+    loop {
+        match across {
+            Some(across) => transpose(across, inner, src, source, dst, target),
+            None => run(inner, src, source, dst, target),
+        }
+        let mut axis = axes.len();
+        loop {
+            if axis == 0 {
+                return Ok(());
+            }
+            axis -= 1;
+            let Axis { size, from, to } = axes[axis];
+            counters[axis] += 1;
+            if counters[axis] < size {
+                source += from;
+                target += to;
+                break;
+            }
+            source -= from * (size as isize - 1);
+            target -= to * (size as isize - 1);
+            counters[axis] = 0;
+        }
+    }
+}
+
+/// Copies a box into row-major order.
+pub(super) fn pack<E: Moved>(dims: &[usize], src: &[E], from: &Layout, dst: &mut [E]) -> Result<()> {
+    copy(dims, src, from, dst, &Layout::packed(dims))
+}
+
+fn check(dims: &[usize], layout: &Layout, len: usize) -> Result<()> {
+    let (mut low, mut high) = (layout.offset as i128, layout.offset as i128);
+    for (&size, &stride) in dims.iter().zip(&layout.strides) {
+        let reach = (size as i128 - 1) * stride as i128;
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    if layout.strides.len() != dims.len() || low < 0 || high >= len as i128 {
+        return Err(Error::internal(format!("a box {dims:?} at {layout:?} is outside {len} elements")));
+    }
+    Ok(())
+}
+
+/// The axes without those of size 1, neighbours joined where both layouts run on from one to the next.
+fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
+    let mut axes: SmallVec<[Axis; 6]> = SmallVec::new();
+    for ((&size, &from), &to) in dims.iter().zip(&from.strides).zip(&to.strides) {
+        if size == 1 {
+            continue;
+        }
+        match axes.last_mut() {
+            Some(outer) if outer.from == from * size as isize && outer.to == to * size as isize => {
+                *outer = Axis { size: outer.size * size, from, to };
+            }
+            _ => axes.push(Axis { size, from, to }),
+        }
+    }
+    axes
+}
+
+/// The axis for the inner loop: one whose elements lie together in both, or else the last where writing is
+/// contiguous, or else the longest.
+fn innermost(axes: &[Axis]) -> Option<usize> {
+    let together = axes.iter().position(|a| a.from == 1 && a.to == 1 && a.size >= SHORT);
+    let written = axes.iter().position(|a| a.to == 1 && a.size >= SHORT);
+    let longest = || (0..axes.len()).max_by_key(|&i| axes[i].size);
+    together.or(written).or_else(longest)
+}
+
+fn run<E: Moved>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
+    let (n, source, target) = (axis.size, source as usize, target as usize);
+    match (axis.from, axis.to) {
+        (1, 1) => dst[target..target + n].clone_from_slice(&src[source..source + n]),
+        (0, 1) => dst[target..target + n].fill(src[source].clone()),
+        (from, 1) if from > 0 => {
+            let values = src[source..].iter().step_by(from as usize);
+            for (d, v) in dst[target..target + n].iter_mut().zip(values) {
+                d.clone_from(v);
+            }
+        }
+        (from, 1) => {
+            let values = src[..=source].iter().rev().step_by(from.unsigned_abs());
+            for (d, v) in dst[target..target + n].iter_mut().zip(values) {
+                d.clone_from(v);
+            }
+        }
+        (1, to) if to > 0 => {
+            let places = dst[target..].iter_mut().step_by(to as usize);
+            for (d, v) in places.zip(&src[source..source + n]) {
+                d.clone_from(v);
+            }
+        }
+        (from, to) => {
+            for i in 0..n as isize {
+                dst[(target as isize + i * to) as usize] = src[(source as isize + i * from) as usize].clone();
+            }
+        }
+    }
+}
+
+/// A matrix that is read along `across` and written along `along`.
+fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
+    for i in (0..across.size).step_by(BLOCK) {
+        for j in (0..along.size).step_by(BLOCK) {
+            let columns = Axis { size: BLOCK.min(along.size - j), ..along };
+            for row in i..across.size.min(i + BLOCK) {
+                let from = source + row as isize * across.from + j as isize * along.from;
+                let to = target + row as isize * across.to + j as isize * along.to;
+                run(columns, src, from, dst, to);
+            }
+        }
+    }
+}
+
+/// The layout of a tensor whose axes come in another order: axis `i` of the box is axis `perm[i]`.
+pub(super) fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
+    let packed = Layout::packed(shape);
+    Layout { offset: 0, strides: perm.iter().map(|&axis| packed.strides[axis]).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies by the definition, one element at a time.
+    fn slowly(dims: &[usize], src: &[u32], from: &Layout, dst: &mut [u32], to: &Layout) {
+        let packed = Layout::packed(dims);
+        for n in 0..dims.iter().product::<usize>() {
+            let at = |layout: &Layout| {
+                let index = (0..dims.len()).map(|i| (n as isize / packed.strides[i]) % dims[i] as isize);
+                (layout.offset + index.zip(&layout.strides).map(|(x, s)| x * s).sum::<isize>()) as usize
+            };
+            dst[at(to)] = src[at(from)];
+        }
+    }
+
+    #[test]
+    fn every_layout_copies_as_the_definition_says() -> Result<()> {
+        let src: Vec<u32> = (0..20_000).collect();
+        let cases: &[(&[usize], isize, &[isize], isize, &[isize])] = &[
+            (&[], 3, &[], 5, &[]),
+            (&[7], 0, &[1], 0, &[1]),
+            (&[7], 6, &[-1], 0, &[1]),
+            (&[5], 3, &[0], 1, &[1]),
+            (&[6], 0, &[3], 2, &[2]),
+            (&[6], 17, &[-3], 12, &[-2]),
+            (&[70, 45], 0, &[1, 70], 0, &[45, 1]),
+            (&[3, 70, 45], 0, &[3150, 1, 70], 0, &[3150, 45, 1]),
+            (&[9, 40, 8], 0, &[1, 9, 360], 0, &[320, 8, 1]),
+            (&[2, 3, 4, 5], 0, &[1, 2, 6, 24], 0, &[60, 20, 5, 1]),
+            (&[2, 3, 4, 5], 119, &[-60, -20, -5, -1], 0, &[60, 20, 5, 1]),
+            (&[4, 1, 5], 0, &[5, 9, 1], 0, &[5, 5, 1]),
+            (&[3, 4, 2], 0, &[0, 2, 1], 0, &[8, 2, 1]),
+            (&[1000, 2], 0, &[1, 1000], 0, &[2, 1]),
+            (&[2, 1000], 0, &[1, 2], 0, &[1000, 1]),
+            (&[4, 4], 0, &[4, 1], 1, &[20, 2]),
+            (&[0, 4], 0, &[4, 1], 0, &[4, 1]),
+        ];
+        for &(dims, from_offset, from, to_offset, to) in cases {
+            let from = Layout { offset: from_offset, strides: from.into() };
+            let to = Layout { offset: to_offset, strides: to.into() };
+            let (mut expected, mut actual) = (vec![0; 20_000], vec![0; 20_000]);
+            slowly(dims, &src, &from, &mut expected, &to);
+            copy(dims, &src, &from, &mut actual, &to)?;
+            assert_eq!(actual, expected, "{dims:?} {from:?} {to:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_layout_outside_its_buffer_is_an_error() {
+        let src = [0u8; 6];
+        let packed = Layout::packed(&[2, 3]);
+        let far = Layout { offset: 1, strides: [3, 1].as_slice().into() };
+        let before = Layout { offset: 0, strides: [3, -1].as_slice().into() };
+        assert!(copy(&[2, 3], &src, &far, &mut [0; 6], &packed).is_err());
+        assert!(copy(&[2, 3], &src, &before, &mut [0; 6], &packed).is_err());
+        assert!(copy(&[2, 3], &src, &packed, &mut [0; 5], &packed).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! The largest elements along the last axis.
+
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::gather::INDICES;
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::{Bool8, DType, Element, Shape, Tensor};
+use smallvec::SmallVec;
+use std::cmp::Ordering;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("TopKV2", &[("T", REALS), ("Tk", INDICES), ("index_type", INDICES)], |init| {
+        let index = init.output_type(1);
+        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| {
+            let k = ctx.input(1)?;
+            if k.shape().rank() != 0 {
+                invalid!("k must be scalar, got shape {}", k.shape());
+            }
+            let k = k.to_i64s()?[0];
+            top::<T>(ctx, k, index)
+        }))
+    }),
+    KernelDef::of("TopK", &[("T", REALS)], |init| {
+        let k: i64 = init.attr("k")?;
+        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| top::<T>(ctx, k, DType::Int32)))
+    }),
+    KernelDef::of("InTopK", &[("T", INDEX)], |init| {
+        let k: i64 = init.attr("k")?;
+        Kernel::sync(move |ctx| in_top(ctx, k))
+    }),
+    KernelDef::of("InTopKV2", &[("T", INDEX)], |_| {
+        Kernel::sync(|ctx| {
+            let &[k] = ctx.input(2)?.to_i64s()?.as_slice() else {
+                invalid!("k must be a scalar, got shape {}", ctx.input(2)?.shape());
+            };
+            in_top(ctx, k)
+        })
+    }),
+];
+
+/// Larger before smaller, NaN last; of equal elements the first comes first.
+fn order<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
+    let (x, y) = (&row[a], &row[b]);
+    let by_value = y.partial_cmp(x).unwrap_or_else(|| {
+        let nan = |v: &T| v.partial_cmp(v).is_none();
+        nan(x).cmp(&nan(y))
+    });
+    by_value.then(a.cmp(&b))
+}
+
+fn top<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, k: i64, index: DType) -> Result<()> {
+    let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
+    let input = ctx.input(0)?;
+    let Some(&columns) = input.shape().last() else {
+        invalid!("input must be >= 1-D, got shape {}", input.shape());
+    };
+    if columns < wanted {
+        invalid!("input must have at least k columns. Had {columns}, needed {wanted}");
+    }
+    let mut dims: SmallVec<[usize; 6]> = input.shape().dims().into();
+    let last = dims.len() - 1;
+    dims[last] = wanted;
+    let shape = Shape::new(&dims)?;
+    let mut values = ctx.allocate(T::DTYPE, shape.clone())?;
+    let mut found: Vec<usize> = Vec::with_capacity(shape.num_elements());
+    if wanted > 0 {
+        let rows = input.values::<T>()?.chunks_exact(columns);
+        let mut places: Vec<usize> = Vec::with_capacity(columns);
+        for (row, out) in rows.zip(values.values_mut::<T>()?.chunks_exact_mut(wanted)) {
+            places.clear();
+            if wanted == 1 {
+                let best = (1..columns).fold(
+                    0,
+                    |best, i| {
+                        if order(row, i, best) == Ordering::Less { i } else { best }
+                    },
+                );
+                places.push(best);
+            } else {
+                places.extend(0..columns);
+                if wanted < columns {
+                    places.select_nth_unstable_by(wanted - 1, |&a, &b| order(row, a, b));
+                    places.truncate(wanted);
+                }
+                places.sort_unstable_by(|&a, &b| order(row, a, b));
+            }
+            for (o, &i) in out.iter_mut().zip(&places) {
+                *o = row[i];
+            }
+            found.extend_from_slice(&places);
+        }
+    }
+    ctx.set_output(0, values);
+    let too_large = |_| Error::invalid(format!("an index does not fit {index}"));
+    let indices = match index {
+        DType::Int64 => {
+            let all: Vec<i64> = found.iter().map(|&i| i as i64).collect();
+            Tensor::from_slice(&all, shape)?
+        }
+        DType::Int16 => {
+            let all: Result<Vec<i16>, _> = found.iter().map(|&i| i16::try_from(i)).collect();
+            Tensor::from_slice(&all.map_err(too_large)?, shape)?
+        }
+        _ => {
+            let all: Result<Vec<i32>, _> = found.iter().map(|&i| i32::try_from(i)).collect();
+            Tensor::from_slice(&all.map_err(too_large)?, shape)?
+        }
+    };
+    ctx.set_output(1, indices);
+    Ok(())
+}
+
+fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
+    let (predictions, targets) = (ctx.input(0)?, ctx.input(1)?);
+    let &[rows, classes] = predictions.shape().dims() else {
+        invalid!("predictions must be 2-dimensional");
+    };
+    if targets.shape().rank() != 1 {
+        invalid!("targets must be 1-dimensional");
+    }
+    if targets.num_elements() != rows {
+        invalid!(
+            "First dimension of predictions {rows} must match length of targets {}",
+            targets.num_elements()
+        );
+    }
+    let values = predictions.values::<f32>()?;
+    let mut out = Vec::with_capacity(rows);
+    for (i, &target) in targets.to_i64s()?.iter().enumerate() {
+        let row = &values[i * classes..(i + 1) * classes];
+        let target = usize::try_from(target).ok().and_then(|t| row.get(t));
+        // What is not finite cannot be ranked.
+        out.push(match target {
+            Some(&own) if row.iter().all(|v| v.is_finite()) => {
+                Bool8::from((row.iter().filter(|&&v| v > own).count() as i64) < k)
+            }
+            _ => Bool8::FALSE,
+        });
+    }
+    let out = Tensor::vector(&out)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
