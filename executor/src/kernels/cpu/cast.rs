@@ -133,7 +133,7 @@ fn lost_bits(from: DType, to: DType) -> Option<u32> {
         DType::BFloat16 => Some(7),
         _ => None,
     };
-    let lost = fraction(from)? as i32 - fraction(to)? as i32;
+    let lost: i32 = fraction(from)? - fraction(to)?;
     if lost > 0 && matches!(from, DType::Float | DType::Double) { u32::try_from(lost).ok() } else { None }
 }
 

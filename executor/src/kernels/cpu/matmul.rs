@@ -45,10 +45,10 @@ fn single(x: &Shape, y: &Shape) -> Result<Plan> {
 }
 
 fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
-    at_least_matrices(x, y)?;
     if x.rank() != y.rank() {
         crate::invalid!("In[0] and In[1] has different ndims: {x} vs. {y}");
     }
+    at_least_matrices(x, y)?;
     for i in 0..x.rank() - 2 {
         if x[i] != y[i] {
             crate::invalid!("In[0].dim({i}) and In[1].dim({i}) must be the same: {x} vs {y}");

@@ -73,8 +73,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let keep_dims = init.attr::<bool>("keep_dims")?;
         dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| euclidean_norm::<T>(ctx, keep_dims)))
     }),
-    KernelDef::of("All", &[], |init| logical::<All>(init)),
-    KernelDef::of("Any", &[], |init| logical::<Any>(init)),
+    KernelDef::of("All", &[], logical::<All>),
+    KernelDef::of("Any", &[], logical::<Any>),
     KernelDef::of("ArgMax", &[("T", extreme::TYPES)], |init| extreme::make(init, true)),
     KernelDef::of("ArgMin", &[("T", extreme::TYPES)], |init| extreme::make(init, false)),
     KernelDef::of("Cumsum", &[("T", REALS)], |init| scan::make(init, scan::Operation::Sum)),

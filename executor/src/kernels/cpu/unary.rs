@@ -48,7 +48,7 @@ functions! {
     Cosh: Real -> T, |x| x.cosh();
     Asinh: Real -> T, |x| x.asinh();
     Acosh: Real -> T, |x| x.acosh();
-    Atanh: Real -> T, |x| x.atanh();
+    Atanh: Real -> T, |x| odd_atanh(x);
     Tanh: Real -> T, |x| x.tanh();
     Sigmoid: Real -> T, |x| T::ONE.over(T::ONE + (-x).exp());
     Erf: Real -> T, |x| Real::erf(x);
@@ -60,6 +60,13 @@ functions! {
     IsFinite: Real -> Bool8, |x| x.is_finite().into();
     Invert: Integer -> T, |x| !x;
     PopulationCount: Integer -> u8, |x| x.count_ones() as u8;
+}
+
+/// By the absolute value: near -1 the textbook form cancels.
+#[inline(always)]
+fn odd_atanh<T: Real>(x: T) -> T {
+    let a = x.abs();
+    (T::of(0.5) * ((a + a) / (T::ONE - a)).ln_1p()).copysign(x)
 }
 
 /// The factors of gradients, of an op's output (`Reciprocal`: also output) and what arrived there.

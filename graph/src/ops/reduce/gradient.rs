@@ -132,14 +132,15 @@ pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Opti
 pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;
-    let Some(reduced) = &axes.reduced else {
-        return Err(Error::unimplemented("The gradient of Prod needs constant axes and a known rank")
-            .at_node(&forward.node.name));
+    let Some(constant_axes) = constant_value(scope, axes.input) else {
+        return Err(
+            Error::unimplemented("The gradient of Prod needs constant axes").at_node(&forward.node.name)
+        );
     };
     let mut partial = x;
     let mut steps = Vec::new();
-    for (axis, _) in reduced.iter().enumerate().filter(|(_, r)| **r) {
-        let axis = constant(scope, Tensor::scalar(axis as i32));
+    for axis in constant_axes.to_i64s()? {
+        let axis = constant(scope, Tensor::scalar(axis));
         steps.push((partial, axis));
         partial = scope.op("Prod").input(partial).input(axis).attr("keep_dims", true).output();
     }

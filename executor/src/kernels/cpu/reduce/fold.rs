@@ -202,10 +202,14 @@ fn rows<A: Element, W: Element>(
     let limit = if load.is_some() { BLOCK } else { LONG_ROW };
     let mut buffer = block::<W>();
     if len > limit {
+        // Partial results are folded like a row themselves: no sum is longer than need be.
+        let mut partial = vec![fold.identity; len.div_ceil(limit)];
         for (result, row) in results.chunks_mut(1).zip(x.chunks_exact(len)) {
-            for part in row.chunks(limit) {
-                (fold.rows)(result, loaded(part, load, &mut buffer), part.len());
+            partial.fill(fold.identity);
+            for (partial, part) in partial.chunks_mut(1).zip(row.chunks(limit)) {
+                (fold.rows)(partial, loaded(part, load, &mut buffer), part.len());
             }
+            (fold.rows)(result, &partial, partial.len());
         }
         return;
     }
@@ -215,8 +219,8 @@ fn rows<A: Element, W: Element>(
     }
 }
 
-/// Partial results hold this many rows at most.
-const TALL: usize = 512;
+/// Fewer rows are merged without partial results.
+const TALL: usize = 128;
 /// Rows shorter than this are merged several at a time.
 const WIDE: usize = 256;
 
@@ -238,11 +242,20 @@ fn columns<A: Element, W: Element>(x: &[A], results: &mut [W], fold: &Fold<W>, l
         x.chunks_exact(width).for_each(|row| merge(results, row));
         return;
     }
+    // As many rows in a partial result as there are partial results: no sum is longer than need be.
+    let tall = TALL.max((count / together).isqrt());
     let mut partial = vec![fold.identity; width * together];
-    for x in x.chunks(width * together * TALL) {
+    for x in x.chunks(width * together * tall) {
         partial.fill(fold.identity);
         x.chunks(width * together).for_each(|rows| merge(&mut partial, rows));
-        partial.chunks_exact(width).for_each(|row| (fold.merge)(results, row));
+        let mut rows = together;
+        while rows > 1 {
+            let half = rows / 2;
+            let (low, high) = partial.split_at_mut((rows - half) * width);
+            (fold.merge)(&mut low[..half * width], &high[..half * width]);
+            rows -= half;
+        }
+        (fold.merge)(results, &partial[..width]);
     }
 }
 

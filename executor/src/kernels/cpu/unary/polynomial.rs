@@ -66,9 +66,12 @@ fn exp_of(x: f32) -> f32 {
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > EXP_HIGH { EXP_HIGH } else { x };
     let clamped = if clamped < EXP_LOW { EXP_LOW } else { clamped };
-    // Adding and taking away this number leaves the nearest whole one.
+    // Adding this number leaves the nearest whole one in the last bits: a conversion of floats to integers, which
+    // must look after what does not fit, keeps the loop from being vectorised.
     const ROUND: f32 = 12_582_912.0;
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
+    let whole = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let n = rounded - ROUND;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     let mut p = 1.987_569_1e-4f32;
     p = p * r + 1.398_199_9e-3;
@@ -78,10 +81,9 @@ fn exp_of(x: f32) -> f32 {
     p = p * r + 0.5;
     let p = (p * (r * r) + r) + 1.0;
     // In two steps, as `n` may be 128.
-    let half = (n * 0.5) as i32;
-    let rest = n as i32 - half;
-    let power = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    let value = p * power(half) * power(rest);
+    let half = whole >> 1;
+    let power = |n: i32| f32::from_bits((n.wrapping_add(127) << 23) as u32);
+    let value = p * power(half) * power(whole.wrapping_sub(half));
     let value = if x > EXP_HIGH { f32::INFINITY } else { value };
     let value = if x < EXP_LOW { 0.0 } else { value };
     #[allow(clippy::eq_op)]
