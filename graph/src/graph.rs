@@ -9,6 +9,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// A node of one graph.
@@ -164,12 +165,12 @@ impl Graph {
 
     /// Adds a node whose edges follow by [`Graph::connect`]: imports and loops need that.
     pub(crate) fn add_unconnected(&mut self, node: Node) -> Result<NodeId> {
-        if self.names.contains_key(&node.name) {
-            return Err(Error::DuplicateName { node: node.name.to_string() });
-        }
-        let name = node.name.clone();
-        let id = NodeId::new(self.inner.add_node(node).index());
-        self.names.insert(name, id);
+        let id = NodeId::new(self.inner.node_count());
+        match self.names.entry(node.name.clone()) {
+            Entry::Occupied(_) => return Err(Error::DuplicateName { node: node.name.to_string() }),
+            Entry::Vacant(slot) => slot.insert(id),
+        };
+        self.inner.add_node(node);
         Ok(id)
     }
 

@@ -101,7 +101,8 @@ impl DeviceSet {
     pub fn client_device(&self) -> Option<u32> {
         let local = self.local.as_ref()?;
         let here = |d: &&SetDevice| d.name.task_name() == *local;
-        let first = self.devices.iter().filter(here).min_by_key(|d| (&*d.name.device_type != "CPU", d.name.id))?;
+        let first =
+            self.devices.iter().filter(here).min_by_key(|d| (&*d.name.device_type != "CPU", d.name.id))?;
         self.find(&first.name)
     }
 

@@ -1,6 +1,7 @@
 //! What can be wrong with a placement, a run's feeds and fetches, or a partition.
 
 use graph::Code;
+use std::fmt;
 
 /// Messages are TensorFlow's, and carry the `{{node …}}` tags that its clients turn into source lines.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -12,7 +13,7 @@ pub enum Error {
     NoDevices,
 
     #[error("{}", located(node, no_kernel(node, op, attrs, device_types, kernels)))]
-    NoKernel { node: String, op: String, attrs: String, device_types: String, kernels: String },
+    NoKernel { node: String, op: String, attrs: Box<str>, device_types: Box<str>, kernels: Box<str> },
 
     #[error("{}", located(node, format!("Cannot assign a device for operation {node}: {reason}")))]
     Unplaceable { node: String, reason: String },
@@ -25,16 +26,15 @@ pub enum Error {
     #[error(
         "Cannot place the graph because a reference or resource edge connects colocation groups with \
          incompatible {kind} devices: {from} vs {to}. The edge src node is name='{source_node}' \
-         (op='{source_op}'), and the dst node is name='{node}' (op='{op}')."
+         (op='{source_op}'), and the dst node is name='{node}' (op='{op}').", from = devices[0], to = devices[1]
     )]
     IncompatibleEdge {
-        /// `resource` or `assigned`.
-        kind: &'static str,
-        from: String,
-        to: String,
-        source_node: String,
+        kind: Pin,
+        /// What the source's group and the destination's are held to.
+        devices: Box<[String; 2]>,
+        source_node: Box<str>,
         source_op: &'static str,
-        node: String,
+        node: Box<str>,
         op: &'static str,
     },
 
@@ -94,6 +94,24 @@ pub enum Error {
 
     #[error("{message}")]
     Invalid { message: String },
+}
+
+/// What holds a colocation group to a device so that an edge does not move it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// A wish on a node that makes state.
+    Resource,
+    /// An earlier placement.
+    Assigned,
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pin::Resource => "resource",
+            Pin::Assigned => "assigned",
+        })
+    }
 }
 
 impl Error {

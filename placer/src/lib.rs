@@ -14,12 +14,12 @@ mod spec;
 mod transfer;
 
 pub use device_set::{DeviceSet, SetDevice};
-pub use error::{Error, Result};
+pub use error::{Error, Pin, Result};
 pub use partition::{Names, Partition, PartitionOptions, Split, partition, placed_devices};
 pub use place::{Kernels, PlaceRequest, Placement, Reason, place};
 pub use rewrite::{normalise_endpoint, rewrite_for_run};
 pub use setter::{
-    GreedyLoadBalancing, PsStrategy, RandomTask, ReplicaDeviceSetter, RoundRobin, STANDARD_PS_OPS, byte_size_load,
-    replica_device_setter,
+    GreedyLoadBalancing, PsStrategy, RandomTask, ReplicaDeviceSetter, RoundRobin, STANDARD_PS_OPS,
+    byte_size_load, replica_device_setter,
 };
 pub use shards::{Partitioner, Shard, shards};

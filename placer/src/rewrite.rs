@@ -3,7 +3,7 @@
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::transfer::{Key, Transfers};
-use graph::{DType, Edge, Graph, Node, NodeId, Output, Topology, parse_output_name};
+use graph::{Edge, Graph, Node, NodeId, Output, PortType, Topology, parse_output_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `p` and `p:0` are one endpoint, which keys write as `p:0`. What is no endpoint stays as it is.
@@ -79,6 +79,8 @@ impl Endpoint {
 }
 
 struct Feed {
+    /// It replaces a reference, which it is not.
+    is_ref: bool,
     recv: Node,
     /// Its number in the new graph, once something needs it.
     id: Option<NodeId>,
@@ -128,28 +130,30 @@ impl<'a> Rewriting<'a> {
     fn feed(&mut self, endpoint: &Endpoint) -> Result<()> {
         let not_found = || Error::FeedNotFound { endpoint: endpoint.text.clone() };
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
-        let dtype = self.dtype(id, endpoint).map_err(|outputs| match outputs {
+        let port = self.port(id, endpoint).map_err(|outputs| match outputs {
             Bad::Index(outputs) => Error::FeedIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error,
+            Bad::Other(error) => error.into(),
         })?;
         let source = Output { node: id, index: endpoint.index };
-        let recv = self.transfers.recv(self.new_name("_recv_", endpoint), &self.key(endpoint), dtype, true);
+        let recv =
+            self.transfers.recv(self.new_name("_recv_", endpoint), &self.key(endpoint), port.dtype, true);
         self.fed.insert(source, self.feeds.len());
         if matches!(self.graph.node(id).op.name(), "Placeholder" | "PlaceholderV2") {
             self.fed_placeholders.insert(id, self.feeds.len());
         }
-        self.feeds.push(Feed { recv, id: None });
+        self.feeds.push(Feed { is_ref: port.is_ref, recv, id: None });
         Ok(())
     }
 
     fn fetch(&mut self, endpoint: &Endpoint) -> Result<()> {
         let not_found = || Error::FetchNotFound { endpoint: endpoint.text.clone() };
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
-        let dtype = self.dtype(id, endpoint).map_err(|outputs| match outputs {
+        let port = self.port(id, endpoint).map_err(|outputs| match outputs {
             Bad::Index(outputs) => Error::FetchIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error,
+            Bad::Other(error) => error.into(),
         })?;
-        let send = self.transfers.send(self.new_name("_send_", endpoint), &self.key(endpoint), dtype, true);
+        let send =
+            self.transfers.send(self.new_name("_send_", endpoint), &self.key(endpoint), port.dtype, true);
         self.fetches.push((Output { node: id, index: endpoint.index }, send));
         Ok(())
     }
@@ -171,9 +175,9 @@ impl<'a> Rewriting<'a> {
         if missing.is_empty() { Ok(()) } else { Err(Error::TargetsNotFound { names: missing }) }
     }
 
-    fn dtype(&self, id: NodeId, endpoint: &Endpoint) -> Result<DType, Bad> {
-        let types = self.graph.node(id).output_types().map_err(|e| Bad::Other(e.into()))?;
-        types.get(endpoint.index as usize).map(|t| t.dtype).ok_or(Bad::Index(types.len()))
+    fn port(&self, id: NodeId, endpoint: &Endpoint) -> Result<PortType, Bad> {
+        let types = self.graph.node(id).output_types().map_err(Bad::Other)?;
+        types.get(endpoint.index as usize).copied().ok_or(Bad::Index(types.len()))
     }
 
     /// Which feed, if any, an edge comes from instead of its source.
@@ -185,8 +189,8 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// The nodes that fetches and targets need, marked; feeds that any of them reads get an id to come.
-    fn reach(&mut self) -> (Vec<bool>, Vec<bool>) {
+    /// The nodes, and the feeds, that fetches and targets need.
+    fn reach(&self) -> Result<(Vec<bool>, Vec<bool>)> {
         let mut needed = vec![false; self.graph.len()];
         let mut feed_needed = vec![false; self.feeds.len()];
         let mut open: Vec<NodeId> = self.targets.clone();
@@ -197,17 +201,37 @@ impl<'a> Rewriting<'a> {
             }
             for producer in self.topology.producers(id) {
                 match self.feed_of(producer) {
-                    Some(feed) => feed_needed[feed] = true,
+                    Some(feed) => {
+                        feed_needed[feed] = true;
+                        if self.feeds[feed].is_ref {
+                            self.check_value_will_do(id, producer, feed)?;
+                        }
+                    }
                     None if !needed[producer.node.index()] => open.push(producer.node),
                     None => {}
                 }
             }
         }
-        (needed, feed_needed)
+        Ok((needed, feed_needed))
+    }
+
+    /// Fails if the input, which a feed replaces, must be a reference.
+    fn check_value_will_do(&self, id: NodeId, producer: &graph::Producer, feed: usize) -> Result<()> {
+        let node = self.graph.node(id);
+        let types = node.input_types()?;
+        match types.get(producer.input as usize).filter(|t| t.is_ref) {
+            None => Ok(()),
+            Some(want) => Err(graph::Error::invalid(format!(
+                "Input {} of node {} was passed {} from {}:0 incompatible with expected {want}.",
+                producer.input, node.name, want.dtype, self.feeds[feed].recv.name
+            ))
+            .at_node(&node.name)
+            .into()),
+        }
     }
 
     fn finish(mut self) -> Result<Graph> {
-        let (needed, feed_needed) = self.reach();
+        let (needed, feed_needed) = self.reach()?;
         let kept = needed.iter().filter(|n| **n).count();
         let mut nodes = Vec::with_capacity(kept + self.feeds.len() + self.fetches.len());
         for (feed, _) in self.feeds.iter_mut().zip(feed_needed).filter(|f| f.1) {
@@ -246,5 +270,5 @@ impl<'a> Rewriting<'a> {
 enum Bad {
     /// The node has only so many outputs.
     Index(usize),
-    Other(Error),
+    Other(graph::Error),
 }

@@ -53,7 +53,7 @@ impl Partitioner {
                 positive("max_shards", max_shards.unwrap_or(1))?;
                 let elements = element_count(shape, Some(axis));
                 let slice = elements * element_size(dtype, bytes_per_string)?;
-                let slices = if slice == 0 { size as u128 } else { max_shard_bytes as u128 / slice }.max(1);
+                let slices = (max_shard_bytes as u128).checked_div(slice).unwrap_or(size as u128).max(1);
                 let count = (size as u128).div_ceil(slices) as usize;
                 max_shards.map_or(count, |most| most.min(count))
             }
@@ -114,7 +114,9 @@ pub fn shards(shape: &Shape, partitions: &[usize]) -> Result<Vec<Shard>> {
         return Err(Error::invalid("a variable can be cut along one axis only"));
     }
     if count == 0 || count > dims[axis] {
-        return Err(Error::invalid(format!("axis {axis} of shape {shape} cannot be cut into {count} shards")));
+        return Err(Error::invalid(format!(
+            "axis {axis} of shape {shape} cannot be cut into {count} shards"
+        )));
     }
     let (rows, longer) = (dims[axis] / count, dims[axis] % count);
     let mut start = 0;

@@ -34,7 +34,8 @@ fn merge(a: &DeviceSpec, b: &DeviceSpec, soft: bool) -> Option<DeviceSpec> {
     if a.is_compatible(b) {
         return Some(a.or(b));
     }
-    let same_process = !differ(&a.job, &b.job) && !differ(&a.replica, &b.replica) && !differ(&a.task, &b.task);
+    let same_process =
+        !differ(&a.job, &b.job) && !differ(&a.replica, &b.replica) && !differ(&a.task, &b.task);
     if !soft || !same_process {
         return None;
     }
@@ -165,14 +166,24 @@ mod tests {
     fn merging() -> Result<()> {
         for (a, b, soft, expected) in [
             ("/job:ps", "/task:1", false, "/job:ps/task:1"),
-            ("/job:ps", "/job:w", true, "Cannot merge devices with incompatible jobs: '/job:ps' and '/job:w'"),
+            (
+                "/job:ps",
+                "/job:w",
+                true,
+                "Cannot merge devices with incompatible jobs: '/job:ps' and '/job:w'",
+            ),
             (
                 "/replica:0",
                 "/replica:1",
                 true,
                 "Cannot merge devices with incompatible replicas: '/replica:0' and '/replica:1'",
             ),
-            ("/task:0", "/task:1", true, "Cannot merge devices with incompatible tasks: '/task:0' and '/task:1'"),
+            (
+                "/task:0",
+                "/task:1",
+                true,
+                "Cannot merge devices with incompatible tasks: '/task:0' and '/task:1'",
+            ),
             (
                 "/device:CPU:0",
                 "/device:GPU:0",

@@ -33,7 +33,8 @@ fn a_chain_of_a_million_nodes() -> Result<()> {
     let last = format!("n{}", LENGTH - 1);
     let run = rewrite_for_run(&graph, &["n0"], &[&*last], &["n5"], &set, 0)?;
     assert_eq!(run.len(), LENGTH + 1);
-    let options = PartitionOptions { devices: &set, split: Split::Task, names: Names::Master };
+    let names = Names::master();
+    let options = PartitionOptions { devices: &set, split: Split::Task, names: &names };
     let parts = partition(&run, &anabranch_placer::placed_devices(&run, &set)?, &options)?;
     let sizes: Vec<usize> = parts.iter().map(|p| p.graph.len()).collect();
     // Each stretch but the first begins with a transfer, and the fetch comes back to the first task.

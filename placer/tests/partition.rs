@@ -17,7 +17,7 @@ fn place(graph: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-fn split(text: &str, set: &DeviceSet, split: Split, names: Names) -> Result<Vec<Partition>> {
+fn split(text: &str, set: &DeviceSet, split: Split, names: &Names) -> Result<Vec<Partition>> {
     let mut graph = graph_of_placed(text)?;
     place(&mut graph)?;
     let placement = placed_devices(&graph, set)?;
@@ -41,7 +41,7 @@ fn show(parts: &[Partition]) -> String {
 }
 
 fn check(text: &str, expected: Expect) -> Result<()> {
-    let shown = match split(text, &small_cluster()?, Split::Task, Names::Master) {
+    let shown = match split(text, &small_cluster()?, Split::Task, &Names::master()) {
         Ok(parts) => show(&parts),
         Err(error) => error.to_string(),
     };
@@ -51,11 +51,14 @@ fn check(text: &str, expected: Expect) -> Result<()> {
 
 #[test]
 fn a_graph_in_one_place_stays_whole() -> Result<()> {
-    check("a = Const() @ps:0/CPU:0\nb = Identity(a, ^a) @ps:0/CPU:0", expect![[r#"
+    check(
+        "a = Const() @ps:0/CPU:0\nb = Identity(a, ^a) @ps:0/CPU:0",
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         a = Const() @ps:0/CPU:0
         b = Identity(a, ^a) @ps:0/CPU:0
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
@@ -158,21 +161,27 @@ fn a_reference_is_read_for_each_reader_after_its_other_inputs() -> Result<()> {
 
 #[test]
 fn a_reference_does_not_cross_as_a_reference() -> Result<()> {
-    check("v = VariableV2() @ps:0/CPU:0\nk = Const() @ps:0/CPU:0\na = Assign(v, k) @worker:0/CPU:0", expect![[r#"
+    check(
+        "v = VariableV2() @ps:0/CPU:0\nk = Const() @ps:0/CPU:0\na = Assign(v, k) @worker:0/CPU:0",
+        expect![[r#"
         {{node a}} takes a reference to {{node v}}, which is on another device
-        	 [[a]]"#]])
+        	 [[a]]"#]],
+    )
 }
 
 #[test]
 fn new_names_avoid_those_of_the_graph() -> Result<()> {
-    check("a = Const() @ps:0/CPU:0\na_S0 = Identity(a) @worker:0/CPU:0", expect![[r#"
+    check(
+        "a = Const() @ps:0/CPU:0\na_S0 = Identity(a) @worker:0/CPU:0",
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         a = Const() @ps:0/CPU:0
         a_S1 = _Send(a) @ps:0/CPU:0 T=float recv_device=worker:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_a
         -- /job:worker/replica:0/task:0
         a_S0 = Identity(a_S2) @worker:0/CPU:0
         a_S2 = _Recv() @worker:0/CPU:0 recv_device=worker:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_a T=float
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
@@ -182,7 +191,7 @@ fn a_worker_splits_a_part_again() -> Result<()> {
          x = Identity(a) @w:0/GPU:0
          y = Identity(a) @w:0/CPU:0
          z = AddV2(x, y) @w:0/CPU:0";
-    let parts = split(text, &set, Split::Task, Names::Master)?;
+    let parts = split(text, &set, Split::Task, &Names::master())?;
     expect![[r#"
         -- /job:w/replica:0/task:0
         x = Identity(a_S1) @w:0/GPU:0
@@ -194,7 +203,8 @@ fn a_worker_splits_a_part_again() -> Result<()> {
         a_S0 = _Send(a) @w:1/CPU:0 T=float recv_device=w:0/GPU:0 send_device=w:1/CPU:0 incarnation=3 tensor_name=edge_0_a
     "#]].assert_eq(&show(&parts));
     let own = &parts[0].graph;
-    let options = PartitionOptions { devices: &set, split: Split::Device, names: Names::Worker };
+    let names = Names::worker();
+    let options = PartitionOptions { devices: &set, split: Split::Device, names: &names };
     let again = partition(own, &placed_devices(own, &set)?, &options)?;
     expect![[r#"
         -- /job:w/replica:0/task:0/device:CPU:0
@@ -217,7 +227,8 @@ fn nodes_without_a_device_are_refused() -> Result<()> {
     let error = placed_devices(&graph, &small_cluster()?).err().map(|e| e.to_string());
     expect![[r#"
         Missing device name in: {{node a}}
-        	 [[a]]"#]].assert_eq(&error.unwrap_or_default());
+        	 [[a]]"#]]
+    .assert_eq(&error.unwrap_or_default());
     let graph = graph_of("a = NoOp() @/job:ps/replica:0/task:3/device:CPU:0")?;
     let error = placed_devices(&graph, &small_cluster()?).err().map(|e| e.to_string());
     expect![[r#"
@@ -271,7 +282,12 @@ fn text(node: &Node, attr: &str) -> String {
 
 /// Where an input of a part comes from in the graph that was split: through Recv, its Send, and what carries an
 /// order.
-fn origin(parts: &[Partition], senders: &FxHashMap<String, (usize, NodeId)>, part: usize, from: Output) -> String {
+fn origin(
+    parts: &[Partition],
+    senders: &FxHashMap<String, (usize, NodeId)>,
+    part: usize,
+    from: Output,
+) -> String {
     let graph = &parts[part].graph;
     let node = graph.node(from.node);
     let is_new = node.name.contains("_S");
@@ -302,10 +318,12 @@ fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
     for seed in 0..40 {
         let (graph, placement) = random_graph(seed, 60, &set)?;
         for how in [Split::Task, Split::Device] {
-            let options = PartitionOptions { devices: &set, split: how, names: Names::Master };
-            let parts = partition(&graph, &placement, &options)?;
+            let split = |names: &Names| {
+                partition(&graph, &placement, &PartitionOptions { devices: &set, split: how, names })
+            };
+            let parts = split(&Names::master())?;
             joined(&graph, &placement, &set, &parts)?;
-            let again = partition(&graph, &placement, &options)?;
+            let again = split(&Names::master())?;
             assert_eq!(show(&parts), show(&again), "seed {seed}");
         }
     }
@@ -320,7 +338,9 @@ fn joined(graph: &Graph, placement: &[u32], set: &DeviceSet, parts: &[Partition]
         assert_eq!(part.graph.versions, graph.versions);
         for (id, node) in part.graph.nodes() {
             match node.op.name() {
-                "_Send" => assert!(senders.insert(key(node), (at, id)).is_none(), "{} sends twice", node.name),
+                "_Send" => {
+                    assert!(senders.insert(key(node), (at, id)).is_none(), "{} sends twice", node.name)
+                }
                 "_Recv" => assert!(receivers.insert(key(node), (at, id)).is_none()),
                 _ => {}
             }
@@ -358,7 +378,8 @@ fn joined(graph: &Graph, placement: &[u32], set: &DeviceSet, parts: &[Partition]
         assert_eq!(control, arrived, "{}", node.name);
     }
     let new: usize = parts.iter().map(|p| p.graph.len()).sum::<usize>() - kept;
-    let orders = parts.iter().flat_map(|p| p.graph.nodes()).filter(|(_, n)| n.name.contains("/ctrl_S")).count();
+    let orders =
+        parts.iter().flat_map(|p| p.graph.nodes()).filter(|(_, n)| n.name.contains("/ctrl_S")).count();
     assert_eq!(new, 2 * senders.len() + 2 * orders);
     Ok(())
 }

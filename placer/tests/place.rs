@@ -2,8 +2,8 @@
 
 mod support;
 
-use expect_test::{Expect, expect};
 use anabranch_placer::{DeviceSet, PlaceRequest, place};
+use expect_test::{Expect, expect};
 use support::{Result, TestKernels, device, devices, graph_of, small_cluster};
 
 const KERNELS: TestKernels = TestKernels { without: &[], gpu: &[] };
@@ -36,16 +36,20 @@ fn check_soft(text: &str, expected: Expect) -> Result<()> {
 fn check_gpu(text: &str, soft: bool, expected: Expect) -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:1", "w:0/GPU:0", "w:1/CPU:0", "w:1/GPU:0", "w:1/GPU:1"])?
         .with_local(graph::TaskName::new("w", 0));
-    let kernels = TestKernels { without: &["AddV2"], gpu: &[("Identity", 0), ("AddV2", 0), ("VarHandleOp", 0)] };
+    let kernels =
+        TestKernels { without: &["AddV2"], gpu: &[("Identity", 0), ("AddV2", 0), ("VarHandleOp", 0)] };
     expected.assert_eq(&outcome(text, &set, &kernels, soft)?);
     Ok(())
 }
 
 #[test]
 fn unconstrained_nodes_go_to_the_own_process() -> Result<()> {
-    check("p = Placeholder()\ni = Identity(p)", expect![[r#"
+    check(
+        "p = Placeholder()\ni = Identity(p)",
+        expect![[r#"
         p: (Placeholder): /job:worker/replica:0/task:0/device:CPU:0 [where its consumer i is]
-        i: (Identity): /job:worker/replica:0/task:0/device:CPU:0 [default]"#]])
+        i: (Identity): /job:worker/replica:0/task:0/device:CPU:0 [default]"#]],
+    )
 }
 
 #[test]
@@ -67,11 +71,15 @@ fn partial_specifications_are_completed() -> Result<()> {
 
 #[test]
 fn gpus_are_preferred_where_there_are_kernels() -> Result<()> {
-    check_gpu("p = Placeholder()\ni = Identity(p)\nj = Identity(i) @/task:1\nk = AddV2(i, j) @/gpu:1", false, expect![[r#"
+    check_gpu(
+        "p = Placeholder()\ni = Identity(p)\nj = Identity(i) @/task:1\nk = AddV2(i, j) @/gpu:1",
+        false,
+        expect![[r#"
         p: (Placeholder): /job:w/replica:0/task:0/device:CPU:0 [default]
         i: (Identity): /job:w/replica:0/task:0/device:GPU:0 [default]
         j: (Identity): /job:w/replica:0/task:1/device:GPU:0 [as requested]
-        k: (AddV2): /job:w/replica:0/task:0/device:GPU:1 [as requested]"#]])
+        k: (AddV2): /job:w/replica:0/task:0/device:GPU:1 [as requested]"#]],
+    )
 }
 
 #[test]
@@ -84,7 +92,8 @@ fn kernel_priority_comes_before_device_type() -> Result<()> {
         i: (Identity): /job:w/replica:0/task:0/device:GPU:0 [default]
         a: (AddV2): /job:w/replica:0/task:0/device:GPU:0 [default]
         b: (AddV2): /job:w/replica:0/task:0/device:GPU:0 [colocated with i]
-        j: (Identity): /job:w/replica:0/task:0/device:CPU:0 [default]"#]].assert_eq(&outcome(text, &set, &kernels, false)?);
+        j: (Identity): /job:w/replica:0/task:0/device:CPU:0 [default]"#]]
+    .assert_eq(&outcome(text, &set, &kernels, false)?);
     Ok(())
 }
 
@@ -93,7 +102,8 @@ fn a_default_device_comes_first() -> Result<()> {
     let set = small_cluster()?.with_default(2);
     expect![[r#"
         a: (NoOp): /job:worker/replica:0/task:1/device:CPU:0 [default]
-        b: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [as requested]"#]].assert_eq(&outcome("a = NoOp()\nb = NoOp() @/job:ps", &set, &KERNELS, false)?);
+        b: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [as requested]"#]]
+    .assert_eq(&outcome("a = NoOp()\nb = NoOp() @/job:ps", &set, &KERNELS, false)?);
     Ok(())
 }
 
@@ -154,8 +164,18 @@ fn state_on_two_devices_cannot_meet() -> Result<()> {
          w = VarHandleOp() @/job:worker/task:1
          k = Const()
          m = ResourceApplyMomentum(v, w, k, k, k)";
-    check(text, expect!["InvalidArgument: Cannot place the graph because a reference or resource edge connects colocation groups with incompatible resource devices: /job:worker/task:1 vs /job:ps/task:0. The edge src node is name='w' (op='VarHandleOp'), and the dst node is name='m' (op='ResourceApplyMomentum')."])?;
-    check_soft(text, expect!["InvalidArgument: Cannot place the graph because a reference or resource edge connects colocation groups with incompatible resource devices: /job:worker/task:1 vs /job:ps/task:0. The edge src node is name='w' (op='VarHandleOp'), and the dst node is name='m' (op='ResourceApplyMomentum')."])
+    check(
+        text,
+        expect![
+            "InvalidArgument: Cannot place the graph because a reference or resource edge connects colocation groups with incompatible resource devices: /job:worker/task:1 vs /job:ps/task:0. The edge src node is name='w' (op='VarHandleOp'), and the dst node is name='m' (op='ResourceApplyMomentum')."
+        ],
+    )?;
+    check_soft(
+        text,
+        expect![
+            "InvalidArgument: Cannot place the graph because a reference or resource edge connects colocation groups with incompatible resource devices: /job:worker/task:1 vs /job:ps/task:0. The edge src node is name='w' (op='VarHandleOp'), and the dst node is name='m' (op='ResourceApplyMomentum')."
+        ],
+    )
 }
 
 #[test]
@@ -178,21 +198,35 @@ fn classes_that_exclude_each_other() -> Result<()> {
     let text = "a = Const() @/job:worker/task:0
          b = Const() @/job:worker/task:1
          c = Identity(a) [a, b]";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         InvalidArgument: Cannot colocate nodes {{colocation_node c}} and {{colocation_node b}}: Cannot merge devices with incompatible tasks: '/job:worker/task:0' and '/job:worker/task:1'
-        	 [[{{node c}}]]"#]])?;
-    check_soft(text, expect![[r#"
+        	 [[{{node c}}]]"#]],
+    )?;
+    check_soft(
+        text,
+        expect![[r#"
         a: (Const): /job:worker/replica:0/task:0/device:CPU:0 [as requested]
         b: (Const): /job:worker/replica:0/task:1/device:CPU:0 [as requested]
-        c: (Identity): /job:worker/replica:0/task:0/device:CPU:0 [colocated with a]"#]])?;
+        c: (Identity): /job:worker/replica:0/task:0/device:CPU:0 [colocated with a]"#]],
+    )?;
     let types = "a = Const() @/device:CPU:0\nb = Const() @/device:GPU:0 [a]";
-    check(types, expect![[r#"
+    check(
+        types,
+        expect![[r#"
         InvalidArgument: Cannot colocate nodes {{colocation_node b}} and {{colocation_node a}}: Cannot merge devices with incompatible types: '/device:GPU:0' and '/device:CPU:0'
-        	 [[{{node b}}]]"#]])?;
-    check_soft(types, expect![[r#"
+        	 [[{{node b}}]]"#]],
+    )?;
+    check_soft(
+        types,
+        expect![[r#"
         a: (Const): /job:worker/replica:0/task:0/device:CPU:0 [as requested]
-        b: (Const): /job:worker/replica:0/task:0/device:CPU:0 [soft placement]"#]])?;
-    check_soft("v = VarHandleOp() @/job:ps\nw = VarHandleOp() @/task:1 [v]", expect![[r#"
+        b: (Const): /job:worker/replica:0/task:0/device:CPU:0 [soft placement]"#]],
+    )?;
+    check_soft(
+        "v = VarHandleOp() @/job:ps\nw = VarHandleOp() @/task:1 [v]",
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation v: Could not satisfy explicit device specification '/job:ps' because the node {{colocation_node v}} was colocated with a group of nodes that required incompatible device '/job:ps/task:1'. All available devices [/job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0]. 
         Colocation Debug Info:
         Colocation group had the following types and supported devices: 
@@ -203,12 +237,16 @@ fn classes_that_exclude_each_other() -> Result<()> {
           v (VarHandleOp) /job:ps
           w (VarHandleOp) /task:1
 
-        	 [[{{node v}}]]"#]])
+        	 [[{{node v}}]]"#]],
+    )
 }
 
 #[test]
 fn classes_without_a_common_kernel() -> Result<()> {
-    check_gpu("p = Placeholder()\na = AddV2(p, p) [p]", false, expect![[r#"
+    check_gpu(
+        "p = Placeholder()\na = AddV2(p, p) [p]",
+        false,
+        expect![[r#"
         InvalidArgument: Cannot colocate nodes {{colocation_node a}} and {{colocation_node p}} because no device type supports both of those nodes and the other nodes colocated with them.
         Colocation Debug Info:
         Colocation group had the following types and supported devices: 
@@ -226,30 +264,53 @@ fn classes_without_a_common_kernel() -> Result<()> {
         Colocation members, user-requested devices, and framework assigned devices, if any:
           p (Placeholder) 
 
-        	 [[{{node a}}]]"#]])?;
-    check_gpu("p = Placeholder()\na = AddV2(p, p) [p]", true, expect![[r#"
+        	 [[{{node a}}]]"#]],
+    )?;
+    check_gpu(
+        "p = Placeholder()\na = AddV2(p, p) [p]",
+        true,
+        expect![[r#"
         p: (Placeholder): /job:w/replica:0/task:0/device:CPU:0 [default]
-        a: (AddV2): /job:w/replica:0/task:0/device:GPU:0 [default]"#]])
+        a: (AddV2): /job:w/replica:0/task:0/device:GPU:0 [default]"#]],
+    )
 }
 
 #[test]
 fn devices_that_are_not_there() -> Result<()> {
-    check("a = NoOp() @/job:ps/task:9", expect![[r#"
+    check(
+        "a = NoOp() @/job:ps/task:9",
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation a: {{node a}} was explicitly assigned to /job:ps/task:9 but available devices are [ /job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0 ]. Make sure the device specification refers to a valid device.
-        	 [[a]]"#]])?;
-    check_soft("a = NoOp() @/job:ps/task:9", expect![[r#"
+        	 [[a]]"#]],
+    )?;
+    check_soft(
+        "a = NoOp() @/job:ps/task:9",
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation a: {{node a}} was explicitly assigned to /job:ps/task:9 but available devices are [ /job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0 ]. Make sure the device specification refers to a valid device.
-        	 [[a]]"#]])?;
-    check("a = NoOp() @/job:ps/device:GPU:0", expect![[r#"
+        	 [[a]]"#]],
+    )?;
+    check(
+        "a = NoOp() @/job:ps/device:GPU:0",
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation a: {{node a}} was explicitly assigned to /job:ps/device:GPU:0 but available devices are [ /job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0 ]. Make sure the device specification refers to a valid device. The requested device appears to be a GPU, but CUDA is not enabled.
-        	 [[a]]"#]])?;
-    check_soft("a = NoOp() @/job:ps/device:GPU:0", expect!["a: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [soft placement]"])?;
-    check_soft("a = NoOp() @/job:ps/cpu:7", expect!["a: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [soft placement]"])
+        	 [[a]]"#]],
+    )?;
+    check_soft(
+        "a = NoOp() @/job:ps/device:GPU:0",
+        expect!["a: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [soft placement]"],
+    )?;
+    check_soft(
+        "a = NoOp() @/job:ps/cpu:7",
+        expect!["a: (NoOp): /job:ps/replica:0/task:0/device:CPU:0 [soft placement]"],
+    )
 }
 
 #[test]
 fn malformed_devices() -> Result<()> {
-    check("a = NoOp() @/job:!!", expect!["InvalidArgument: Malformed device specification '/job:!!' in node: {{node a}}"])
+    check(
+        "a = NoOp() @/job:!!",
+        expect!["InvalidArgument: Malformed device specification '/job:!!' in node: {{node a}}"],
+    )
 }
 
 #[test]
@@ -266,8 +327,12 @@ fn kernels_that_are_not_there() -> Result<()> {
     // Another task may have kernels that are not known here.
     expect![[r#"
         p: (Placeholder): /job:worker/replica:0/task:1/device:CPU:0 [where its consumer i is]
-        i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [as requested]"#]].assert_eq(&outcome("p = Placeholder()\ni = Identity(p) @/task:1", &set, &kernels, false)?);
-    check_gpu("p = Placeholder() @/device:GPU:0", false, expect![[r#"
+        i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [as requested]"#]]
+    .assert_eq(&outcome("p = Placeholder()\ni = Identity(p) @/task:1", &set, &kernels, false)?);
+    check_gpu(
+        "p = Placeholder() @/device:GPU:0",
+        false,
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation p: Could not satisfy explicit device specification '/device:GPU:0' because no supported kernel for GPU devices is available.
         Colocation Debug Info:
         Colocation group had the following types and supported devices: 
@@ -282,8 +347,13 @@ fn kernels_that_are_not_there() -> Result<()> {
         Registered kernels:
           device='CPU'
 
-        	 [[{{node p}}]]"#]])?;
-    check_gpu("p = Placeholder() @/device:GPU:0", true, expect!["p: (Placeholder): /job:w/replica:0/task:0/device:CPU:0 [soft placement]"])
+        	 [[{{node p}}]]"#]],
+    )?;
+    check_gpu(
+        "p = Placeholder() @/device:GPU:0",
+        true,
+        expect!["p: (Placeholder): /job:w/replica:0/task:0/device:CPU:0 [soft placement]"],
+    )
 }
 
 #[test]
@@ -291,7 +361,9 @@ fn groups_that_no_device_satisfies() -> Result<()> {
     let text = "v = VarHandleOp() @/job:ps/task:0/device:GPU:0
          k = Const()
          as = AssignVariableOp(v, k) @/job:worker/task:1";
-    check(text, expect![[r#"
+    check(
+        text,
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation as: Could not satisfy explicit device specification '/job:worker/task:1' because the node {{colocation_node as}} was colocated with a group of nodes that required incompatible device '/job:ps/task:0/device:GPU:0'. All available devices [/job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0]. 
         Colocation Debug Info:
         Colocation group had the following types and supported devices: 
@@ -303,8 +375,11 @@ fn groups_that_no_device_satisfies() -> Result<()> {
           v (VarHandleOp) /job:ps/task:0/device:GPU:0
           as (AssignVariableOp) /job:worker/task:1
 
-        	 [[{{node as}}]]"#]])?;
-    check_soft(text, expect![[r#"
+        	 [[{{node as}}]]"#]],
+    )?;
+    check_soft(
+        text,
+        expect![[r#"
         v: (VarHandleOp): /job:ps/replica:0/task:0/device:CPU:0 [soft placement]
         k: (Const): /job:ps/replica:0/task:0/device:CPU:0 [where its consumer as is]
         as: (AssignVariableOp): /job:ps/replica:0/task:0/device:CPU:0 [shares state with v]
@@ -320,13 +395,17 @@ fn groups_that_no_device_satisfies() -> Result<()> {
         Colocation members, user-requested devices, and framework assigned devices, if any:
           v (VarHandleOp) /job:ps/task:0/device:GPU:0
           as (AssignVariableOp) /job:worker/task:1
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
 fn soft_placement_moves_state_only_as_a_last_resort() -> Result<()> {
     let text = "v = VarHandleOp() @/task:1/device:GPU:1\nk = Const()\nas = AssignVariableOp(v, k)";
-    check_gpu(text, false, expect![[r#"
+    check_gpu(
+        text,
+        false,
+        expect![[r#"
         InvalidArgument: Cannot assign a device for operation as: Could not satisfy explicit device specification '' because the node {{colocation_node as}} was colocated with a group of nodes that required incompatible device '/task:1/device:GPU:1'. All available devices [/job:w/replica:0/task:0/device:CPU:0, /job:w/replica:0/task:0/device:GPU:0, /job:w/replica:0/task:0/device:GPU:1, /job:w/replica:0/task:1/device:CPU:0, /job:w/replica:0/task:1/device:GPU:0, /job:w/replica:0/task:1/device:GPU:1]. 
         Colocation Debug Info:
         Colocation group had the following types and supported devices: 
@@ -338,8 +417,12 @@ fn soft_placement_moves_state_only_as_a_last_resort() -> Result<()> {
           v (VarHandleOp) /task:1/device:GPU:1
           as (AssignVariableOp) 
 
-        	 [[{{node as}}]]"#]])?;
-    check_gpu(text, true, expect![[r#"
+        	 [[{{node as}}]]"#]],
+    )?;
+    check_gpu(
+        text,
+        true,
+        expect![[r#"
         v: (VarHandleOp): /job:w/replica:0/task:1/device:CPU:0 [soft placement]
         k: (Const): /job:w/replica:0/task:1/device:CPU:0 [where its consumer as is]
         as: (AssignVariableOp): /job:w/replica:0/task:1/device:CPU:0 [shares state with v]
@@ -355,7 +438,8 @@ fn soft_placement_moves_state_only_as_a_last_resort() -> Result<()> {
         Colocation members, user-requested devices, and framework assigned devices, if any:
           v (VarHandleOp) /task:1/device:GPU:1
           as (AssignVariableOp) 
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
@@ -364,8 +448,12 @@ fn earlier_assignments_hold() -> Result<()> {
     let set = small_cluster()?;
     let of = |name: &str, at: &str| -> Result<String> {
         let assigned = [(graph.find(name).ok_or("no node")?, device(at)?)];
-        let request =
-            PlaceRequest { devices: &set, kernels: &KERNELS, allow_soft_placement: false, assigned: &assigned };
+        let request = PlaceRequest {
+            devices: &set,
+            kernels: &KERNELS,
+            allow_soft_placement: false,
+            assigned: &assigned,
+        };
         Ok(match place(&graph, &request) {
             Ok(placement) => placement.log(&graph).collect::<Vec<_>>().join("\n"),
             Err(error) => format!("{:?}: {error}", error.code()),
@@ -375,7 +463,8 @@ fn earlier_assignments_hold() -> Result<()> {
         v: (VariableV2): /job:worker/replica:0/task:1/device:CPU:0 [placed before]
         k: (Const): /job:worker/replica:0/task:1/device:CPU:0 [where its consumer as is]
         as: (Assign): /job:worker/replica:0/task:1/device:CPU:0 [shares state with v]
-        i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [colocated with v]"#]].assert_eq(&of("v", "worker:1/CPU:0")?);
+        i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [colocated with v]"#]]
+    .assert_eq(&of("v", "worker:1/CPU:0")?);
     expect![[r#"
         Internal: Assigned device '/job:gone/replica:0/task:0/device:CPU:0' does not match any device. Devices: [/job:ps/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:0/device:CPU:0, /job:worker/replica:0/task:1/device:CPU:0]
         	 [[{{node v}}]]"#]].assert_eq(&of("v", "gone:0/CPU:0")?);
@@ -384,7 +473,12 @@ fn earlier_assignments_hold() -> Result<()> {
 
 #[test]
 fn no_devices() -> Result<()> {
-    expect!["FailedPrecondition: No devices are registered"].assert_eq(&outcome("a = NoOp()", &DeviceSet::new([]), &KERNELS, false)?);
+    expect!["FailedPrecondition: No devices are registered"].assert_eq(&outcome(
+        "a = NoOp()",
+        &DeviceSet::new([]),
+        &KERNELS,
+        false,
+    )?);
     Ok(())
 }
 
@@ -392,11 +486,15 @@ fn no_devices() -> Result<()> {
 fn placing_is_applied_and_deterministic() -> Result<()> {
     let mut graph = graph_of("a = Const() @/job:ps\nb = Identity(a)")?;
     let set = small_cluster()?;
-    let request = PlaceRequest { devices: &set, kernels: &KERNELS, allow_soft_placement: false, assigned: &[] };
+    let request =
+        PlaceRequest { devices: &set, kernels: &KERNELS, allow_soft_placement: false, assigned: &[] };
     let placement = place(&graph, &request)?;
     placement.apply(&mut graph);
     let devices: Vec<&str> = graph.nodes().map(|(_, n)| &*n.device).collect();
-    assert_eq!(devices, ["/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0"]);
+    assert_eq!(
+        devices,
+        ["/job:ps/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:0/device:CPU:0"]
+    );
     let again = place(&graph, &request)?;
     assert_eq!(again.indices(), placement.indices());
     assert_eq!(anabranch_placer::placed_devices(&graph, &set)?, placement.indices());

@@ -14,7 +14,8 @@ const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:
     s = Split(d, a) @/job:ps/replica:0/task:0/device:CPU:0 num_split=2
     v = VariableV2() @/job:ps/replica:0/task:0/device:CPU:0
     b = AddV2(s:1, v, ^n) @/job:ps/replica:0/task:0/device:CPU:0
-    c = Identity(b) @/job:worker/replica:0/task:1/device:CPU:0";
+    c = Identity(b) @/job:worker/replica:0/task:1/device:CPU:0
+    as = Assign(v, k) @/job:ps/replica:0/task:0/device:CPU:0";
 
 fn check(feeds: &[&str], fetches: &[&str], targets: &[&str], expected: Expect) -> Result<()> {
     let set = small_cluster()?;
@@ -29,21 +30,35 @@ fn check(feeds: &[&str], fetches: &[&str], targets: &[&str], expected: Expect) -
 
 #[test]
 fn what_is_not_needed_goes() -> Result<()> {
-    check(&[], &["a:0"], &[], expect![[r#"
+    check(
+        &[],
+        &["a:0"],
+        &[],
+        expect![[r#"
         p = Placeholder() @worker:1/CPU:0
         k = Const() @ps:0/CPU:0
         a = AddV2(p, k) @ps:0/CPU:0
         _send_a_0 = _Send(a) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=a:0
-    "#]])?;
-    check(&[], &[], &["n"], expect![[r#"
+    "#]],
+    )?;
+    check(
+        &[],
+        &[],
+        &["n"],
+        expect![[r#"
         p = Placeholder() @worker:1/CPU:0
         n = NoOp(^p) @ps:0/CPU:0
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
 fn feeds_replace_endpoints_and_the_order_after_placeholders() -> Result<()> {
-    check(&["p:0"], &["b"], &[], expect![[r#"
+    check(
+        &["p:0"],
+        &["b"],
+        &[],
+        expect![[r#"
         _recv_p_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=p:0 T=float
         k = Const() @ps:0/CPU:0
         d = Const() @ps:0/CPU:0
@@ -53,8 +68,13 @@ fn feeds_replace_endpoints_and_the_order_after_placeholders() -> Result<()> {
         v = VariableV2() @ps:0/CPU:0
         b = AddV2(s:1, v, ^n) @ps:0/CPU:0
         _send_b_0 = _Send(b) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=b:0
-    "#]])?;
-    check(&["s:1", "k"], &["c:0", "s"], &["c"], expect![[r#"
+    "#]],
+    )?;
+    check(
+        &["s:1", "k"],
+        &["c:0", "s"],
+        &["c"],
+        expect![[r#"
         _recv_s_1 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=s:1 T=float
         _recv_k_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=k:0 T=float
         p = Placeholder() @worker:1/CPU:0
@@ -67,15 +87,21 @@ fn feeds_replace_endpoints_and_the_order_after_placeholders() -> Result<()> {
         c = Identity(b) @worker:1/CPU:0
         _send_c_0 = _Send(c) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=c:0
         _send_s_0 = _Send(s) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=s:0
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
 fn references_are_fetched_by_value() -> Result<()> {
-    check(&[], &["v"], &[], expect![[r#"
+    check(
+        &[],
+        &["v"],
+        &[],
+        expect![[r#"
         v = VariableV2() @ps:0/CPU:0
         _send_v_0 = _Send(v) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=v:0
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
@@ -83,23 +109,68 @@ fn spellings_of_one_endpoint_are_one() -> Result<()> {
     assert_eq!(normalise_endpoint("p"), "p:0");
     assert_eq!(normalise_endpoint("p:0"), "p:0");
     assert_eq!(normalise_endpoint("s/x:1"), "s/x:1");
-    check(&["p"], &["a", "a:0"], &[], expect![[r#"
+    check(
+        &["p"],
+        &["a", "a:0"],
+        &[],
+        expect![[r#"
         _recv_p_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=p:0 T=float
         k = Const() @ps:0/CPU:0
         a = AddV2(_recv_p_0, k) @ps:0/CPU:0
         _send_a_0 = _Send(a) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=a:0
-    "#]])?;
+    "#]],
+    )?;
     check(&["p", "p:0"], &["a"], &[], expect![[r#"InvalidArgument: Endpoint "p:0" fed more than once."#]])?;
     check(&["a:0"], &["a"], &[], expect!["InvalidArgument: a:0 is both fed and fetched."])
 }
 
 #[test]
+fn a_fed_variable_is_read_but_not_written() -> Result<()> {
+    check(
+        &["v", "s:1"],
+        &["b"],
+        &[],
+        expect![[r#"
+        _recv_v_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=v:0 T=float
+        _recv_s_1 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=s:1 T=float
+        p = Placeholder() @worker:1/CPU:0
+        n = NoOp(^p) @ps:0/CPU:0
+        b = AddV2(_recv_s_1, _recv_v_0, ^n) @ps:0/CPU:0
+        _send_b_0 = _Send(b) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=b:0
+    "#]],
+    )?;
+    check(
+        &["v"],
+        &["as"],
+        &[],
+        expect![[r#"
+        InvalidArgument: Input 0 of node as was passed float from _recv_v_0:0 incompatible with expected Ref(float).
+        	 [[{{node as}}]]"#]],
+    )
+}
+
+#[test]
 fn refusals() -> Result<()> {
-    check(&["p:0"], &[], &[], expect!["InvalidArgument: Must specify at least one target to fetch or execute."])?;
+    check(
+        &["p:0"],
+        &[],
+        &[],
+        expect!["InvalidArgument: Must specify at least one target to fetch or execute."],
+    )?;
     check(&["n:0"], &["a"], &[], expect!["InvalidArgument: FeedInputs: n:0 should have output index < 0"])?;
     check(&["gone"], &["a"], &[], expect!["NotFound: FeedInputs: unable to find feed output gone:0"])?;
     check(&["p:3"], &["a"], &[], expect!["InvalidArgument: FeedInputs: p:3 should have output index < 1"])?;
     check(&[], &["gone:2"], &[], expect!["NotFound: FetchOutputs node gone:2: not found"])?;
-    check(&[], &["a:1"], &[], expect!["InvalidArgument: FetchOutputs a:1: output index too large, must be < 1"])?;
-    check(&[], &["a"], &["gone", "n", "lost"], expect!["NotFound: PruneForTargets: Some target nodes not found: gone lost "])
+    check(
+        &[],
+        &["a:1"],
+        &[],
+        expect!["InvalidArgument: FetchOutputs a:1: output index too large, must be < 1"],
+    )?;
+    check(
+        &[],
+        &["a"],
+        &["gone", "n", "lost"],
+        expect!["NotFound: PruneForTargets: Some target nodes not found: gone lost "],
+    )
 }

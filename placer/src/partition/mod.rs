@@ -12,6 +12,7 @@ use loops::Frames;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the parts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,21 +23,40 @@ pub enum Split {
     Device,
 }
 
-/// Who splits; the names of new nodes tell. Two splits of one graph must differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Names {
-    /// `<source>_S<n>`.
-    Master,
-    /// `<source>_G<n>`.
-    Worker,
+/// Names of the nodes that a split adds: `<source>_S<n>` of a master, `<source>_G<n>` of a worker. The numbers go
+/// on from split to split: workers keep the kernels of stateful nodes by name for as long as a session lives, so
+/// one name must not come back with another edge.
+#[derive(Debug)]
+pub struct Names {
+    infix: &'static str,
+    next: AtomicU64,
 }
 
 impl Names {
-    fn infix(self) -> &'static str {
-        match self {
-            Names::Master => "_S",
-            Names::Worker => "_G",
+    /// For the splits of one session at its master.
+    pub fn master() -> Names {
+        Names { infix: "_S", next: AtomicU64::new(0) }
+    }
+
+    /// For the splits of one session at one worker.
+    pub fn worker() -> Names {
+        Names { infix: "_G", next: AtomicU64::new(0) }
+    }
+
+    /// A name that no split has given yet; `taken` says which ones the graph has.
+    fn new_name(&self, source: &str, middle: &str, taken: impl Fn(&str) -> bool) -> String {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let name = [source, middle, self.infix, &number.to_string()].concat();
+            if !taken(&name) {
+                return name;
+            }
         }
+    }
+
+    /// Whether a name is of the kind that splits give.
+    fn may_give(&self, name: &str) -> bool {
+        name.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(self.infix)
     }
 }
 
@@ -45,7 +65,7 @@ pub struct PartitionOptions<'a> {
     /// The set whose indices the placement holds.
     pub devices: &'a DeviceSet,
     pub split: Split,
-    pub names: Names,
+    pub names: &'a Names,
 }
 
 /// One part of a graph. Its nodes carry full device names.
@@ -84,7 +104,8 @@ pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
 /// Splits a graph. Parts come in the order of their first devices; tasks and devices without nodes get none.
 ///
 /// A tensor crosses once for each part that reads it, whatever the number of readers; a reference crosses as a
-/// read of its own for each reader. The same graph gives the same parts, byte for byte.
+/// read of its own for each reader. The same graph and state of `names` give the same
+/// parts, byte for byte.
 ///
 /// # Errors
 /// `Unimplemented` if a loop is spread over parts; `InvalidArgument` if a reference is.
@@ -129,7 +150,9 @@ struct Splitting<'a> {
     placement: &'a [u32],
     frames: Option<Frames>,
     transfers: Transfers,
-    infix: &'static str,
+    names: &'a Names,
+    /// Whether the graph has names like those that splits give.
+    look_up_names: bool,
     /// Which part each device belongs to.
     part_of: Vec<u32>,
     parts: Vec<Part>,
@@ -137,7 +160,6 @@ struct Splitting<'a> {
     local: Vec<NodeId>,
     /// What stands for an output ([`CONTROL`] for the node's end) in a part that it was sent to.
     arrived: FxHashMap<(Output, u32), NodeId>,
-    next_name: usize,
 }
 
 impl<'a> Splitting<'a> {
@@ -146,7 +168,7 @@ impl<'a> Splitting<'a> {
         topology: &'a Topology,
         placement: &'a [u32],
         frames: Option<Frames>,
-        options: &PartitionOptions<'_>,
+        options: &PartitionOptions<'a>,
     ) -> Result<Splitting<'a>> {
         let part_of: Vec<u32> = match options.split {
             Split::Task => options.devices.iter().map(|d| d.task_index).collect(),
@@ -161,11 +183,13 @@ impl<'a> Splitting<'a> {
             let nodes = Vec::with_capacity(size);
             parts.push(Part { nodes, edges: Vec::with_capacity(size), device: u32::MAX });
         }
+        let mut look_up_names = false;
         let mut local = Vec::with_capacity(graph.len());
         for ((_, node), &device) in graph.nodes().zip(placement) {
             let part = &mut parts[part_of[device as usize] as usize];
             local.push(NodeId::new(part.nodes.len()));
             part.device = part.device.min(device);
+            look_up_names |= options.names.may_give(&node.name);
             let mut node = node.clone();
             node.device = options.devices.get(device).text.clone();
             part.nodes.push(node);
@@ -176,12 +200,12 @@ impl<'a> Splitting<'a> {
             placement,
             frames,
             transfers: Transfers::new(options.devices)?,
-            infix: options.names.infix(),
+            names: options.names,
+            look_up_names,
             part_of,
             parts,
             local,
             arrived: FxHashMap::default(),
-            next_name: 0,
         })
     }
 
@@ -203,7 +227,11 @@ impl<'a> Splitting<'a> {
                 let (from, is_read) = self.arrival(id, part, producer, topology.first_edge(id) + place)?;
                 (from, if producer.is_control() { CONTROL } else { 0 }, is_read)
             };
-            if is_read { reads.push(from) } else { others.push(from) }
+            if is_read {
+                reads.push(from)
+            } else {
+                others.push(from)
+            }
             self.parts[part as usize].edges.push(Edge { from, output, to, input: producer.input });
         }
         // A reference is read as late as its reader would: after all else that the reader waits for.
@@ -230,7 +258,7 @@ impl<'a> Splitting<'a> {
             });
         }
         let transfer = Key {
-            tensor_name: format!("edge_{edge}_{}", source.name).into(),
+            tensor_name: ["edge_", &edge.to_string(), "_", &source.name].concat().into(),
             from: self.placement[producer.node.index()],
             to: self.placement[id.index()],
         };
@@ -240,7 +268,8 @@ impl<'a> Splitting<'a> {
             let name = self.new_name(&source.name, "/ctrl");
             let signal = self.add(from_part, self.transfers.nothing(name, transfer.from));
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
-            let received = self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
+            let received =
+                self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
             let name = self.new_name(&source.name, "");
             let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
             self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));
@@ -290,14 +319,8 @@ impl<'a> Splitting<'a> {
         NodeId::new(nodes.len() - 1)
     }
 
-    fn new_name(&mut self, source: &str, middle: &str) -> String {
-        loop {
-            let name = format!("{source}{middle}{}{}", self.infix, self.next_name);
-            self.next_name += 1;
-            if self.graph.find(&name).is_none() {
-                return name;
-            }
-        }
+    fn new_name(&self, source: &str, middle: &str) -> String {
+        self.names.new_name(source, middle, |name| self.look_up_names && self.graph.find(name).is_some())
     }
 
     fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {

@@ -117,9 +117,9 @@ impl<'a> Candidates<'a> {
         Error::NoKernel {
             node: node.name.to_string(),
             op: node.op.name().to_owned(),
-            attrs: message::attrs(&node.attrs),
-            device_types: self.devices.type_names(),
-            kernels: self.kernels.registered(node.op.name()),
+            attrs: message::attrs(&node.attrs).into(),
+            device_types: self.devices.type_names().into(),
+            kernels: self.kernels.registered(node.op.name()).into(),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::kernels::{Signatures, TypesId};
 use super::message;
 use crate::device_set::DeviceSet;
-use crate::error::{Error, Result};
+use crate::error::{Error, Pin, Result};
 use crate::spec::{SpecId, Specs, conflict};
 use graph::{AttrList, AttrValue, Graph, NodeId, Topology};
 use rustc_hash::FxHashMap;
@@ -14,23 +14,12 @@ pub(super) const NONE: u32 = u32::MAX;
 const SPREAD_OVER_DEVICES: &[&str] = &[
     "PartitionedCall",
     "StatefulPartitionedCall",
-    "RemoteCall",
-    "SymbolicGradient",
     "If",
     "StatelessIf",
     "While",
     "StatelessWhile",
     "Case",
     "StatelessCase",
-    "For",
-    "DataFormatVecPermute",
-    "GeneratorDataset",
-    "MapDataset",
-    "FlatMapDataset",
-    "InterleaveDataset",
-    "ParallelMapDataset",
-    "ParallelMapDatasetV2",
-    "OneShotIterator",
     "ReduceDataset",
 ];
 
@@ -105,7 +94,8 @@ impl<'a> Groups<'a> {
         }
         let types = node.input_types()?;
         for producer in topology.producers(id) {
-            if producer.is_control() || !types.get(producer.input as usize).is_some_and(|t| t.is_ref_or_resource())
+            if producer.is_control()
+                || !types.get(producer.input as usize).is_some_and(|t| t.is_ref_or_resource())
             {
                 continue;
             }
@@ -125,11 +115,10 @@ impl<'a> Groups<'a> {
         let (s, t) = (self.wishes[source], self.wishes[target]);
         let incompatible = |kind, from_text: String, to_text: String| Error::IncompatibleEdge {
             kind,
-            from: from_text,
-            to: to_text,
-            source_node: self.graph.node(from).name.to_string(),
+            devices: Box::new([from_text, to_text]),
+            source_node: (&*self.graph.node(from).name).into(),
             source_op: self.graph.node(from).op.name(),
-            node: self.graph.node(to).name.to_string(),
+            node: (&*self.graph.node(to).name).into(),
             op: self.graph.node(to).op.name(),
         };
         let device = match (s.device, t.device) {
@@ -137,12 +126,12 @@ impl<'a> Groups<'a> {
             (NONE, b) => b,
             (a, b) => {
                 let text = |d: u32| self.devices.get(d).text.to_string();
-                return Err(incompatible("assigned", text(a), text(b)));
+                return Err(incompatible(Pin::Assigned, text(a), text(b)));
             }
         };
         let Some(resource) = self.specs.merge(s.resource, t.resource, false) else {
             let text = |id| self.specs.get(id).to_string();
-            return Err(incompatible("resource", text(s.resource), text(t.resource)));
+            return Err(incompatible(Pin::Resource, text(s.resource), text(t.resource)));
         };
         let (requested, requester) = match self.specs.merge(s.requested, t.requested, self.soft) {
             Some(both) => (both, if s.requester == NONE { t.requester } else { s.requester }),

@@ -210,8 +210,7 @@ impl<'a> Placing<'a> {
             Ok((groups.specs.intern(spec), is_remote))
         })?;
         let signature = groups.signatures.of(node)?;
-        let types =
-            if is_remote { groups.signatures.with_remote(signature.types) } else { signature.types };
+        let types = if is_remote { groups.signatures.with_remote(signature.types) } else { signature.types };
         let has_inputs = self.topology.producers(id).first().is_some_and(|p| !p.is_control());
         let mut wish = Wish { requested: own, resource: 0, device: NONE, types, requester: NONE };
         if own != 0 {

@@ -1,12 +1,12 @@
 //! Graphs from short texts, devices, and kernels for tests.
 #![allow(dead_code, unreachable_pub)]
 
+use anabranch_placer::{DeviceSet, Kernels};
 use graph::ops::spec::{AttrKind, AttrSpec};
 use graph::{
-    AttrList, AttrValue, Attrs, CONTROL, DType, DeviceName, Graph, Importer, Node, PartialShape, Shape, TaskName,
-    Tensor, ops,
+    AttrList, AttrValue, Attrs, CONTROL, DType, DeviceName, Graph, Importer, Node, PartialShape, Shape,
+    TaskName, Tensor, ops,
 };
-use anabranch_placer::{DeviceSet, Kernels};
 use std::error::Error;
 use std::fmt::Write;
 
@@ -116,7 +116,11 @@ pub fn print(graph: &Graph) -> String {
         let mut inputs: Vec<String> = Vec::new();
         for input in graph.inputs(id) {
             let source = &graph.node(input.node).name;
-            inputs.push(if input.index == 0 { source.to_string() } else { format!("{source}:{}", input.index) });
+            inputs.push(if input.index == 0 {
+                source.to_string()
+            } else {
+                format!("{source}:{}", input.index)
+            });
         }
         inputs.extend(graph.control_inputs(id).iter().map(|c| format!("^{}", graph.node(*c).name)));
         let device = node.device.replace("/job:", "").replace("/replica:0/task", "").replace("/device:", "/");

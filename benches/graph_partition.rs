@@ -1,0 +1,248 @@
+//! Placing and partitioning graphs of 10^4 to 10^6 nodes over 2, 16 and 256 devices.
+//!
+//! `ANABRANCH_LARGE=all` prints the wall time and peak memory of the largest graphs once, instead of sampling; the
+//! name of one kind of graph in place of `all` does so for that kind.
+#![allow(clippy::print_stdout)]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use graph::{
+    AttrValue, Attrs, DType, DeviceName, Edge, Graph, Node, NodeId, Op, Shape, TaskName, Tensor, ops,
+};
+use placer::{
+    DeviceSet, Kernels, Names, Partition, PartitionOptions, PlaceRequest, Placement, Split, partition, place,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// As the servers have it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Every device has every kernel.
+struct AllKernels;
+
+impl Kernels for AllKernels {
+    fn priority(&self, _: &str, _: &Node) -> Option<i32> {
+        Some(0)
+    }
+
+    fn registered(&self, _: &str) -> String {
+        String::new()
+    }
+}
+
+fn devices(count: u32) -> DeviceSet {
+    let all = (0..count).map(|i| (DeviceName::new(&TaskName::new("worker", i), "CPU", 0), u64::from(i) + 1));
+    DeviceSet::new(all).with_local(TaskName::new("worker", 0))
+}
+
+struct Build {
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+    texts: Vec<Arc<str>>,
+    nowhere: Arc<str>,
+    typed: Attrs,
+    constant: Attrs,
+    handle: Attrs,
+    read: Attrs,
+}
+
+impl Build {
+    fn new(devices: usize, size: usize) -> Result<Build> {
+        let attrs = |list: &[(&str, AttrValue)]| -> Attrs {
+            list.iter().map(|(name, value)| ((*name).into(), value.clone())).collect()
+        };
+        let float = AttrValue::Type(DType::Float);
+        let value = AttrValue::Tensor(Tensor::zeros(DType::Float, Shape::scalar())?);
+        Ok(Build {
+            nodes: Vec::with_capacity(size),
+            edges: Vec::with_capacity(2 * size),
+            texts: (0..devices).map(|i| format!("/job:worker/task:{i}").into()).collect(),
+            nowhere: "".into(),
+            typed: attrs(&[("T", float.clone())]),
+            constant: attrs(&[("dtype", float.clone()), ("value", value)]),
+            handle: attrs(&[("dtype", float.clone()), ("shape", graph::PartialShape::scalar().into())]),
+            read: attrs(&[("dtype", float)]),
+        })
+    }
+
+    fn add(&mut self, op: &'static Op, device: Option<usize>, attrs: &Attrs, inputs: &[NodeId]) -> NodeId {
+        let id = NodeId::new(self.nodes.len());
+        let device = device.map_or(&self.nowhere, |d| &self.texts[d]).clone();
+        let name = format!("tower/block/{}", id.index()).into();
+        self.nodes.push(Node { name, op, device, attrs: attrs.clone(), opaque: None });
+        for (slot, from) in inputs.iter().enumerate() {
+            self.edges.push(Edge::data((*from).into(), id, slot as u32));
+        }
+        id
+    }
+
+    fn finish(self) -> Result<Graph> {
+        Ok(Graph::assemble(self.nodes, self.edges.into_iter())?)
+    }
+}
+
+fn op(name: &str) -> Result<&'static Op> {
+    ops::lookup(name).ok_or_else(|| format!("no op {name}").into())
+}
+
+/// One after the other, a thousand on each device in turn.
+fn chain(size: usize, devices: usize) -> Result<Graph> {
+    let mut build = Build::new(devices, size)?;
+    let (constant, identity) = (op("Const")?, op("Identity")?);
+    let (typed, first) = (build.typed.clone(), build.constant.clone());
+    let mut last = build.add(constant, Some(0), &first, &[]);
+    for i in 1..size {
+        last = build.add(identity, Some(i / 1000 % devices), &typed, &[last]);
+    }
+    build.finish()
+}
+
+/// Layers of a thousand nodes, cut into a block a device; one input in `far` comes from anywhere in the layer before.
+fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
+    const WIDTH: usize = 1000;
+    let mut build = Build::new(devices, size)?;
+    let (constant, add) = (op("Const")?, op("AddV2")?);
+    let (typed, first) = (build.typed.clone(), build.constant.clone());
+    let mut random = 1u64;
+    let mut below = |n: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % n
+    };
+    for i in 0..size {
+        let (layer, column) = (i / WIDTH, i % WIDTH);
+        let device = Some(column * devices / WIDTH);
+        if layer == 0 {
+            build.add(constant, device, &first, &[]);
+            continue;
+        }
+        let before = (layer - 1) * WIDTH;
+        let mut input = || NodeId::new(before + if below(far) == 0 { below(WIDTH) } else { column });
+        let inputs = [input(), input()];
+        build.add(add, device, &typed, &inputs);
+    }
+    build.finish()
+}
+
+/// A tower of blocks a device, each block with variables that live on another device and are tied by resources.
+fn towers(size: usize, devices: usize) -> Result<Graph> {
+    let mut build = Build::new(devices, size)?;
+    let (constant, add, identity) = (op("Const")?, op("AddV2")?, op("Identity")?);
+    let (handle, read) = (op("VarHandleOp")?, op("ReadVariableOp")?);
+    let attrs = (build.typed.clone(), build.constant.clone(), build.handle.clone(), build.read.clone());
+    let mut tops = Vec::with_capacity(devices);
+    for tower in 0..devices {
+        tops.push(build.add(constant, Some(tower), &attrs.1, &[]));
+    }
+    let mut block = 0;
+    while build.nodes.len() + 12 <= size {
+        let tower = block % devices;
+        let home = (block * 7 + 1) % devices;
+        let variable = build.add(handle, Some(home), &attrs.2, &[]);
+        let value = build.add(read, None, &attrs.3, &[variable]);
+        let bias = build.add(constant, None, &attrs.1, &[]);
+        let mut x = tops[tower];
+        for i in 0..8 {
+            let inputs = [x, if i % 4 == 0 { value } else { bias }];
+            x = build.add(add, Some(tower), &attrs.0, &inputs);
+        }
+        tops[tower] = build.add(identity, Some(tower), &attrs.0, &[x]);
+        block += 1;
+    }
+    build.finish()
+}
+
+/// As [`layered`], but every input from anywhere in the layer before: most edges cross.
+fn scattered(size: usize, devices: usize) -> Result<Graph> {
+    layers(size, devices, 1)
+}
+
+fn layered(size: usize, devices: usize) -> Result<Graph> {
+    layers(size, devices, 10)
+}
+
+type Make = fn(usize, usize) -> Result<Graph>;
+
+const GRAPHS: &[(&str, Make)] = &[("chain", chain), ("layered", layered), ("towers", towers)];
+
+/// Taken once, at the largest size: a cut that no one would choose.
+const WORST: (&str, Make) = ("scattered", scattered);
+
+fn placed(graph: &Graph, set: &DeviceSet) -> Result<Placement> {
+    let request =
+        PlaceRequest { devices: set, kernels: &AllKernels, allow_soft_placement: false, assigned: &[] };
+    Ok(place(graph, &request)?)
+}
+
+fn parts(graph: &Graph, placement: &Placement, set: &DeviceSet) -> Result<Vec<Partition>> {
+    let names = Names::master();
+    let options = PartitionOptions { devices: set, split: Split::Task, names: &names };
+    Ok(partition(graph, placement.indices(), &options)?)
+}
+
+fn bench(c: &mut Criterion) {
+    if let Ok(kind) = std::env::var("ANABRANCH_LARGE") {
+        if let Err(error) = print_large(&kind) {
+            println!("{error}");
+        }
+        return;
+    }
+    for (name, make) in GRAPHS {
+        let mut group = c.benchmark_group(format!("place_and_partition/{name}"));
+        group
+            .sample_size(10)
+            .warm_up_time(Duration::from_millis(200))
+            .measurement_time(Duration::from_secs(2));
+        for size in [10_000, 100_000, 1_000_000] {
+            for count in [2u32, 16, 256] {
+                let set = devices(count);
+                let Ok(graph) = make(size, count as usize) else { continue };
+                group.throughput(Throughput::Elements(size as u64));
+                group.bench_function(BenchmarkId::new(format!("{count} devices"), size), |b| {
+                    b.iter(|| {
+                        let placement = placed(&graph, &set)?;
+                        parts(&graph, &placement, &set).map(|parts| black_box(parts.len()))
+                    });
+                });
+            }
+        }
+        group.finish();
+    }
+}
+
+fn print_large(kind: &str) -> Result<()> {
+    let size = 1_000_000;
+    for (name, make) in GRAPHS.iter().chain([&WORST]).filter(|g| kind == "all" || kind == g.0) {
+        for count in [2u32, 16, 256] {
+            let set = devices(count);
+            let graph = make(size, count as usize)?;
+            let start = Instant::now();
+            let placement = placed(&graph, &set)?;
+            let place_time = start.elapsed();
+            let start = Instant::now();
+            let parts = parts(&graph, &placement, &set)?;
+            let partition_time = start.elapsed();
+            let total: usize = parts.iter().map(|p| p.graph.len()).sum();
+            println!(
+                "{name:9} {count:3} devices: place {place_time:?}, partition {partition_time:?}, {} nodes, {} new, peak {} MiB",
+                graph.len(),
+                total - graph.len(),
+                peak_memory_mib()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The process's peak resident memory, where the system tells.
+fn peak_memory_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("0");
+    line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);
