@@ -16,12 +16,13 @@ pub trait Resource: Any + Send + Sync + fmt::Debug {
 }
 
 type Key = (TypeId, Arc<str>);
+type Container = FxHashMap<Key, Arc<dyn Any + Send + Sync>>;
 
 /// The resources of one device.
 #[derive(Default)]
 pub struct ResourceStore {
     default_container: Arc<str>,
-    containers: Mutex<FxHashMap<Arc<str>, FxHashMap<Key, Arc<dyn Any + Send + Sync>>>>,
+    containers: Mutex<FxHashMap<Arc<str>, Container>>,
     removals: AtomicU64,
 }
 

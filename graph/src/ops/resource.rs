@@ -202,3 +202,42 @@ fn gather_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Resul
     let sum = s.op("UnsortedSegmentSum").input(dy).input(forward.input(1)).input(rows).output();
     Ok(vec![Some(sum), None])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathers_replace_the_axis_after_the_batch() -> Result<()> {
+        let gather = |params: &[usize], indices: &[usize], batch: i64| {
+            let s = Scope::new();
+            let shape = |dims: &[usize]| PartialShape::of_dims(dims.iter().map(|&d| Some(d)));
+            let handle = s.var_handle("v", DType::Float, shape(params));
+            let at = s.identity(s.variable("i", DType::Int32, shape(indices)));
+            let call = s.op("ResourceGather").input(handle).input(at).attr("dtype", DType::Float);
+            let out = call.attr("batch_dims", batch).output();
+            s.finish().map(|_| s.shape(out))
+        };
+        assert_eq!(gather(&[3, 2], &[4, 5], 0)?, [4, 5, 2].into());
+        assert_eq!(gather(&[3, 2, 7], &[3, 5], 1)?, [3, 5, 7].into());
+        assert_eq!(gather(&[3, 2, 7], &[3, 5], -1)?, [3, 5, 7].into());
+        assert!(gather(&[3], &[3, 5], 1).is_err());
+        assert!(gather(&[3, 2], &[], 1).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_handle_knows_its_variable() -> Result<()> {
+        let s = Scope::new();
+        let handle = s.var_handle("v", DType::Float, [3, 2]);
+        assert_eq!(s.shape(s.variable_shape(s.identity(handle))), [2].into());
+        assert_eq!(s.shape(s.read_variable(s.identity(handle), DType::Float)), [3, 2].into());
+        s.finish()?;
+        let value = s.identity(s.variable("w", DType::Float, [4]));
+        s.assign_variable(handle, value);
+        s.finish()?;
+        s.assign_add_variable(handle, value);
+        assert!(s.finish().is_err());
+        Ok(())
+    }
+}

@@ -181,3 +181,49 @@ fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
     PartialShape::of_dims(wanted).merge(&updates)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::Scope;
+    use crate::dtype::DType;
+    use crate::graph::Output;
+
+    /// Shapes of a value, indices into it, and updates: whether both forms of an op take them.
+    fn fits(rows: bool, params: &[usize], indices: &[usize], updates: &[usize]) -> bool {
+        let shape = |dims: &[usize]| PartialShape::of_dims(dims.iter().map(|&d| Some(d)));
+        let run = |by_handle: bool| {
+            let s = Scope::new();
+            let value = |dtype, dims| -> Output { s.identity(s.variable("x", dtype, shape(dims))) };
+            let (at, by) = (value(DType::Int32, indices), value(DType::Float, updates));
+            if by_handle {
+                let v = s.var_handle("v", DType::Float, shape(params));
+                if rows {
+                    s.resource_scatter_add(v, at, by)
+                } else {
+                    s.resource_scatter_nd_add(v, at, by)
+                };
+            } else {
+                let v = s.variable("v", DType::Float, shape(params));
+                let out = if rows { s.scatter_add(v, at, by) } else { s.scatter_nd_add(v, at, by) };
+                assert!(s.finish().is_err() || s.shape(out) == shape(params));
+            }
+            s.finish().is_ok()
+        };
+        assert_eq!(run(false), run(true));
+        run(true)
+    }
+
+    #[test]
+    fn updates_have_a_row_or_a_slice_an_index() {
+        assert!(fits(true, &[3, 2], &[4, 5], &[4, 5, 2]));
+        assert!(fits(true, &[3, 2], &[4, 5], &[]));
+        assert!(!fits(true, &[3, 2], &[4, 5], &[4, 5, 3]));
+        assert!(!fits(true, &[], &[4], &[4]));
+        assert!(fits(false, &[3, 2], &[4, 1], &[4, 2]));
+        assert!(fits(false, &[3, 2], &[4, 2], &[4]));
+        assert!(!fits(false, &[3, 2], &[4, 3], &[4]));
+        assert!(!fits(false, &[3, 2], &[4, 1], &[5, 2]));
+        assert!(!fits(false, &[3, 2], &[], &[2]));
+    }
+}

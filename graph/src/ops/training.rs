@@ -159,3 +159,55 @@ fn check_rows(variable: &PartialShape, grad: &PartialShape, indices: &PartialSha
     PartialShape::of_dims(std::iter::once(count).chain(dims[1..].iter().copied())).merge(grad)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::Scope;
+    use crate::builder::training::{Adagrad, Momentum};
+    use crate::graph::Output;
+
+    fn value(s: &Scope, shape: &[usize]) -> Output {
+        let shape = PartialShape::of_dims(shape.iter().map(|&d| Some(d)));
+        s.identity(s.variable("value", DType::Float, shape))
+    }
+
+    #[test]
+    fn slots_gradients_and_scalars_must_fit_the_variable() -> Result<()> {
+        let step = |grad: &[usize], accum: &[usize], lr: &[usize]| {
+            let s = Scope::new();
+            let v = s.variable("v", DType::Float, [3, 2]);
+            let accum = s.variable("a", DType::Float, PartialShape::of_dims(accum.iter().map(|&d| Some(d))));
+            let config = Momentum { accum, lr: value(&s, lr), momentum: value(&s, &[]), use_nesterov: false };
+            let out = s.apply_momentum(v, &config, value(&s, grad));
+            s.finish().map(|_| s.shape(out))
+        };
+        assert_eq!(step(&[3, 2], &[3, 2], &[])?, [3, 2].into());
+        assert!(step(&[2, 3], &[3, 2], &[]).is_err());
+        assert!(step(&[3, 2], &[3], &[]).is_err());
+        assert!(step(&[3, 2], &[3, 2], &[1]).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn sparse_gradients_have_one_row_an_index() -> Result<()> {
+        let step = |grad: &[usize], indices: &[usize]| {
+            let s = Scope::new();
+            let v = s.var_handle("v", DType::Float, [3, 2]);
+            let config = Adagrad {
+                accum: s.var_handle("a", DType::Float, [3, 2]),
+                lr: value(&s, &[]),
+                update_slots: true,
+            };
+            let shape = PartialShape::of_dims(indices.iter().map(|&d| Some(d)));
+            let indices = s.identity(s.variable("i", DType::Int32, shape));
+            s.resource_sparse_apply_adagrad(v, &config, value(&s, grad), indices);
+            s.finish()
+        };
+        step(&[5, 2], &[5])?;
+        assert!(step(&[5, 3], &[5]).is_err());
+        assert!(step(&[4, 2], &[5]).is_err());
+        assert!(step(&[5, 2], &[5, 1]).is_err());
+        Ok(())
+    }
+}

@@ -100,9 +100,9 @@ mod tests {
         let float = Tensor::try_from([1.0f32, 2.0])?;
         for op in ["Identity", "StopGradient", "PreventGradient", "Snapshot"] {
             for x in [float.clone(), Tensor::from("text"), Tensor::resource(handle.clone()), true.into()] {
-                assert_eq!(run_op(op, &[x.clone()], &[("T", x.dtype().into())])?, [x]);
+                assert_eq!(run_op(op, std::slice::from_ref(&x), &[("T", x.dtype().into())])?, [x]);
             }
-            let out = run_op(op, &[float.clone()], &[("T", DType::Float.into())])?;
+            let out = run_op(op, std::slice::from_ref(&float), &[("T", DType::Float.into())])?;
             assert_eq!(out[0].bytes()?.as_ptr(), float.bytes()?.as_ptr());
         }
         let both = [float, Tensor::from("text")];

@@ -20,7 +20,7 @@ impl Bench {
     }
 
     fn run(&self, op: &str, further: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Vec<Tensor>> {
-        run(&self.device, op, &[&[self.handle.clone()], further].concat(), attrs)
+        run(&self.device, op, &[std::slice::from_ref(&self.handle), further].concat(), attrs)
     }
 
     fn assign(&self, value: Tensor) -> Result<()> {
@@ -66,7 +66,8 @@ fn what_is_not_there_is_named() -> Result<()> {
     );
     assert_eq!(failure(bench.read(DType::Float)), Some((Code::FailedPrecondition, message)));
     let value = Tensor::try_from([1.0f32, 2.0])?;
-    let add = bench.run("AssignAddVariableOp", &[value.clone()], &[("dtype", DType::Float.into())]);
+    let add =
+        bench.run("AssignAddVariableOp", std::slice::from_ref(&value), &[("dtype", DType::Float.into())]);
     assert_eq!(failure(add), Some((Code::NotFound, no_container.into())));
     assert_eq!(failure(bench.run("VariableShape", &[], &[])).map(|e| e.0), Some(Code::NotFound));
     assert_eq!(
@@ -112,7 +113,7 @@ fn types_and_shapes_must_fit() -> Result<()> {
     let three = Tensor::try_from([1.0f32, 2.0, 3.0])?;
     let float = ("dtype", AttrValue::from(DType::Float));
     let refused = |op: &str, value: &Tensor, attrs: &[(&str, AttrValue)]| {
-        failure(bench.run(op, &[value.clone()], attrs)).map(|e| e.1)
+        failure(bench.run(op, std::slice::from_ref(value), attrs)).map(|e| e.1)
     };
     assert_eq!(
         refused("AssignVariableOp", &three, &[float.clone(), ("validate_shape", true.into())]),

@@ -146,15 +146,15 @@ fn ftrl_with_shrinkage<W: Float>(
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let zero = W::zero();
-    if !(lr > zero || (multiply_by_lr && lr >= zero)) {
+    if lr.is_nan() || lr < zero || (lr == zero && !multiply_by_lr) {
         crate::invalid!("lr is not a positive scalar: []");
     }
     for (name, value) in [("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)] {
-        if !(value >= zero) {
+        if value.is_nan() || value < zero {
             crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
         }
     }
-    if !(lr_power <= zero) {
+    if lr_power.is_nan() || lr_power > zero {
         crate::invalid!("lr_power is not a non-positive scalar: []");
     }
     let two = W::one() + W::one();
