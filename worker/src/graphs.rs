@@ -3,7 +3,7 @@
 use crate::session::Session;
 use executor::{Executor, Pool};
 use graph::{DeviceName, Graph};
-use placer::{DeviceSet, Names, PartitionOptions, Split, partition, placed_devices};
+use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
 use proto::{Status, pb};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl RegisteredGraph {
         let named = session.devices.attributes().into_iter().map(|d| (d.name, d.incarnation));
         let devices = DeviceSet::new(named);
         let placement = placed_devices(graph, &devices).map_err(placer_failure)?;
-        let options = PartitionOptions { devices: &devices, split: Split::Device, names: Names::Worker };
+        let options = PartitionOptions { devices: &devices, split: Split::Device, names: &session.names };
         let parts = partition(graph, &placement, &options).map_err(placer_failure)?;
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;

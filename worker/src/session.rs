@@ -6,6 +6,7 @@ use crate::peers::Peers;
 use executor::KernelCache;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
+use placer::Names;
 use proto::link::CreateWorkerSession;
 use proto::{Cluster, Status};
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
+    /// Of the nodes that splitting its graphs by device adds.
+    pub(crate) names: Names,
     master: Option<(String, u64)>,
     graphs: Mutex<Graphs>,
 }
@@ -31,7 +34,8 @@ struct Graphs {
 
 impl Session {
     fn new(task: TaskName, devices: Devices, peers: Arc<Peers>, master: Option<(String, u64)>) -> Session {
-        Session { task, devices, peers, kernels: KernelCache::new(), master, graphs: Mutex::default() }
+        let (kernels, names) = (KernelCache::new(), Names::worker());
+        Session { task, devices, peers, kernels, names, master, graphs: Mutex::default() }
     }
 
     /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.

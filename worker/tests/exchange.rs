@@ -74,6 +74,25 @@ async fn a_large_tensor_crosses() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_of_one_task_exchange_by_pointer() -> Test {
+    let tasks = cluster(2, |config| config.cpu_devices = 3)?;
+    let session = Session::remote(&tasks).await?;
+    let graph = Graph::from_text(
+        "p = Placeholder[dtype=string, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         a = Identity[T=string](p) @\"/job:w/replica:0/task:1/device:CPU:2\"\n\
+         b = Identity[T=string](a) @\"/job:w/replica:0/task:1/device:CPU:1\"\n\
+         c = Identity[T=string](b) @\"/job:w/replica:0/task:0/device:CPU:1\"\n",
+    )?;
+    let registered = session.register(&graph, &["p"], &["c", "a"], &[]).await?;
+    let value = Tensor::string("through four devices");
+    for step in 1..20 {
+        let back = session.run(&registered, step, &[("p:0", value.clone())], &["c:0", "a:0"]).await?;
+        assert_eq!(back, [value.clone(), value.clone()]);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_receives_wait_side_by_side() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();

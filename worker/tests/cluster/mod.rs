@@ -98,6 +98,7 @@ pub struct Session {
     pub links: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
     devices: DeviceSet,
     attributes: Vec<DeviceAttributes>,
+    names: Names,
 }
 
 /// A registered graph: what each task runs.
@@ -133,7 +134,7 @@ impl Session {
             link.create_session(create).await?;
         }
         let devices = DeviceSet::new(attributes.iter().map(|d| (d.name.clone(), d.incarnation)));
-        Ok(Session { links, devices, attributes })
+        Ok(Session { links, devices, attributes, names: Names::master() })
     }
 
     /// Rewrites for the feeds and fetches, splits and registers.
@@ -146,7 +147,7 @@ impl Session {
     ) -> Test<Registered> {
         let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
         let placement = placed_devices(&graph, &self.devices)?;
-        let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: Names::Master };
+        let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: &self.names };
         let mut parts = BTreeMap::new();
         for part in partition(&graph, &placement, &options)? {
             let link = self.links.get(&part.task).ok_or("a part of no task")?;
