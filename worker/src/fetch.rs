@@ -1,5 +1,6 @@
 //! The receiving end of RecvTensor: one call to the task that has the tensor.
 
+use crate::deadline::{TIMEOUT, to_timeout};
 use crate::reply::{Reply, ReplyReader};
 use bytes::{BufMut, Bytes, BytesMut};
 use executor::rendezvous::RendezvousKey;
@@ -10,7 +11,7 @@ use proto::channel::{Peer, Repeat};
 use proto::remote::request_id;
 use proto::service::WorkerServiceClient;
 use proto::{Status, pb};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tower_service::Service;
@@ -76,7 +77,7 @@ async fn exchange(
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     if let Some(deadline) = deadline {
-        headers.insert("grpc-timeout", timeout(deadline.saturating_duration_since(Instant::now())));
+        headers.insert(TIMEOUT, to_timeout(deadline.saturating_duration_since(Instant::now())));
     }
     let transport = |e: tonic::transport::Error| tonic::Status::from_error(Box::new(e));
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(transport)?;
@@ -114,18 +115,4 @@ fn check(headers: &http::HeaderMap) -> Result<(), tonic::Status> {
         Some(status) if status.code() != tonic::Code::Ok => Err(status),
         _ => Ok(()),
     }
-}
-
-/// At most eight digits and a unit.
-fn timeout(left: Duration) -> HeaderValue {
-    const MOST: u128 = 99_999_999;
-    let (micros, millis) = (left.as_micros(), left.as_millis());
-    let text = if micros <= MOST {
-        format!("{micros}u")
-    } else if millis <= MOST {
-        format!("{millis}m")
-    } else {
-        format!("{}S", u128::from(left.as_secs()).min(MOST))
-    };
-    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
 }

@@ -1,5 +1,6 @@
 //! The methods of WorkerService: each decodes, calls one method of the worker, and encodes.
 
+use crate::deadline::deadline;
 use crate::serve::recv_tensor;
 use crate::worker::{Worker, blocking};
 use proto::Status;
@@ -26,10 +27,12 @@ impl Handler {
         if created { self.worker.sessions.get_created(handle).map(drop) } else { Ok(()) }
     }
 
-    async fn run(&self, request: RunGraphRequest) -> Result<RunGraphResponse, Status> {
+    async fn run(&self, request: Request<RunGraphRequest>) -> Result<RunGraphResponse, Status> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
         self.worker.accept_run(request.request_id, request.step_id)?;
         self.check_session(&request.session_handle, request.create_worker_session_called)?;
-        let run = convert::run_graph_from_proto(request, None)?;
+        let run = convert::run_graph_from_proto(request, deadline)?;
         Ok(convert::outcome_to_proto(self.worker.run_graph(run).await?))
     }
 }
@@ -83,7 +86,7 @@ impl WorkerService for Handler {
 
     async fn run_graph(&self, request: Request<RunGraphRequest>) -> Reply<RunGraphResponse> {
         let in_body = request.get_ref().store_errors_in_response_body;
-        match self.run(request.into_inner()).await {
+        match self.run(request).await {
             Ok(response) => Ok(Response::new(response)),
             Err(status) if in_body => {
                 let mut response = Response::new(convert::failure_to_proto(&status));

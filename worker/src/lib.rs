@@ -6,6 +6,7 @@
 
 mod bounded;
 mod config;
+mod deadline;
 mod devices;
 mod fetch;
 mod graphs;

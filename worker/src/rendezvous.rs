@@ -47,7 +47,6 @@ pub(crate) struct Remote {
     pub(crate) peers: Arc<Peers>,
     /// What the names of this task's own devices begin with.
     pub(crate) own_prefix: Arc<str>,
-    pub(crate) deadline: Option<Instant>,
     pub(crate) transfers: Arc<Transfers>,
 }
 
@@ -100,14 +99,15 @@ impl StepRendezvous {
         let id = self.fetches.next.fetch_add(1, Ordering::Relaxed);
         self.fetches.open.lock().insert(id, (key.clone(), peer.clone()));
         let answer = Answer { id, fetches: self.fetches.clone(), receive: Some(receive) };
-        let (key, deadline, step) = (key.clone(), remote.deadline, self.step_id);
+        let (key, step) = (key.clone(), self.step_id);
         let transfers = remote.transfers.is_enabled().then(|| (remote.transfers.clone(), Instant::now()));
         remote.runtime.spawn(async move {
             let aborted = answer.fetches.aborted.clone();
             tokio::select! {
                 biased;
                 () = aborted.cancelled() => drop(answer),
-                result = fetch(&peer, step, &key, deadline) => {
+                // The step's own deadline aborts the fetch, once it has said what it waits for.
+                result = fetch(&peer, step, &key, None) => {
                     if let (Some((transfers, started)), Ok(reply)) = (transfers, &result) {
                         transfers.record(step, &key, &reply.tensor, started);
                     }

@@ -30,7 +30,6 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
         runtime: worker.runtime.clone(),
         peers: session.peers.clone(),
         own_prefix: format!("{}/", session.task).into(),
-        deadline: run.deadline,
         transfers: worker.transfers.clone(),
     });
     let mut guard = CancelOnDrop { step: &step, worker, armed: true };

@@ -125,3 +125,106 @@ async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Statu
         Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WorkerConfig;
+    use crate::fetch::fetch;
+    use crate::rendezvous::Remote;
+    use graph::TaskName;
+    use proto::channel::{self, Peer};
+    use proto::{Cluster, convert};
+    use std::error::Error;
+    use std::time::Instant;
+
+    type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A worker that serves, its address, and a key of a tensor that it sends to another task.
+    async fn serving() -> Test<(Arc<Worker>, String, Arc<RendezvousKey>)> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 1), Cluster::new()))?;
+        let router = channel::server().add_service(worker.service());
+        tokio::spawn(router.serve_with_incoming(channel::incoming(listener)));
+        let device = worker.devices()[0].clone();
+        let (source, destination) = (device.name.to_string(), "/job:w/replica:0/task:0/device:CPU:0");
+        let key = Arc::new(RendezvousKey::new(&source, device.incarnation, destination, "edge_1_x"));
+        Ok((worker, address, key))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_dead_value_is_an_empty_float_whatever_its_type() -> Test {
+        let (worker, address, key) = serving().await?;
+        let run = worker.steps.begin(3, Instant::now())?;
+        let dead = || Sent { value: Value::None, is_dead: true };
+        run.step.rendezvous.send(&key, dead())?;
+        let mut client = proto::service::WorkerServiceClient::connect(format!("http://{address}")).await?;
+        let request =
+            pb::RecvTensorRequest { step_id: 3, rendezvous_key: key.text.to_string(), ..Default::default() };
+        let reply = client.recv_tensor(request).await?.into_inner();
+        let empty = Tensor::zeros(graph::DType::Float, graph::Shape::new(&[0])?)?;
+        assert!(reply.is_dead);
+        assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, empty);
+
+        // And so it comes out of the other task's rendezvous.
+        run.step.rendezvous.send(&key, dead())?;
+        let mut cluster = Cluster::new();
+        cluster.insert("w", 1, &address)?;
+        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let place = there.steps.begin(3, Instant::now())?;
+        place.step.rendezvous.bind(Remote {
+            runtime: there.runtime.clone(),
+            peers: there.sessions.get("")?.peers.clone(),
+            own_prefix: "/job:w/replica:0/task:0/".into(),
+            transfers: there.transfers.clone(),
+        });
+        let (give, taken) = oneshot::channel();
+        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
+        let sent = timeout(LONG, taken).await???;
+        assert!(sent.is_dead && matches!(sent.value, Value::None));
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn elements_leave_and_arrive_without_a_copy_between() -> Test {
+        let (worker, address, key) = serving().await?;
+        let run = worker.steps.begin(3, Instant::now())?;
+        let tensor = Tensor::vector(&[1u8; 5000])?;
+        let (_, elements) = Reply::new(tensor.clone()).encode()?;
+        let elements = elements.ok_or("the elements went with the header")?;
+        assert_eq!(elements.as_ptr(), tensor.bytes()?.as_ptr());
+        run.step.rendezvous.send(&key, Sent { value: Value::Host(tensor.clone()), is_dead: false })?;
+        let peer = Peer::new(TaskName::new("w", 1), &address, LONG, 1)?;
+        let reply = fetch(&peer, 3, &key, Some(Instant::now() + LONG)).await?;
+        assert_eq!(reply.tensor, tensor);
+        assert_eq!(reply.tensor.bytes()?.as_ptr() as usize % graph::tensor::ALIGNMENT, 0);
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_aborted_step_ends_its_fetches() -> Test {
+        let (worker, address, key) = serving().await?;
+        let _run = worker.steps.begin(3, Instant::now())?;
+        let mut cluster = Cluster::new();
+        cluster.insert("w", 1, &address)?;
+        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let place = there.steps.begin(3, Instant::now())?;
+        place.step.rendezvous.bind(Remote {
+            runtime: there.runtime.clone(),
+            peers: there.sessions.get("")?.peers.clone(),
+            own_prefix: "/job:w/replica:0/task:0/".into(),
+            transfers: there.transfers.clone(),
+        });
+        let (give, taken) = oneshot::channel();
+        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
+        assert!(place.step.rendezvous.awaited().contains(&address));
+        place.step.cancel(executor::Error::new(Code::Internal, "enough"));
+        let failed = timeout(LONG, taken).await??.err().ok_or("it came")?;
+        assert_eq!((failed.code(), failed.is_derived()), (Code::Internal, true));
+        assert_eq!(place.step.rendezvous.awaited(), "");
+        Ok(())
+    }
+}

@@ -21,6 +21,7 @@ pub(crate) struct Session {
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
     /// For the nodes that splitting its graphs adds.
+    /// Of the nodes that splitting its graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
     graphs: Mutex<Graphs>,
@@ -34,14 +35,16 @@ struct Graphs {
 
 impl Session {
     fn new(task: TaskName, devices: Devices, peers: Arc<Peers>, master: Option<(String, u64)>) -> Session {
-        Session {
-            task,
             devices,
-            peers,
-            kernels: KernelCache::new(),
-            names: Names::worker(),
-            master,
             graphs: Mutex::default(),
+            kernels: KernelCache::new(),
+            master,
+            names: Names::worker(),
+            peers,
+            task,
+        Session {
+        Session { task, devices, peers, kernels, names, master, graphs: Mutex::default() }
+        let (kernels, names) = (KernelCache::new(), Names::worker());
         }
     }
 

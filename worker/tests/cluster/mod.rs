@@ -1,5 +1,5 @@
 //! Workers on loopback ports, and the least of a master: it splits a graph, registers the parts and runs them.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use anabranch_worker as worker;
 use graph::{DeviceAttributes, Graph, TaskName, Tensor};
@@ -12,7 +12,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use worker::{Worker, WorkerConfig};
 
@@ -26,25 +26,24 @@ pub fn soon() -> Option<Instant> {
     Some(Instant::now() + LONG)
 }
 
-/// A worker with its server.
+/// A worker with its server, on a runtime of its own: with that end its connections, as a process' do.
 pub struct Task {
     pub worker: Arc<Worker>,
     pub address: String,
-    stop: Option<oneshot::Sender<()>>,
-    served: tokio::task::JoinHandle<()>,
+    runtime: Option<Runtime>,
 }
 
 impl Task {
-    pub fn serve(config: WorkerConfig, listener: TcpListener) -> Test<Task> {
+    pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
         let address = listener.local_addr()?.to_string();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let context = runtime.enter();
         let worker = Worker::new(config)?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let router = channel::server().add_service(worker.service());
-        let served = tokio::spawn(async move {
-            let stopped = async { drop(stopped.await) };
-            let _ = router.serve_with_incoming_shutdown(channel::incoming(listener), stopped).await;
-        });
-        Ok(Task { worker, address, stop: Some(stop), served })
+        listener.set_nonblocking(true)?;
+        let incoming = channel::incoming(TcpListener::from_std(listener)?);
+        runtime.spawn(channel::server().add_service(worker.service()).serve_with_incoming(incoming));
+        drop(context);
+        Ok(Task { worker, address, runtime: Some(runtime) })
     }
 
     pub fn name(&self) -> String {
@@ -60,25 +59,26 @@ impl Task {
         let client = Client::connect(format!("http://{}", self.address)).await?;
         Ok(client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX))
     }
+}
 
-    /// Ends the server with its connections, as a killed process would.
-    pub async fn kill(mut self) {
-        self.served.abort();
-        drop(self.stop.take());
-        let _ = self.served.await;
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
-pub async fn listen() -> Test<TcpListener> {
-    Ok(TcpListener::bind("127.0.0.1:0").await?)
+pub fn listen() -> Test<std::net::TcpListener> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?)
 }
 
 /// `/job:w` with so many tasks, each with `tweak`ed settings.
-pub async fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>> {
+pub fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>> {
     let mut listeners = Vec::new();
     let mut cluster = Cluster::new();
     for task in 0..tasks {
-        let listener = listen().await?;
+        let listener = listen()?;
         cluster.insert("w", task, &listener.local_addr()?.to_string())?;
         listeners.push(listener);
     }
@@ -98,6 +98,7 @@ pub struct Session {
     pub links: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
     devices: DeviceSet,
     attributes: Vec<DeviceAttributes>,
+    names: Names,
 }
 
 /// A registered graph: what each task runs.
@@ -133,7 +134,7 @@ impl Session {
             link.create_session(create).await?;
         }
         let devices = DeviceSet::new(attributes.iter().map(|d| (d.name.clone(), d.incarnation)));
-        Ok(Session { links, devices, attributes })
+        Ok(Session { links, devices, attributes, names: Names::master() })
     }
 
     /// Rewrites for the feeds and fetches, splits and registers.
@@ -146,7 +147,7 @@ impl Session {
     ) -> Test<Registered> {
         let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
         let placement = placed_devices(&graph, &self.devices)?;
-        let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: Names::Master };
+        let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: &self.names };
         let mut parts = BTreeMap::new();
         for part in partition(&graph, &placement, &options)? {
             let link = self.links.get(&part.task).ok_or("a part of no task")?;
