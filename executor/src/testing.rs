@@ -17,42 +17,23 @@ pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
 }
 
 /// As [`run_node`], on a device whose resources persist between calls.
-
-                KernelContext { node, device, step: &step, inputs: &mut inputs, outputs: &mut outputs };
-            Ok(outputs)
-            compute(&mut ctx)?;
-            let mut ctx =
-        .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
-        Kernel::Async(_) => Err(Error::unimplemented(format!("{} is asynchronous", node.op.name()))),
-        Kernel::Sync(compute) => {
-        cancellation: Arc::new(Cancellation::new()),
-        id: 1,
-        rendezvous: Arc::new(NoRendezvous),
-        resources: ResourceStore::new(""),
-        }
-    device: &Arc<dyn Device>,
-    inputs: Vec<Value>,
-    kernel: &Kernel,
-    let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-    let def = kernels::find("CPU", node)
-    let init = KernelInit { node, inputs: &input_types, outputs: &output_types, device };
-    let mut outputs = vec![Value::None; output_types.len()];
-    let step = Arc::new(Step {
-    lone::make_kernel(device, node)
-    lone::run(device, node, inputs)
-    lone::run_kernel(kernel, device, node, inputs)
-    match (def.make)(&init)? {
-    node: &Node,
-    }
-    });
-) -> Result<Vec<Value>> {
-/// Makes a node's CPU kernel.
-/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
-pub fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
-pub fn run_kernel(
 pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, mut inputs: Vec<Value>) -> Result<Vec<Value>> {
+    lone::run(device, node, inputs)
 }
+
+/// Makes a node's CPU kernel.
+pub fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
+    lone::make_kernel(device, node)
+}
+
+/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
+pub fn run_kernel(
+    kernel: &Kernel,
+    device: &Arc<dyn Device>,
+    node: &Node,
+    inputs: Vec<Value>,
+) -> Result<Vec<Value>> {
+    lone::run_kernel(kernel, device, node, inputs)
 }
 
 #[cfg(test)]

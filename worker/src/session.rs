@@ -20,7 +20,6 @@ pub(crate) struct Session {
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
-    /// For the nodes that splitting its graphs adds.
     /// Of the nodes that splitting its graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
@@ -35,17 +34,8 @@ struct Graphs {
 
 impl Session {
     fn new(task: TaskName, devices: Devices, peers: Arc<Peers>, master: Option<(String, u64)>) -> Session {
-            devices,
-            graphs: Mutex::default(),
-            kernels: KernelCache::new(),
-            master,
-            names: Names::worker(),
-            peers,
-            task,
-        Session {
-        Session { task, devices, peers, kernels, names, master, graphs: Mutex::default() }
         let (kernels, names) = (KernelCache::new(), Names::worker());
-        }
+        Session { task, devices, peers, kernels, names, master, graphs: Mutex::default() }
     }
 
     /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.

@@ -89,11 +89,6 @@ async fn devices_of_one_task_exchange_by_pointer() -> Test {
         let back = session.run(&registered, step, &[("p:0", value.clone())], &["c:0", "a:0"]).await?;
         assert_eq!(back, [value.clone(), value.clone()]);
     }
-        session.run(&registered, 9, &feeds, &["yes:0"]).await.err().ok_or("a dead value was fetched")?;
-    assert!(failed.to_string().contains("was not valid"), "{failed}");
-    let failed =
-    let feeds = [("x:0", Tensor::scalar(7i32)), ("c:0", Tensor::from(false))];
-    let registered = session.register(&graph, &["x", "c"], &["yes"], &[]).await?;
     Ok(())
 }
 

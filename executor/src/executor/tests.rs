@@ -140,7 +140,7 @@ const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("GivesRef", &[], |init| {
-        let variable = Arc::new(Variable::new(DType::Float, PartialShape::scalar()));
+        let variable = Arc::new(Variable::new("v", DType::Float, PartialShape::scalar()));
         let value = init.attr::<i64>("value")?;
         if value != 0 {
             *variable.lock() = Some(Tensor::scalar(value as f32));
