@@ -276,7 +276,7 @@ fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
     let value = Tensor::try_from([1.5f32, 2.5])?;
     let attrs = [("dtype", DType::Float.into()), ("value", value.clone().into())];
     let outputs = run_op("Const", &[], &attrs)?;
-    assert_eq!(outputs, [value.clone()]);
+    assert_eq!(outputs.first(), Some(&value));
     assert_eq!(outputs[0].bytes()?.as_ptr(), value.bytes()?.as_ptr());
     for (shape, tail) in [
         (PartialShape::unknown(), ""),

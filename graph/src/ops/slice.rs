@@ -181,12 +181,12 @@ impl StridedSliceAttrs {
             );
         }
         let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
-        let ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
+        let mut ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
         if ellipses.clone().count() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
         // Without one there is an ellipsis after the last index.
-        let ellipsis = ellipses.last().unwrap_or(count);
+        let ellipsis = ellipses.next().unwrap_or(count);
         let takes = |i: usize| i != ellipsis && !bit(self.new_axis_mask, i);
         let named = (0..count).filter(|&i| takes(i)).count();
         if named > rank {

@@ -204,7 +204,9 @@ mod tests {
     #[test]
     fn every_layout_copies_as_the_definition_says() -> Result<()> {
         let src: Vec<u32> = (0..20_000).collect();
-        let cases: &[(&[usize], isize, &[isize], isize, &[isize])] = &[
+        /// Sizes, and the offset and strides of both sides.
+        type Case = (&'static [usize], isize, &'static [isize], isize, &'static [isize]);
+        let cases: &[Case] = &[
             (&[], 3, &[], 5, &[]),
             (&[7], 0, &[1], 0, &[1]),
             (&[7], 6, &[-1], 0, &[1]),
