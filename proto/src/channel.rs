@@ -35,6 +35,8 @@ const STREAMS: u32 = 1 << 24;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The other end's clock may be ahead by so much.
+const LATE_MARGIN: Duration = Duration::from_millis(20);
 /// Attempts at one call on connections that stood at first.
 const ATTEMPTS: usize = 10;
 
@@ -175,7 +177,7 @@ impl Peer {
             };
             let (status, never_sent) = match outcome {
                 Ok(Ok(reply)) => return Ok(reply),
-                Ok(Err(status)) => self.failure(method, status),
+                Ok(Err(status)) => self.failure(method, status, deadline),
                 Err(_) => return Err(self.late(method)),
             };
             let again = status.code == Code::Unavailable && (never_sent || repeat == Repeat::Harmless);
@@ -189,22 +191,25 @@ impl Peer {
     }
 
     /// The failure in our terms, and whether no byte of the call left this process.
-    fn failure(&self, method: &str, received: tonic::Status) -> (Status, bool) {
-        let source = StdError::source(&received);
-        let timed_out = received.code() == tonic::Code::Cancelled && source.is_some();
-        if timed_out || received.code() == tonic::Code::DeadlineExceeded {
+    fn failure(&self, method: &str, received: tonic::Status, deadline: Option<Instant>) -> (Status, bool) {
+        // Both ends keep the deadline; whichever is first, to the caller it is one and the same.
+        let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);
+        if is_late && received.code() == tonic::Code::Cancelled {
             return (self.late(method), false);
         }
-        if source.is_none() && received.code() != tonic::Code::Unavailable {
-            return (received.into(), false);
-        }
-        if source.is_some() {
-            self.reset();
-        }
-        let never_sent = source.is_some_and(is_refusal);
-        let cause = source.map_or_else(|| received.message().to_owned(), innermost);
+        let Some(source) = StdError::source(&received) else {
+            if received.code() != tonic::Code::Unavailable {
+                return (received.into(), false);
+            }
+            return (self.unreachable(method, received.message()), false);
+        };
+        self.reset();
+        (self.unreachable(method, &innermost(source)), is_refusal(source))
+    }
+
+    fn unreachable(&self, method: &str, cause: &str) -> Status {
         let text = format!("{method} to {} at {} failed: {cause}", self.task, self.address);
-        (Status::new(Code::Unavailable, text), never_sent)
+        Status::new(Code::Unavailable, text)
     }
 
     fn late(&self, method: &str) -> Status {

@@ -8,16 +8,17 @@ use http::header::{CONTENT_TYPE, HeaderValue, TE};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use proto::channel::{Peer, Repeat};
-use proto::remote::request_id;
 use proto::service::WorkerServiceClient;
 use proto::{Status, pb};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tonic::body::Body;
 use tonic::transport::Channel;
 use tower_service::Service;
 
 /// The method's path, which the serving side recognises it by.
 pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
+
+const RECEIPT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Fetches what was sent under `key`, waiting until it is.
 ///
@@ -26,32 +27,29 @@ pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
 /// repeated: the value may have left with the lost answer.
 pub(crate) async fn fetch(
     peer: &Peer,
+    request_id: i64,
     step_id: i64,
     key: &RendezvousKey,
     deadline: Option<Instant>,
 ) -> Result<Reply, Status> {
-    let id = request_id();
     let request = pb::RecvTensorRequest {
         step_id,
         rendezvous_key: key.text.to_string(),
-        request_id: id,
+        request_id,
         ..Default::default()
     };
     let frame = frame(&request);
-    let reply = peer
-        .call("RecvTensor", Repeat::Never, deadline, |channel| exchange(channel, frame.clone(), deadline))
-        .await??;
-    if reply.require_ack {
-        // The receipt only frees the sender's memory sooner: the step goes on meanwhile, and without it.
-        let receipt = pb::MarkRecvFinishedRequest { request_id: id };
-        let _ = peer
-            .call("MarkRecvFinished", Repeat::Never, deadline, |channel| {
-                let receipt = receipt;
-                async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await }
-            })
-            .await;
-    }
-    Ok(reply)
+    peer.call("RecvTensor", Repeat::Never, deadline, |channel| exchange(channel, frame.clone(), deadline))
+        .await?
+}
+
+/// Tells the sender that a reply arrived, where it keeps it until then. Untold, it keeps it until the step is
+/// cleaned up.
+pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
+    let receipt = pb::MarkRecvFinishedRequest { request_id };
+    let send = |channel| async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await };
+    let deadline = Some(Instant::now() + RECEIPT_DEADLINE);
+    let _ = peer.call("MarkRecvFinished", Repeat::Never, deadline, send).await;
 }
 
 /// A message behind gRPC's five bytes.

@@ -1,6 +1,6 @@
 //! The rendezvous of a step in one process of a cluster: what other tasks send is fetched from them.
 
-use crate::fetch::fetch;
+use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
 use crate::reply::Reply;
 use crate::transfers::Transfers;
@@ -10,6 +10,7 @@ use graph::Code;
 use parking_lot::Mutex;
 use proto::Status;
 use proto::channel::Peer;
+use proto::remote::request_id;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,12 +30,15 @@ pub(crate) struct StepRendezvous {
     fetches: Arc<Fetches>,
 }
 
+/// What is received from whom.
+type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
+
 /// What is on its way from other tasks.
 #[derive(Debug, Default)]
 struct Fetches {
     aborted: CancellationToken,
     reason: Mutex<Option<Error>>,
-    open: Mutex<FxHashMap<u64, (Arc<RendezvousKey>, Arc<Peer>)>>,
+    open: Mutex<FxHashMap<u64, Fetch>>,
     next: AtomicU64,
     /// A peer said that it has lost its state.
     restarted: AtomicBool,
@@ -77,9 +81,7 @@ impl StepRendezvous {
     /// What is still awaited from other tasks, for messages; empty if nothing is.
     pub(crate) fn awaited(&self) -> String {
         let open = self.fetches.open.lock();
-        let name = |(key, peer): &(Arc<RendezvousKey>, Arc<Peer>)| {
-            format!("{} from {} at {}", key.edge, peer.task(), peer.address())
-        };
+        let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
         let mut names: Vec<String> = open.values().map(name).collect();
         names.sort();
         let more = names.len().saturating_sub(NAMED);
@@ -99,7 +101,7 @@ impl StepRendezvous {
         let id = self.fetches.next.fetch_add(1, Ordering::Relaxed);
         self.fetches.open.lock().insert(id, (key.clone(), peer.clone()));
         let answer = Answer { id, fetches: self.fetches.clone(), receive: Some(receive) };
-        let (key, step) = (key.clone(), self.step_id);
+        let (key, step, request) = (key.clone(), self.step_id, request_id());
         let transfers = remote.transfers.is_enabled().then(|| (remote.transfers.clone(), Instant::now()));
         remote.runtime.spawn(async move {
             let aborted = answer.fetches.aborted.clone();
@@ -107,11 +109,15 @@ impl StepRendezvous {
                 biased;
                 () = aborted.cancelled() => drop(answer),
                 // The step's own deadline aborts the fetch, once it has said what it waits for.
-                result = fetch(&peer, step, &key, None) => {
+                result = fetch(&peer, request, step, &key, None) => {
                     if let (Some((transfers, started)), Ok(reply)) = (transfers, &result) {
                         transfers.record(step, &key, &reply.tensor, started);
                     }
+                    let keeps_it = result.as_ref().is_ok_and(|reply| reply.require_ack);
                     answer.give(result);
+                    if keeps_it {
+                        acknowledge(&peer, request).await;
+                    }
                 }
             }
         });

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(elements.as_ptr(), tensor.bytes()?.as_ptr());
         run.step.rendezvous.send(&key, Sent { value: Value::Host(tensor.clone()), is_dead: false })?;
         let peer = Peer::new(TaskName::new("w", 1), &address, LONG, 1)?;
-        let reply = fetch(&peer, 3, &key, Some(Instant::now() + LONG)).await?;
+        let reply = fetch(&peer, 1, 3, &key, Some(Instant::now() + LONG)).await?;
         assert_eq!(reply.tensor, tensor);
         assert_eq!(reply.tensor.bytes()?.as_ptr() as usize % graph::tensor::ALIGNMENT, 0);
         Ok(())

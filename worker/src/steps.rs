@@ -18,8 +18,8 @@ use tokio::sync::watch;
 
 /// Steps that were cleaned up and are remembered, so that who comes late is told.
 const REMEMBERED: usize = 16_384;
-/// Steps that wait to start; more are refused.
-const MOST_WAITING: usize = 65_536;
+/// Receives that wait for their tensors; more are refused.
+const MOST_WAITING: usize = 1 << 20;
 
 /// One step in this process.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ pub(crate) struct Steps {
 #[derive(Debug)]
 struct Table {
     steps: FxHashMap<i64, Arc<StepState>>,
-    not_started: usize,
+    /// Receives that wait, at any step.
+    waiting: usize,
     cleaned: SeenIds,
     /// Steps whose runs have ended, by when.
     ended: VecDeque<(Instant, i64)>,
@@ -80,7 +81,7 @@ impl Steps {
     pub(crate) fn new(task: TaskName, retention: Duration) -> Steps {
         let table = Table {
             steps: FxHashMap::default(),
-            not_started: 0,
+            waiting: 0,
             cleaned: SeenIds::new(REMEMBERED),
             ended: VecDeque::new(),
             closing: false,
@@ -101,9 +102,7 @@ impl Steps {
         table.check_cleaned(id, &self.task)?;
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
-        if !step.started.swap(true, Ordering::AcqRel) && step.waiting.load(Ordering::Relaxed) > 0 {
-            table.not_started = table.not_started.saturating_sub(1);
-        }
+        step.started.store(true, Ordering::Release);
         drop(table);
         self.running.send_modify(|n| *n += 1);
         Ok(Run { step, steps: self.clone() })
@@ -112,27 +111,19 @@ impl Steps {
     /// The step to wait at for a tensor, whether it has started or not.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others wait to start.
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others wait.
     pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<Wait, Status> {
         let mut table = self.table.lock();
         table.check_cleaned(id, &self.task)?;
-        let known = table.steps.get(&id).cloned();
-        let step = match known {
-            Some(step) => step,
-            None if table.closing => {
-                return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
-            }
-            None if table.not_started >= MOST_WAITING => {
-                let text = format!("{MOST_WAITING} steps wait to start on {}", self.task);
-                return Err(Status::new(Code::ResourceExhausted, text));
-            }
-            None => {
-                let step = Arc::new(StepState::new(id));
-                table.steps.insert(id, step.clone());
-                table.not_started += 1;
-                step
-            }
-        };
+        if table.waiting >= MOST_WAITING {
+            let text = format!("{MOST_WAITING} receives wait on {}", self.task);
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        if table.closing && !table.steps.contains_key(&id) {
+            return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
+        }
+        let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
+        table.waiting += 1;
         step.waiting.fetch_add(1, Ordering::Relaxed);
         Ok(Wait { step, steps: self.clone() })
     }
@@ -142,7 +133,7 @@ impl Steps {
         let step = {
             let mut table = self.table.lock();
             table.cleaned.insert(id);
-            table.remove(id)
+            table.steps.remove(&id)
         };
         if let Some(step) = step {
             step.cancel(cleaned(id, &self.task));
@@ -194,7 +185,7 @@ impl Steps {
                 let is_over = |s: &Arc<StepState>| s.has_started() && s.runs.load(Ordering::Relaxed) == 0;
                 if table.steps.get(&id).is_some_and(is_over) {
                     table.cleaned.insert(id);
-                    old.extend(table.remove(id));
+                    old.extend(table.steps.remove(&id));
                 }
             }
         }
@@ -215,8 +206,9 @@ impl Steps {
 
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
+        table.waiting -= 1;
         if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1 && !step.has_started() {
-            table.remove(step.id);
+            table.steps.remove(&step.id);
         }
     }
 }
@@ -228,14 +220,6 @@ impl Table {
             return Err(Status::new(error.code(), error.to_string()).derived());
         }
         Ok(())
-    }
-
-    fn remove(&mut self, id: i64) -> Option<Arc<StepState>> {
-        let step = self.steps.remove(&id)?;
-        if !step.has_started() {
-            self.not_started = self.not_started.saturating_sub(1);
-        }
-        Some(step)
     }
 }
 
@@ -284,7 +268,7 @@ mod tests {
         drop(a);
         assert_eq!(steps.len(), 1);
         drop(b);
-        assert_eq!((steps.len(), steps.table.lock().not_started), (0, 0));
+        assert_eq!((steps.len(), steps.table.lock().waiting), (0, 0));
         Ok(())
     }
 
@@ -294,7 +278,6 @@ mod tests {
         let wait = steps.wait(1)?;
         let run = steps.begin(1, Instant::now())?;
         assert!(Arc::ptr_eq(&wait.step, &run.step) && wait.step.has_started());
-        assert_eq!(steps.table.lock().not_started, 0);
         drop((wait, run));
         assert_eq!(steps.len(), 1);
         steps.cleanup(1);

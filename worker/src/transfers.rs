@@ -12,11 +12,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Steps whose transfers are kept.
 const MOST_STEPS: usize = 1000;
 
+/// The receiving device, and the record.
+type Transfer = (Arc<str>, pb::NodeExecStats);
+
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     enabled: AtomicBool,
-    /// By step: the receiving device, and the record.
-    steps: Mutex<BTreeMap<i64, Vec<(Arc<str>, pb::NodeExecStats)>>>,
+    steps: Mutex<BTreeMap<i64, Vec<Transfer>>>,
 }
 
 impl Transfers {
@@ -79,7 +81,7 @@ fn stats(key: &RendezvousKey, bytes: usize, took: Duration) -> pb::NodeExecStats
     }
 }
 
-fn by_device(records: Vec<(Arc<str>, pb::NodeExecStats)>) -> pb::StepStats {
+fn by_device(records: Vec<Transfer>) -> pb::StepStats {
     let mut devices: BTreeMap<Arc<str>, Vec<pb::NodeExecStats>> = BTreeMap::new();
     for (device, stats) in records {
         devices.entry(device).or_default().push(stats);

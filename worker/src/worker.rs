@@ -120,7 +120,10 @@ impl Worker {
         crate::run::run_graph(self, run).await
     }
 
+    /// Clears containers of all devices; no names mean the default one, as does an empty name.
     pub(crate) fn cleanup_all(&self, containers: &[String]) {
+        let default = [String::new()];
+        let containers = if containers.is_empty() { &default } else { containers };
         for device in self.devices.iter() {
             for container in containers {
                 device.resources().clear(container);
