@@ -7,13 +7,12 @@ use graph::TaskName;
 use master::{Master, MasterConfig};
 use proto::link::{MasterLink, WorkerLink};
 use proto::remote::RemoteWorker;
-use proto::{Cluster, Status, pb};
+use proto::{Cluster, Status, channel, pb};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
 use worker::{HostEvaluator, KernelTables, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
@@ -103,14 +102,10 @@ impl Server {
         grace: Duration,
     ) -> Result<(), tonic::transport::Error> {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();
-        let serving = tonic::transport::Server::builder()
-            .initial_stream_window_size(i32::MAX as u32)
-            .initial_connection_window_size(i32::MAX as u32)
-            .max_frame_size(1 << 20)
-            .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        let serving = channel::server()
             .add_service(master::serve(self.master.clone()))
             .add_service(self.worker.service())
-            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+            .serve_with_incoming_shutdown(channel::incoming(listener), async {
                 // The sender going away means the same.
                 let _ = when_drained.await;
             });
