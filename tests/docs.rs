@@ -1,4 +1,5 @@
-//! `docs/OPS.md` says what the tables hold. `UPDATE_DOCS=1` rewrites it.
+//! `docs/OPS.md` says what the tables hold, `UPDATE_DOCS=1` rewrites it; and what the README shows works. (Its Rust
+//! program is a test of the library's documentation.)
 
 mod support;
 
@@ -8,8 +9,11 @@ use graph::ops::{self, Gradient};
 use graph::{DType, Op, OpDef, Role};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::fs;
 use std::path::Path;
-use support::Fallible;
+use std::process::Command;
+use support::cluster::Cluster;
+use support::{Fallible, python};
 
 const HEADER: &str = "\
 # Ops
@@ -129,9 +133,9 @@ fn ops_are_those_of_the_tables() -> Fallible {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPS.md");
     let document = document()?;
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&file, &document)?;
+        fs::write(&file, &document)?;
     }
-    let written = std::fs::read_to_string(&file)?;
+    let written = fs::read_to_string(&file)?;
     let mut lines = written.lines().zip(document.lines());
     let difference = lines.find(|(written, expected)| written != expected);
     assert!(
@@ -146,4 +150,35 @@ fn families_hold_every_op_once() {
     let of_families: Vec<&str> = ops::families().iter().flat_map(|(_, ops)| *ops).map(|op| op.name).collect();
     let all: Vec<&str> = ops::all().iter().map(Op::name).collect();
     assert_eq!(of_families, all);
+}
+
+/// The README's block of this language.
+fn readme(language: &str) -> Fallible<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))?;
+    let start = text.split_once(&format!("```{language}\n")).ok_or("no such block")?.1;
+    Ok(start.split_once("```").ok_or("the block has no end")?.0.to_owned())
+}
+
+#[test]
+fn the_readmes_python_program_runs_on_a_cluster() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut program = readme("python")?;
+    for (port, job, task) in [(2222, "ps", 0), (2223, "worker", 0), (2224, "worker", 1)] {
+        let shown = format!("localhost:{port}");
+        assert!(program.contains(&shown), "{program}");
+        program = program.replace(&shown, &cluster.address(job, task).to_string());
+    }
+    let mut command = Command::new(python::interpreter()?);
+    let said = python::run(command.args(["-c", &program]).env("TF_CPP_MIN_LOG_LEVEL", "3"))?;
+    let last = said.lines().last().unwrap_or_default();
+    let numbers = last.trim_matches(['[', ']']).split(", ").map(|n| {
+        // Newer versions of NumPy print a type around the number.
+        n.trim_start_matches("np.float32(").trim_end_matches(')').parse::<f64>()
+    });
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().map_err(|e| format!("{e}: {said}"))?;
+    assert!(
+        numbers.len() == 2 && (numbers[0] - 0.1).abs() < 1e-2 && (numbers[1] - 0.3).abs() < 1e-2,
+        "{said}"
+    );
+    Ok(())
 }
