@@ -49,7 +49,8 @@ impl Cluster {
         Ok(Cluster { addresses, running: BTreeMap::new() })
     }
 
-    /// Starts (or starts again) one task, told its place by `TF_CONFIG`.
+    /// Starts (or starts again) one task, told its place by `TF_CONFIG`: tasks of a job "master" are masters by
+    /// themselves, all others workers.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
         let cluster: BTreeMap<&String, Vec<String>> = self
             .addresses
@@ -57,7 +58,11 @@ impl Cluster {
             .map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect()))
             .collect();
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
-        let child = Command::new(env!("CARGO_BIN_EXE_anabranch-worker"))
+        let program = match job {
+            "master" => env!("CARGO_BIN_EXE_anabranch-master"),
+            _ => env!("CARGO_BIN_EXE_anabranch-worker"),
+        };
+        let child = Command::new(program)
             .env("TF_CONFIG", config.to_string())
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
