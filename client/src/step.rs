@@ -94,11 +94,11 @@ impl<'a> Step<'a> {
         runtime::wait(async move { run(master, request).await })?
     }
 
-    /// Runs the step from asynchronous code; dropping the future cancels it.
+    /// Runs the step from asynchronous code of any runtime; dropping the future cancels it.
     pub async fn run_async(self) -> Result<StepOutcome> {
         let mut request = self.request?;
         request.deadline = self.timeout.map(|t| Instant::now() + t);
-        run(self.session.master().clone(), request).await
+        runtime::run(run(self.session.master().clone(), request)).await?
     }
 
     fn with_name(mut self, tensor: TensorRef, add: impl FnOnce(&mut RunStep, String)) -> Step<'a> {
