@@ -57,6 +57,11 @@ impl Cluster {
         Ok(Cluster { addresses, running: BTreeMap::new(), flags: Vec::new() })
     }
 
+    /// Processes that are started from now on get this flag.
+    pub fn flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
+    }
+
     /// Starts (or starts again) one task, told its place by `TF_CONFIG`.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
         let cluster: BTreeMap<&String, Vec<String>> = self
