@@ -55,6 +55,13 @@ pub(crate) struct Part {
     pub(crate) is_client: bool,
 }
 
+/// What the client and the part with the client's device give each other, by rendezvous key.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) send: Vec<(Arc<str>, Tensor)>,
+    pub(crate) recv: Vec<Arc<str>>,
+}
+
 impl Plan {
     /// Rewrites the graph for the step, optimises, splits it by task, and registers every part.
     pub(crate) async fn make(request: PlanRequest) -> Result<Plan, Status> {
@@ -92,12 +99,8 @@ impl Plan {
         failure.map_or(Ok(plan), Err)
     }
 
-    /// What enters and what leaves: values and keys for the part with the client's device. A key leaves once
-    /// however often it is fetched.
-    pub(crate) fn exchange(
-        &self,
-        step: &RunStep,
-    ) -> Result<(Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>), Status> {
+    /// What enters and what leaves. A key leaves once however often it is fetched.
+    pub(crate) fn exchange(&self, step: &RunStep) -> Result<Exchange, Status> {
         let send = step.feeds.iter().map(|(name, value)| Ok((key(&self.feeds, name)?, value.clone())));
         let send = send.collect::<Result<_, Status>>()?;
         let mut recv = Vec::with_capacity(step.fetches.len());
@@ -107,7 +110,7 @@ impl Plan {
                 recv.push(key);
             }
         }
-        Ok((send, recv))
+        Ok(Exchange { send, recv })
     }
 
     /// The step's answer, from its parts' answers.

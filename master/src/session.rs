@@ -187,21 +187,21 @@ impl Session {
     ) -> Result<RunStepOutcome, Status> {
         let plan = self.plan(&step).await?;
         let step_id = (rand::random::<u64>() & ((1 << 57) - 1)) as i64;
-        let (send, recv) = plan.exchange(&step)?;
+        let mut exchange = plan.exchange(&step)?;
         let _cleanup = Cleanup { session: self, plan: plan.clone(), step_id };
         let options = executor_options(&step.options);
         let mut run = StepRun::new(plan.parts.len());
-        let (mut send, mut recv_keys) = (Some(send), Some(recv));
         let mut parts = FuturesUnordered::new();
         for part in &plan.parts {
-            let is_client = part.is_client;
+            let Exchange { send, recv } =
+                if part.is_client { std::mem::take(&mut exchange) } else { Exchange::default() };
             let request = RunGraph {
                 session: self.handle.clone(),
                 graph: part.graph.clone(),
                 step_id,
-                send: if is_client { send.take().unwrap_or_default() } else { Vec::new() },
-                recv: if is_client { recv_keys.take().unwrap_or_default() } else { Vec::new() },
-                options: options.clone(),
+                send,
+                recv,
+                options,
                 deadline,
             };
             parts.push(async move { (part, part.link.run_graph(request).await) });
