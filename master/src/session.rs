@@ -1,6 +1,6 @@
 //! A session: a graph placed over some of the cluster's devices, and the steps that run on it.
 
-use crate::plan::{Keep, Plan, PlanRequest};
+use crate::plan::{Exchange, Keep, Plan, PlanRequest};
 use crate::plan_cache::PlanCache;
 use crate::signature::{Signature, without_zero_port};
 use crate::step_run::{StepRun, Verdict};
