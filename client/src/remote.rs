@@ -16,6 +16,12 @@ use tonic::transport::Channel;
 /// How long connecting to a master may take where the caller sets no deadline.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long a call may take that asks for nothing to be computed.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The connection keeps a call's deadline, too, and may be ahead by so much; it speaks of cancellation.
+const LATE_MARGIN: Duration = Duration::from_millis(20);
+
 /// The client's end of MasterService.
 pub struct RemoteMaster {
     address: String,
@@ -36,9 +42,15 @@ impl RemoteMaster {
         Ok(RemoteMaster { address: address.to_owned(), client })
     }
 
-    /// What a failed call means to the caller, with the master's address where it could not be reached.
-    fn status(&self, status: tonic::Status) -> Status {
+    /// What a failed call means to the caller, with the master's address where it could not be reached or was
+    /// late.
+    fn status(&self, status: tonic::Status, deadline: Option<Instant>) -> Status {
         let mut status = Status::from(status);
+        let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);
+        if status.code == Code::Cancelled && is_late {
+            let text = format!("the master at {} did not answer by the call's deadline", self.address);
+            return Status::new(Code::DeadlineExceeded, text);
+        }
         if status.code == Code::Unavailable {
             status.message = format!("the master at {}: {}", self.address, status.message);
         }
@@ -84,7 +96,8 @@ impl MasterLink for RemoteMaster {
             let (mut client, message) = (self.client.clone(), message.clone());
             async move { client.create_session(request(message, create.deadline)).await }
         };
-        let response = until_reachable(deadline, call).await.map_err(|s| self.status(s))?.into_inner();
+        let response =
+            until_reachable(deadline, call).await.map_err(|s| self.status(s, create.deadline))?.into_inner();
         Ok(CreatedSession { session: response.session_handle.into(), graph_version: response.graph_version })
     }
 
@@ -94,7 +107,7 @@ impl MasterLink for RemoteMaster {
             graph_def: Some(extend.nodes),
             current_graph_version: extend.graph_version,
         };
-        let response = self.client.clone().extend_session(message).await.map_err(|s| self.status(s))?;
+        let response = self.client.clone().extend_session(message).await.map_err(|s| self.status(s, None))?;
         Ok(response.into_inner().new_graph_version)
     }
 
@@ -118,7 +131,7 @@ impl MasterLink for RemoteMaster {
             .clone()
             .run_step(request(message, step.deadline))
             .await
-            .map_err(|s| self.status(s))?;
+            .map_err(|s| self.status(s, step.deadline))?;
         let response = response.into_inner();
         if response.status_code != Code::Ok.number() {
             return Err(Status::new(Code::from_number(response.status_code), response.status_error_message));
@@ -132,14 +145,17 @@ impl MasterLink for RemoteMaster {
 
     async fn close_session(&self, session: &str) -> Result<(), Status> {
         let message = pb::CloseSessionRequest { session_handle: session.to_owned() };
-        self.client.clone().close_session(message).await.map_err(|s| self.status(s))?;
+        let deadline = Some(Instant::now() + CONTROL_DEADLINE);
+        let answer = self.client.clone().close_session(request(message, deadline)).await;
+        answer.map_err(|s| self.status(s, deadline))?;
         Ok(())
     }
 
     async fn list_devices(&self, session: Option<&str>) -> Result<ListedDevices, Status> {
         let message = pb::ListDevicesRequest { session_handle: session.unwrap_or_default().to_owned() };
-        let response =
-            self.client.clone().list_devices(message).await.map_err(|s| self.status(s))?.into_inner();
+        let deadline = Some(Instant::now() + CONTROL_DEADLINE);
+        let response = self.client.clone().list_devices(request(message, deadline)).await;
+        let response = response.map_err(|s| self.status(s, deadline))?.into_inner();
         let decode = |all: Vec<pb::DeviceAttributes>| {
             all.into_iter().map(convert::device_from_proto).collect::<Result<Vec<_>, _>>()
         };
@@ -148,7 +164,7 @@ impl MasterLink for RemoteMaster {
 
     async fn reset(&self, container: Vec<String>, device_filters: Vec<String>) -> Result<(), Status> {
         let message = pb::ResetRequest { container, device_filters };
-        self.client.clone().reset(message).await.map_err(|s| self.status(s))?;
+        self.client.clone().reset(message).await.map_err(|s| self.status(s, None))?;
         Ok(())
     }
 }

@@ -3,11 +3,12 @@
 use crate::master::Master;
 use crate::session::on_blocking_thread;
 use graph::Tensor;
+use proto::deadline::deadline;
 use proto::link::{CreateSession, ExtendSession, MasterLink, RunStep, RunStepOutcome};
 use proto::service::{MasterService, MasterServiceServer};
 use proto::{Status, convert, pb};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response};
 
@@ -174,21 +175,4 @@ fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
 
 fn unimplemented<T>(method: &str) -> Answer<T> {
     Err(tonic::Status::unimplemented(format!("MasterService.{method} is not implemented by this server")))
-}
-
-/// When the caller stops waiting, as its `grpc-timeout` says.
-fn deadline<T>(request: &Request<T>) -> Option<Instant> {
-    let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let amount: u64 = digits.parse().ok()?;
-    let timeout = match unit {
-        "H" => Duration::from_secs(amount.checked_mul(3600)?),
-        "M" => Duration::from_secs(amount.checked_mul(60)?),
-        "S" => Duration::from_secs(amount),
-        "m" => Duration::from_millis(amount),
-        "u" => Duration::from_micros(amount),
-        "n" => Duration::from_nanos(amount),
-        _ => return None,
-    };
-    Instant::now().checked_add(timeout)
 }

@@ -8,6 +8,7 @@
 pub mod channel;
 pub mod cluster;
 pub mod convert;
+pub mod deadline;
 pub mod grpc;
 pub mod link;
 pub mod remote;

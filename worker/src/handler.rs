@@ -1,10 +1,10 @@
 //! The methods of WorkerService: each decodes, calls one method of the worker, and encodes.
 
-use crate::deadline::deadline;
 use crate::serve::recv_tensor;
 use crate::worker::{Worker, blocking};
 use proto::Status;
 use proto::convert::{devices_to_proto, worker as convert};
+use proto::deadline::deadline;
 use proto::pb::*;
 use proto::service::WorkerService;
 use std::sync::Arc;

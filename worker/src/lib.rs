@@ -6,7 +6,6 @@
 
 mod bounded;
 mod config;
-mod deadline;
 mod devices;
 mod fetch;
 mod graphs;

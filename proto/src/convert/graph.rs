@@ -137,6 +137,7 @@ fn add_node(
     sharing: &mut Sharing,
 ) -> Result<()> {
     let pb::NodeDef { name, op, input, device, attr, experimental_debug_info, experimental_type } = def;
+    check_name(&name)?;
     let row = ops::lookup(&op).ok_or_else(|| Error::UnknownOp { node: name.clone(), op: op.clone() })?;
     let mut left = BTreeMap::new();
     let mut attrs = Vec::with_capacity(attr.len());
@@ -159,6 +160,17 @@ fn add_node(
         importer.node_mut(id).opaque = Some(rest.encode_to_vec().into());
     }
     Ok(())
+}
+
+/// The characters that the peer allows in names, those of nodes that it adds itself included.
+fn check_name(name: &str) -> Result<()> {
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
+    let is_valid = |c: u8| is_plain(c) || matches!(c, b'-' | b'/' | b'>');
+    // Importing says more of an empty one.
+    if name.bytes().next().is_none_or(is_plain) && name.bytes().all(is_valid) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("Node '{name}': Node name contains invalid characters")))
 }
 
 /// Whether the value is of a kind that has a counterpart: set, and no type that only the wire knows.
