@@ -38,20 +38,24 @@ impl TaskFlags {
     /// # Errors
     /// What is missing or contradictory, with the flag to set.
     pub fn resolve(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
-        let config = self.tf_config.as_deref().map(TfConfig::parse).transpose()?.unwrap_or_default();
-        let cluster = self.cluster(&config)?;
-        let job = self.job.clone().or(config.job).or_else(|| default_job.map(str::to_owned));
+        let config = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
+        let (cluster, told) = match config.map_err(|e| format!("TF_CONFIG: {e}"))? {
+            Some((cluster, task)) => (Some(cluster), task),
+            None => (None, None),
+        };
+        let cluster = self.cluster(cluster)?;
+        let job = self.job.as_deref().or(told.as_ref().map(|t| &*t.job)).or(default_job);
         let job = job
             .ok_or("this process's job is not given: set --job (or --job_name), or TF_CONFIG's task.type")?;
-        let task = self.task.or(config.task).unwrap_or(0);
-        let name = TaskName::new(&job, task);
-        if cluster.address(&name).is_none() {
-            return Err(format!("the cluster has no task {name}: it has {cluster}"));
+        let task = TaskName::new(job, self.task.or(told.as_ref().map(|t| t.task)).unwrap_or(0));
+        if cluster.address(&task).is_none() {
+            return Err(format!("the cluster has no task {task}: it has {cluster}"));
         }
-        Ok((cluster, name))
+        Ok((cluster, task))
     }
 
-    fn cluster(&self, config: &TfConfig) -> Result<Cluster, String> {
+    /// The cluster of the flags, or else that of `TF_CONFIG`.
+    fn cluster(&self, told: Option<Cluster>) -> Result<Cluster, String> {
         if let Some(text) = &self.cluster {
             return Cluster::parse(text).map_err(|e| format!("--cluster: {e}"));
         }
@@ -61,41 +65,10 @@ impl TaskFlags {
         if !given.is_empty() {
             return Cluster::parse(&given.join(";")).map_err(|e| format!("--ps_hosts, --worker_hosts: {e}"));
         }
-        config.cluster.clone().ok_or_else(|| {
+        told.ok_or_else(|| {
             "the cluster is not given: set --cluster, or --ps_hosts and --worker_hosts, or TF_CONFIG"
                 .to_owned()
         })
-    }
-}
-
-#[derive(Default)]
-struct TfConfig {
-    cluster: Option<Cluster>,
-    job: Option<String>,
-    task: Option<u32>,
-}
-
-impl TfConfig {
-    fn parse(text: &str) -> Result<TfConfig, String> {
-        let json: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| format!("TF_CONFIG is no JSON: {e}"))?;
-        let cluster = match json.get("cluster") {
-            None => None,
-            Some(cluster) => {
-                Some(Cluster::parse(&cluster.to_string()).map_err(|e| format!("TF_CONFIG: {e}"))?)
-            }
-        };
-        let task = json.get("task");
-        let index = match task.and_then(|t| t.get("index")) {
-            None => None,
-            Some(index) => {
-                let number = index.as_u64().or_else(|| index.as_str()?.parse().ok());
-                let number = number.and_then(|n| u32::try_from(n).ok());
-                Some(number.ok_or_else(|| format!("TF_CONFIG: task.index is {index}"))?)
-            }
-        };
-        let job = task.and_then(|t| t.get("type")).and_then(|t| t.as_str()).map(str::to_owned);
-        Ok(TfConfig { cluster, job, task: index })
     }
 }
 
@@ -140,7 +113,7 @@ mod tests {
             (TaskFlags::default(), "the cluster is not given"),
             (TaskFlags { cluster: some("ps=a:1"), ..Default::default() }, "job is not given"),
             (TaskFlags { cluster: some("ps=a:1"), job: some("worker"), ..Default::default() }, "no task"),
-            (TaskFlags { tf_config: some("{"), ..Default::default() }, "no JSON"),
+            (TaskFlags { tf_config: some("{"), ..Default::default() }, "TF_CONFIG"),
         ] {
             let message = resolved(flags).err().unwrap_or_default();
             assert!(message.contains(expected), "{message}");

@@ -141,20 +141,24 @@ fn a_reference_is_read_for_each_reader_after_its_other_inputs() -> Result<()> {
         expect![[r#"
             -- /job:ps/replica:0/task:0
             v = VariableV2() @ps:0/CPU:0
-            v_S0 = _Send(v) @ps:0/CPU:0 T=float recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_v
-            v_S6 = _Send(v) @ps:0/CPU:0 T=float recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_3_v
+            v_S0 = _Send(v, ^n_S9) @ps:0/CPU:0 T=float recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_v
+            n_S8 = _Recv() @ps:0/CPU:0 recv_device=ps:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=edge_2_n T=float
+            n_S9 = Identity(n_S8) @ps:0/CPU:0
+            v_S10 = _Send(v) @ps:0/CPU:0 T=float recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_3_v
             -- /job:worker/replica:0/task:0
             n = NoOp() @worker:0/CPU:0
             n/ctrl_S2 = Const(^n) @worker:0/CPU:0
             n_S3 = _Send(n/ctrl_S2) @worker:0/CPU:0 T=float recv_device=worker:1/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=edge_2_n
+            n/ctrl_S6 = Const(^n) @worker:0/CPU:0
+            n_S7 = _Send(n/ctrl_S6) @worker:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=edge_2_n
             -- /job:worker/replica:0/task:1
             k = Const() @worker:1/CPU:0
             x = AddV2(v_S1, k, ^n_S5) @worker:1/CPU:0
-            y = Identity(v_S7) @worker:1/CPU:0
+            y = Identity(v_S11) @worker:1/CPU:0
             v_S1 = _Recv(^k, ^n_S5) @worker:1/CPU:0 recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_v T=float
             n_S4 = _Recv() @worker:1/CPU:0 recv_device=worker:1/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=edge_2_n T=float
             n_S5 = Identity(n_S4) @worker:1/CPU:0
-            v_S7 = _Recv() @worker:1/CPU:0 recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_3_v T=float
+            v_S11 = _Recv() @worker:1/CPU:0 recv_device=worker:1/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_3_v T=float
         "#]],
     )
 }

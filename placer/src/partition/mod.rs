@@ -162,6 +162,22 @@ struct Splitting<'a> {
     arrived: FxHashMap<(Output, u32), NodeId>,
 }
 
+/// What stands in a part for something of another part.
+enum Arrival {
+    /// One for all who need it.
+    Shared(NodeId),
+    /// The value behind a reference, read for one reader.
+    Read(Read),
+}
+
+/// Both ends of the transfer of a value behind a reference.
+struct Read {
+    /// The node that gives the reference.
+    variable: NodeId,
+    sent: NodeId,
+    received: NodeId,
+}
+
 impl<'a> Splitting<'a> {
     fn new(
         graph: &'a Graph,
@@ -217,37 +233,69 @@ impl<'a> Splitting<'a> {
     fn connect(&mut self, id: NodeId) -> Result<()> {
         let topology = self.topology;
         let part = self.part(id);
+        let device = self.placement[id.index()];
         let to = self.local[id.index()];
-        let mut reads: SmallVec<[NodeId; 1]> = SmallVec::new();
+        let mut reads: SmallVec<[Read; 1]> = SmallVec::new();
         let mut others: SmallVec<[NodeId; 4]> = SmallVec::new();
         for (place, producer) in topology.producers(id).iter().enumerate() {
-            let (from, output, is_read) = if self.part(producer.node) == part {
-                (self.local[producer.node.index()], producer.output, false)
+            let (from, output) = if self.part(producer.node) == part {
+                others.push(self.local[producer.node.index()]);
+                (self.local[producer.node.index()], producer.output)
             } else {
-                let (from, is_read) = self.arrival(id, part, producer, topology.first_edge(id) + place)?;
-                (from, if producer.is_control() { CONTROL } else { 0 }, is_read)
+                let edge = topology.first_edge(id) + place;
+                let from = match self.arrival(id, device, producer, edge)? {
+                    Arrival::Shared(from) => {
+                        others.push(from);
+                        from
+                    }
+                    Arrival::Read(read) => {
+                        let from = read.received;
+                        reads.push(read);
+                        from
+                    }
+                };
+                (from, if producer.is_control() { CONTROL } else { 0 })
             };
-            if is_read {
-                reads.push(from)
-            } else {
-                others.push(from)
-            }
             self.parts[part as usize].edges.push(Edge { from, output, to, input: producer.input });
         }
-        // A reference is read as late as its reader would: after all else that the reader waits for.
-        for &read in &reads {
+        for read in &reads {
             for &other in &others {
-                self.parts[part as usize].edges.push(Edge::control(other, read));
+                self.parts[part as usize].edges.push(Edge::control(other, read.received));
             }
+            self.delay(id, read)?;
         }
         Ok(())
     }
 
-    /// What stands in `part` for the far end of an edge into `id`, and whether it reads a reference.
-    fn arrival(&mut self, id: NodeId, part: u32, producer: &Producer, edge: usize) -> Result<(NodeId, bool)> {
+    /// Lets a reference be read, where its variable is, after what its reader waits for by control: another
+    /// order would show the variable as it was before an update that the reader was told to follow.
+    fn delay(&mut self, id: NodeId, read: &Read) -> Result<()> {
+        let topology = self.topology;
+        let part = self.part(read.variable);
+        for (place, producer) in topology.producers(id).iter().enumerate() {
+            if !producer.is_control() {
+                continue;
+            }
+            let after = if self.part(producer.node) == part {
+                self.local[producer.node.index()]
+            } else {
+                let device = self.placement[read.variable.index()];
+                match self.arrival(id, device, producer, topology.first_edge(id) + place)? {
+                    Arrival::Shared(after) => after,
+                    Arrival::Read(_) => continue,
+                }
+            };
+            self.parts[part as usize].edges.push(Edge::control(after, read.sent));
+        }
+        Ok(())
+    }
+
+    /// What stands on `device`, in its part, for the far end of an edge into `id`.
+    fn arrival(&mut self, id: NodeId, device: u32, producer: &Producer, edge: usize) -> Result<Arrival> {
+        let part = self.part_of[device as usize];
         let key = (producer.source(), part);
         if let Some(&known) = self.arrived.get(&key) {
-            return Ok((known, false));
+            return Ok(Arrival::Shared(known));
         }
         let source = self.graph.node(producer.node);
         if let Some(frame) = self.frames.as_ref().and_then(|f| f.of_outputs(producer.node)) {
@@ -260,7 +308,7 @@ impl<'a> Splitting<'a> {
         let transfer = Key {
             tensor_name: ["edge_", &edge.to_string(), "_", &source.name].concat().into(),
             from: self.placement[producer.node.index()],
-            to: self.placement[id.index()],
+            to: device,
         };
         let from_part = self.part(producer.node);
         let from = self.local[producer.node.index()];
@@ -268,13 +316,13 @@ impl<'a> Splitting<'a> {
             let name = self.new_name(&source.name, "/ctrl");
             let signal = self.add(from_part, self.transfers.nothing(name, transfer.from));
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
-            let received =
+            let (_, received) =
                 self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
             let name = self.new_name(&source.name, "");
             let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
             self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));
             self.arrived.insert(key, arrival);
-            return Ok((arrival, false));
+            return Ok(Arrival::Shared(arrival));
         }
         let port = self.graph.output_type(producer.source())?;
         if port.is_ref && self.takes_reference(id, producer.input)? {
@@ -283,12 +331,13 @@ impl<'a> Splitting<'a> {
                 source_node: source.name.to_string(),
             });
         }
-        let sent = Output { node: from, index: producer.output };
-        let received = self.transfer(&source.name, &transfer, port.dtype, from_part, sent, part);
-        if !port.is_ref {
-            self.arrived.insert(key, received);
+        let output = Output { node: from, index: producer.output };
+        let (sent, received) = self.transfer(&source.name, &transfer, port.dtype, from_part, output, part);
+        if port.is_ref {
+            return Ok(Arrival::Read(Read { variable: producer.node, sent, received }));
         }
-        Ok((received, port.is_ref))
+        self.arrived.insert(key, received);
+        Ok(Arrival::Shared(received))
     }
 
     fn takes_reference(&self, id: NodeId, input: u32) -> Result<bool> {
@@ -296,7 +345,7 @@ impl<'a> Splitting<'a> {
         Ok(types.get(input as usize).is_some_and(|t| t.is_ref))
     }
 
-    /// Adds both ends of a transfer; returns the receiving one.
+    /// Adds both ends of a transfer; returns the sending and the receiving one.
     fn transfer(
         &mut self,
         source: &str,
@@ -305,12 +354,12 @@ impl<'a> Splitting<'a> {
         from_part: u32,
         from: Output,
         to_part: u32,
-    ) -> NodeId {
+    ) -> (NodeId, NodeId) {
         let name = self.new_name(source, "");
         let send = self.add(from_part, self.transfers.send(name, key, dtype, false));
         self.parts[from_part as usize].edges.push(Edge::data(from, send, 0));
         let name = self.new_name(source, "");
-        self.add(to_part, self.transfers.recv(name, key, dtype, false))
+        (send, self.add(to_part, self.transfers.recv(name, key, dtype, false)))
     }
 
     fn add(&mut self, part: u32, node: Node) -> NodeId {
