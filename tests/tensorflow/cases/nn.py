@@ -63,8 +63,8 @@ def convolutions(c, grads):
     import tensorflow.compat.v1 as tf
 
     for x, w, strides, padding, explicit, dilations in CONVOLUTIONS:
-        # Groups, which only the forward op has for every type.
-        if grads and x[3] != w[2]:
+        # Groups and dilations, which only the forward op has on this device.
+        if grads and (x[3] != w[2] or dilations != (1, 1)):
             continue
         attrs = dict(strides=[1, *strides, 1], padding=padding, explicit_paddings=list(explicit), dilations=[1, *dilations, 1])
         with tf.Graph().as_default():
