@@ -36,6 +36,8 @@ PEER_FAULTS = {
     ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
     ("TopKV2", "Tk", "int16"): "reads k as a wider type",
     ("SplitV", "Tlen", "int8"): "its process ends",
+    ("Tile", "T", "uint16"): "is registered, but refuses",
+    ("Where", "T", "half"): "is registered, but refuses",
     ("Round", "T", "int32"): "answers 0",
     ("Round", "T", "int64"): "answers 0",
 }
