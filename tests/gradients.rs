@@ -4,8 +4,8 @@
 mod gradient_cases;
 mod support;
 
-use gradient_cases::{Case, Input, all};
 use client::{Server, ServerConfig, Session, SessionOptions};
+use gradient_cases::{Case, Input, all};
 use graph::ops::Gradient;
 use graph::{DType, Output, Scope, Shape, Tensor, ops};
 use prost::Message;
@@ -29,7 +29,8 @@ fn every_gradient_is_the_slope() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gradients");
     std::fs::create_dir_all(&folder)?;
     let cases = all();
-    let covered: BTreeSet<&str> = cases.iter().map(|c| c.op).chain(EXCUSED.iter().map(|(op, _)| *op)).collect();
+    let covered: BTreeSet<&str> =
+        cases.iter().map(|c| c.op).chain(EXCUSED.iter().map(|(op, _)| *op)).collect();
     let mut wrong: Vec<String> = ops::all()
         .iter()
         .filter(|op| matches!(op.def.gradient, Gradient::Defined(_)) && !covered.contains(op.name()))
@@ -70,7 +71,7 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
         let mut given = Vec::new();
         for input in &argument.inputs {
             let name = format!("in{}", feeds.len() + xs.len());
-            let placeholder = |t: &Tensor| scope.placeholder(&name, t.dtype(), t.shape().clone());
+            let placeholder = |t: &Tensor| scope.placeholder(&name, t.dtype(), t.shape());
             match input {
                 Input::Differentiable(t) => {
                     let x = placeholder(t);
@@ -90,7 +91,7 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
                     let handle = scope
                         .op("VarHandleOp")
                         .attr("dtype", t.dtype())
-                        .attr("shape", graph::PartialShape::from(t.shape().clone()))
+                        .attr("shape", graph::PartialShape::from(t.shape()))
                         .attr("shared_name", shared.as_str())
                         .output();
                     start.push(scope.op("AssignVariableOp").input(handle).input(x).node());
@@ -105,14 +106,21 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
     for (name, value) in &case.attrs {
         call = call.attr(name, value.clone());
     }
-    let ys: Vec<Output> =
-        call.name("y").outputs().into_iter().filter(|y| scope.dtype(*y).is_floating()).take(case.outputs).collect();
+    let ys: Vec<Output> = call
+        .name("y")
+        .outputs()
+        .into_iter()
+        .filter(|y| scope.dtype(*y).is_floating())
+        .take(case.outputs)
+        .collect();
     scope.finish()?;
-    let weights: Vec<Output> = ys
+    let fed_weights: Vec<Output> = ys
         .iter()
         .enumerate()
         .map(|(i, y)| scope.placeholder(&format!("weight{i}"), scope.dtype(*y), scope.shape(*y)))
         .collect();
+    // A gradient may be the weight itself, and what is fed cannot be fetched.
+    let weights: Vec<Output> = fed_weights.iter().map(|w| scope.op("Identity").input(*w).output()).collect();
     let given: Vec<Option<Output>> = weights.iter().copied().map(Some).collect();
     let gradients = scope.gradients(&ys, &wrt, &given)?;
     let graph = scope.finish()?;
@@ -121,16 +129,21 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
 
     let values: Vec<Tensor> = built.xs.iter().map(|(_, v)| v.clone()).collect();
     let at = built.outputs(&values)?;
-    let seeds: Vec<Tensor> =
-        at.iter().enumerate().map(|(i, y)| spread(y.dtype(), y.shape(), 0.3, 1.7, 91 + i)).collect::<Result<_, _>>()?;
+    let seeds: Vec<Tensor> = at
+        .iter()
+        .enumerate()
+        .map(|(i, y)| spread(y.dtype(), y.shape(), 0.3, 1.7, 91 + i))
+        .collect::<Result<_, _>>()?;
     let mut fed = built.feeds(&values);
-    fed.extend(weights.iter().copied().zip(seeds.iter().cloned()));
+    fed.extend(fed_weights.iter().copied().zip(seeds.iter().cloned()));
     for (i, gradient) in gradients.iter().enumerate() {
         let slope = match gradient {
             Some(g) => {
                 let got = built.session.run(&fed, &[*g], &[])?.remove(0);
                 if got.shape() != values[i].shape() {
-                    return Err(format!("gradient {i} has shape {}, not {}", got.shape(), values[i].shape()).into());
+                    return Err(
+                        format!("gradient {i} has shape {}, not {}", got.shape(), values[i].shape()).into()
+                    );
                 }
                 reals(&got)?
             }
@@ -149,7 +162,9 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
             }
             let difference = (moved[0] - moved[1]) / (2.0 * step);
             if (difference - slope).abs() > tolerance * (1.0 + difference.abs()) || slope.is_nan() {
-                return Err(format!("gradient {i} at element {element} is {slope}, the slope {difference}").into());
+                return Err(
+                    format!("gradient {i} at element {element} is {slope}, the slope {difference}").into()
+                );
             }
         }
     }
@@ -185,7 +200,8 @@ impl Built {
 /// Values of a float type between two bounds, in an order without a pattern, no two of which are close.
 fn spread(dtype: DType, shape: &Shape, low: f64, high: f64, seed: usize) -> Fallible<Tensor> {
     let n = shape.num_elements();
-    let stride = (2 * n / 3..).find(|s| (1..=n).filter(|d| n % d == 0 && s % d == 0).count() <= 1).unwrap_or(1);
+    let stride =
+        (2 * n / 3..).find(|s| (1..=n).filter(|d| n % d == 0 && s % d == 0).count() <= 1).unwrap_or(1);
     let at = |i: usize| low + (high - low) * (((i * stride + seed) % n.max(1)) as f64 + 0.5) / n as f64;
     let values: Vec<f64> = (0..n).map(at).collect();
     Ok(match dtype {

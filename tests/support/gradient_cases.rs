@@ -2,7 +2,7 @@
 
 use graph::{AttrValue, DType, Shape, Tensor};
 
-pub struct Case {
+pub(crate) struct Case {
     pub op: &'static str,
     pub inputs: Vec<Argument>,
     pub attrs: Vec<(&'static str, AttrValue)>,
@@ -10,12 +10,12 @@ pub struct Case {
     pub outputs: usize,
 }
 
-pub struct Argument {
+pub(crate) struct Argument {
     pub is_list: bool,
     pub inputs: Vec<Input>,
 }
 
-pub enum Input {
+pub(crate) enum Input {
     /// A slope is taken of it.
     Differentiable(Tensor),
     /// Fed: its value is not known when the graph is built.
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let mut out = elementwise();
     out.extend(arrays());
     out.extend(reductions());
@@ -233,8 +233,10 @@ fn arrays() -> Vec<Case> {
         case("DiagPart").x(&[3, 3], -2.0, 2.0),
         case("DynamicPartition").x(&[4, 2], -2.0, 2.0).k(&[1, 0, 1, 1]).attr("num_partitions", 2i64),
         case("DynamicStitch").list(vec![index(&[0, 2], &[2]), index(&[1], &[1])]).xs(&[&[2, 2], &[1, 2]]),
-        case("ParallelDynamicStitch").list(vec![index(&[0, 2], &[2]), index(&[1], &[1])]).xs(&[&[2, 2], &[1, 2]]),
-        x("EnsureShape").attr("shape", graph::PartialShape::from(Shape::new(&[2, 3]).unwrap_or_default())),
+        case("ParallelDynamicStitch")
+            .list(vec![index(&[0, 2], &[2]), index(&[1], &[1])])
+            .xs(&[&[2, 2], &[1, 2]]),
+        x("EnsureShape").attr("shape", graph::PartialShape::from(&Shape::new(&[2, 3]).unwrap_or_default())),
         x("ExpandDims").i(1),
         case("Fill").k(&[2, 3]).x(&[], 0.5, 1.0),
         case("Gather").x(&[4, 2], -2.0, 2.0).k(&[3, 0, 3]),
@@ -255,8 +257,10 @@ fn arrays() -> Vec<Case> {
         case("Pack").xs(&[&[2], &[2], &[2]]).attr("axis", 1i64),
         x("Unpack").attr("num", 3i64).attr("axis", 1i64),
         x("Pad").matrix(&[1, 0, 0, 2], &[2, 2]),
-        x("PadV2").matrix(&[1, 0, 0, 2], &[2, 2]).x(&[], 0.5, 1.0),
-        x("PlaceholderWithDefault").attr("shape", graph::PartialShape::from(Shape::new(&[2, 3]).unwrap_or_default())),
+        // As with the peer, nothing flows to what is padded with.
+        x("PadV2").matrix(&[1, 0, 0, 2], &[2, 2]).fixed(&[], 0.5, 1.0),
+        x("PlaceholderWithDefault")
+            .attr("shape", graph::PartialShape::from(&Shape::new(&[2, 3]).unwrap_or_default())),
         x("Reshape").k(&[3, 2]),
         x("Reverse").bools(&[true, false], &[2]),
         x("ReverseV2").k(&[1]),
@@ -266,7 +270,9 @@ fn arrays() -> Vec<Case> {
         case("Squeeze").x(&[1, 3, 1], -2.0, 2.0),
         strided("StridedSlice", &[1, 0], &[4, 5], &[2, 2]),
         strided("StridedSlice", &[3, 4], &[0, 0], &[-1, -2]),
-        strided("StridedSlice", &[1, 0], &[2, 3], &[1, 1]).attr("shrink_axis_mask", 1i64).attr("end_mask", 2i64),
+        strided("StridedSlice", &[1, 0], &[2, 3], &[1, 1])
+            .attr("shrink_axis_mask", 1i64)
+            .attr("end_mask", 2i64),
         case("StridedSliceGrad").k(&[4, 5]).k(&[1, 0]).k(&[4, 5]).k(&[2, 2]).x(&[2, 3], -2.0, 2.0),
         x("Tile").k(&[2, 1]),
     ]
@@ -275,13 +281,22 @@ fn arrays() -> Vec<Case> {
 fn reductions() -> Vec<Case> {
     let mut out = Vec::new();
     for op in ["Sum", "Mean", "Prod", "Max", "Min", "EuclideanNorm"] {
-        for (dims, axes, keep) in [(&[2, 3][..], &[0][..], false), (&[2, 3], &[1], true), (&[2, 2, 2], &[0, -1], false), (&[4], &[], false)] {
-            out.push(case(op).x(dims, 0.5, 2.5).k(axes).attr("keep_dims", keep));
+        for (dims, axes, keep) in [
+            (&[2, 3][..], &[0][..], false),
+            (&[2, 3], &[1], true),
+            (&[2, 2, 2], &[0, -1], false),
+            (&[4], &[], false),
+        ] {
+            let x = case(op).x(dims, 0.5, 2.5);
+            let reduced = if op == "Prod" { x.c(axes) } else { x.k(axes) };
+            out.push(reduced.attr("keep_dims", keep));
         }
     }
     for op in ["Cumsum", "Cumprod"] {
         for (exclusive, reverse) in [(false, false), (true, false), (true, true)] {
-            out.push(case(op).x(&[2, 3], 0.5, 2.0).i(1).attr("exclusive", exclusive).attr("reverse", reverse));
+            out.push(
+                case(op).x(&[2, 3], 0.5, 2.0).i(1).attr("exclusive", exclusive).attr("reverse", reverse),
+            );
         }
     }
     for op in ["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"] {
@@ -300,7 +315,9 @@ fn networks() -> Vec<Case> {
     for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
         let a: &[usize] = if ta { &[3, 2] } else { &[2, 3] };
         let b: &[usize] = if tb { &[2, 3] } else { &[3, 2] };
-        out.push(case("MatMul").x(a, -2.0, 2.0).x(b, -1.0, 2.0).attr("transpose_a", ta).attr("transpose_b", tb));
+        out.push(
+            case("MatMul").x(a, -2.0, 2.0).x(b, -1.0, 2.0).attr("transpose_a", ta).attr("transpose_b", tb),
+        );
         for op in ["BatchMatMul", "BatchMatMulV2"] {
             let (a, b) = ([&[2], a].concat(), [&[2], b].concat());
             out.push(case(op).x(&a, -2.0, 2.0).x(&b, -1.0, 2.0).attr("adj_x", ta).attr("adj_y", tb));
@@ -322,7 +339,9 @@ fn networks() -> Vec<Case> {
     for (stride, padding) in [(1i64, "SAME"), (2, "VALID")] {
         let rows = if stride == 1 { 4 } else { 2 };
         let attrs = |c: Case| {
-            c.attr("ksize", vec![1, 2, 2, 1]).attr("strides", vec![1, stride, stride, 1]).attr("padding", padding)
+            c.attr("ksize", vec![1, 2, 2, 1])
+                .attr("strides", vec![1, stride, stride, 1])
+                .attr("padding", padding)
         };
         let y = [1, rows, rows, 1];
         out.push(attrs(case("AvgPool").x(&[1, 4, 4, 1], -2.0, 2.0)));
@@ -347,10 +366,13 @@ fn networks() -> Vec<Case> {
                 .attr("padding", "VALID"),
         );
     }
-    out.push(case("SoftmaxCrossEntropyWithLogits").x(&[2, 3], -2.0, 2.0).fixed(&[2, 3], 0.1, 0.6).first_output());
+    let labels = fixed(&[0.2, 0.3, 0.5, 0.6, 0.1, 0.3], &[2, 3]);
+    out.push(case("SoftmaxCrossEntropyWithLogits").x(&[2, 3], -2.0, 2.0).arg(labels).first_output());
     out.push(case("SparseSoftmaxCrossEntropyWithLogits").x(&[2, 3], -2.0, 2.0).k(&[2, 0]).first_output());
     out.push(
-        case("ReadVariableOp").arg(Input::Variable(tensor(&[2, 3], -2.0, 2.0, 1))).attr("dtype", DType::Double),
+        case("ReadVariableOp")
+            .arg(Input::Variable(tensor(&[2, 3], -2.0, 2.0, 1)))
+            .attr("dtype", DType::Double),
     );
     out.push(
         case("ResourceGather")
