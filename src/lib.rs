@@ -11,3 +11,8 @@ pub mod serve;
 mod task_flags;
 
 pub use task_flags::TaskFlags;
+
+/// The README's program runs as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

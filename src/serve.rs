@@ -73,7 +73,10 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    runtime.block_on(serve(config, flags.bind, grace))
+    let served = runtime.block_on(serve(config, flags.bind, grace));
+    // Graphs in the midst of being planned are of no use any more.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(config: ServerConfig, bind: Option<IpAddr>, grace: Duration) -> Result<(), ServeError> {

@@ -11,14 +11,10 @@ use proto::service::MasterServiceClient;
 use proto::{Status, convert, pb};
 use std::fmt;
 use std::time::{Duration, Instant};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// How long connecting to a master may take where the caller sets no deadline.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
-
-/// HTTP/2 windows and frames: large tensors go in few pieces and without waiting for credit, bytes.
-const WINDOW: u32 = i32::MAX as u32;
-const FRAME: u32 = 1 << 20;
 
 /// The client's end of MasterService.
 pub struct RemoteMaster {
@@ -31,19 +27,9 @@ impl RemoteMaster {
     pub fn new(target: &str) -> Result<RemoteMaster> {
         let wrong = || Error::Target { target: target.to_owned() };
         let address = target.strip_prefix("grpc://").ok_or_else(wrong)?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| wrong())?;
-        if endpoint.uri().port().is_none() {
-            return Err(wrong());
-        }
+        let endpoint = proto::channel::endpoint(address).ok_or_else(wrong)?;
         let _in_runtime = crate::runtime::handle()?.enter();
-        let channel = endpoint
-            .connect_timeout(CONNECT_DEADLINE)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_frame_size(FRAME)
-            .http2_keep_alive_interval(Duration::from_secs(20))
-            .connect_lazy();
+        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).connect_lazy();
         let client = MasterServiceClient::new(channel)
             .max_decoding_message_size(i32::MAX as usize)
             .max_encoding_message_size(i32::MAX as usize);

@@ -6,6 +6,7 @@ use proto::Status;
 use std::future::Future;
 use std::sync::{OnceLock, mpsc};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
 
 /// The runtime's handle.
 ///
@@ -37,4 +38,20 @@ pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + '
     answered
         .recv()
         .map_err(|_| Error::Status(Status::new(Code::Internal, "the session's call ended without an answer")))
+}
+
+/// Runs a future on the runtime for as long as it is awaited, from code of any runtime.
+pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
+    let mut task = Awaited(handle()?.spawn(future));
+    let ended = (&mut task.0).await;
+    ended.map_err(|e| Error::Status(Status::new(Code::Internal, format!("the session's call ended: {e}"))))
+}
+
+/// A task that ends with whoever awaits it.
+struct Awaited<T>(JoinHandle<T>);
+
+impl<T> Drop for Awaited<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }

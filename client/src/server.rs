@@ -45,6 +45,9 @@ impl Default for ServerConfig {
     }
 }
 
+/// After all steps have ended, answers have so long to leave before connections are cut.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// A task's worker and master.
 #[derive(Debug)]
 pub struct Server {
@@ -94,7 +97,7 @@ impl Server {
     }
 
     /// Answers calls on the listener until `stop` is ready; then ends steps in flight, which have `grace` to
-    /// finish by themselves, and returns.
+    /// finish by themselves, and returns, whatever the other ends of open connections do.
     pub async fn serve(
         &self,
         listener: TcpListener,
@@ -111,11 +114,14 @@ impl Server {
             });
         let stopping = async {
             stop.await;
-            self.worker.shutdown(grace).await;
-            self.master.close_all().await;
+            // Both refuse new steps from now on, and wait for the same ones.
+            tokio::join!(self.worker.shutdown(grace), self.master.shutdown(grace));
             drop(drained);
+            tokio::time::sleep(LAST_WORDS).await;
         };
-        let (served, ()) = tokio::join!(serving, stopping);
-        served
+        tokio::select! {
+            served = serving => served,
+            () = stopping => Ok(()),
+        }
     }
 }

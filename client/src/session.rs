@@ -6,7 +6,7 @@ use crate::runtime;
 use crate::server::{Server, ServerConfig};
 use crate::step::{Callable, Step, TensorRef};
 use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor, Topology, Versions};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use proto::convert::{DefaultAttrs, node_to_proto};
 use proto::link::{CreateSession, ExtendSession, MasterLink};
 use proto::pb;
@@ -31,6 +31,8 @@ pub struct Session {
     master: Arc<dyn MasterLink>,
     handle: Arc<str>,
     state: Mutex<State>,
+    /// One extension at a time; steps go on meanwhile.
+    extending: Mutex<()>,
     /// Keeps an in-process cluster alive.
     _server: Option<Arc<Server>>,
 }
@@ -81,22 +83,31 @@ impl Session {
         let link = master.clone();
         let created = runtime::wait(async move { link.create_session(request).await })??;
         let state = State { graph: Arc::new(graph), version: created.graph_version, closed: false };
-        Ok(Session { master, handle: created.session, state: Mutex::new(state), _server: server })
+        Ok(Session {
+            master,
+            handle: created.session,
+            state: Mutex::new(state),
+            extending: Mutex::new(()),
+            _server: server,
+        })
     }
 
     /// Adds what `graph` has more than the session's graph: nodes are only ever added to the end.
     pub fn extend(&self, graph: Graph) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.closed {
-            return Err(Error::Closed);
-        }
-        let nodes = new_nodes(&graph, state.graph.len())?;
+        let _one = self.extending.lock();
+        let (known, graph_version) = {
+            let state = self.open_state()?;
+            (state.graph.len(), state.version)
+        };
+        let nodes = new_nodes(&graph, known)?;
         if nodes.node.is_empty() {
             return Ok(());
         }
-        let request = ExtendSession { session: self.handle.clone(), nodes, graph_version: state.version };
+        let request = ExtendSession { session: self.handle.clone(), nodes, graph_version };
         let link = self.master.clone();
-        state.version = runtime::wait(async move { link.extend_session(request).await })??;
+        let version = runtime::wait(async move { link.extend_session(request).await })??;
+        let mut state = self.state.lock();
+        state.version = version;
         state.graph = Arc::new(graph);
         Ok(())
     }
@@ -128,18 +139,16 @@ impl Session {
 
     /// The devices that the session may use.
     pub fn list_devices(&self) -> Result<Vec<DeviceAttributes>> {
+        drop(self.open_state()?);
         let (link, handle) = (self.master.clone(), self.handle.clone());
         let mut listed = runtime::wait(async move { link.list_devices(Some(&handle)).await })??;
         listed.local.append(&mut listed.remote);
         Ok(listed.local)
     }
 
-    /// Ends the session; steps in flight are cancelled. Dropping it does the same without reporting failures.
-    pub fn close(self) -> Result<()> {
-        self.end()
-    }
-
-    fn end(&self) -> Result<()> {
+    /// Ends the session; steps in flight are cancelled, later ones refused. Dropping it does the same without
+    /// reporting failures.
+    pub fn close(&self) -> Result<()> {
         if std::mem::replace(&mut self.state.lock().closed, true) {
             return Ok(());
         }
@@ -147,8 +156,15 @@ impl Session {
         Ok(runtime::wait(async move { link.close_session(&handle).await })??)
     }
 
-    pub(crate) fn master(&self) -> &Arc<dyn MasterLink> {
-        &self.master
+    /// The master, for calls of a session that is open.
+    pub(crate) fn master(&self) -> Result<Arc<dyn MasterLink>> {
+        drop(self.open_state()?);
+        Ok(self.master.clone())
+    }
+
+    fn open_state(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.closed { Err(Error::Closed) } else { Ok(state) }
     }
 
     pub(crate) fn handle(&self) -> &Arc<str> {
@@ -157,9 +173,8 @@ impl Session {
 
     /// The name by which the master knows a tensor.
     pub(crate) fn name_of(&self, tensor: &TensorRef) -> Result<String> {
-        let state = self.state.lock();
+        let state = self.open_state()?;
         match tensor {
-            _ if state.closed => Err(Error::Closed),
             TensorRef::Name(name) => Ok(name.clone()),
             TensorRef::Output(output) if output.node.index() < state.graph.len() => {
                 Ok(state.graph.output_name(*output))
@@ -184,7 +199,7 @@ fn new_nodes(graph: &Graph, first: usize) -> Result<pb::GraphDef> {
 impl Drop for Session {
     fn drop(&mut self) {
         // Nobody is left to tell.
-        let _ = self.end();
+        let _ = self.close();
     }
 }
 

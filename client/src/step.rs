@@ -90,15 +90,15 @@ impl<'a> Step<'a> {
     pub fn run(self) -> Result<StepOutcome> {
         let mut request = self.request?;
         request.deadline = self.timeout.map(|t| Instant::now() + t);
-        let master = self.session.master().clone();
+        let master = self.session.master()?;
         runtime::wait(async move { run(master, request).await })?
     }
 
-    /// Runs the step from asynchronous code; dropping the future cancels it.
+    /// Runs the step from asynchronous code of any runtime; dropping the future cancels it.
     pub async fn run_async(self) -> Result<StepOutcome> {
         let mut request = self.request?;
         request.deadline = self.timeout.map(|t| Instant::now() + t);
-        run(self.session.master().clone(), request).await
+        runtime::run(run(self.session.master()?, request)).await?
     }
 
     fn with_name(mut self, tensor: TensorRef, add: impl FnOnce(&mut RunStep, String)) -> Step<'a> {
@@ -180,7 +180,7 @@ impl<'a> Callable<'a> {
         }
         let mut request = self.request.clone();
         request.feeds = self.feeds.iter().cloned().zip(values.iter().cloned()).collect();
-        let master = self.session.master().clone();
+        let master = self.session.master()?;
         Ok(runtime::wait(async move { run(master, request).await })??.values)
     }
 }

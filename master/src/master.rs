@@ -1,7 +1,7 @@
 //! The master of a task: its sessions, and the workers it may use.
 
 use crate::request_ids::RequestIds;
-use crate::session::{Session, SessionCluster, on_blocking_thread};
+use crate::session::{Session, SessionCluster, closed_by_client, on_blocking_thread};
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
 use parking_lot::Mutex;
@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 /// What a master is made of.
 pub struct MasterConfig {
@@ -47,6 +50,7 @@ pub struct Master {
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
     request_ids: RequestIds,
+    stopping: CancellationToken,
 }
 
 impl Master {
@@ -56,6 +60,7 @@ impl Master {
             config,
             sessions: Mutex::default(),
             request_ids: RequestIds::default(),
+            stopping: CancellationToken::new(),
         })
     }
 
@@ -63,13 +68,30 @@ impl Master {
         self.request_ids.check(method, id)
     }
 
-    /// Ends every session; steps in flight fail as cancelled.
-    pub async fn close_all(&self) {
+    /// Takes no more sessions and steps; those in flight end within `grace`, or fail as unavailable. Then every
+    /// session is closed.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.stopping.cancel();
+        let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
+        let idle = futures::future::join_all(sessions.iter().map(|s| s.idle()));
+        // What is late is ended now.
+        let _ = tokio::time::timeout(grace, idle).await;
+        self.close_all(&self.stopped()).await;
+    }
+
+    async fn close_all(&self, end: &Status) {
         let sessions: Vec<Arc<Session>> = self.sessions.lock().drain().map(|(_, s)| s).collect();
-        futures::future::join_all(sessions.iter().map(|s| s.close())).await;
+        futures::future::join_all(sessions.into_iter().map(|s| s.close(end.clone()))).await;
+    }
+
+    fn stopped(&self) -> Status {
+        Status::new(Code::Unavailable, format!("{} is shutting down", self.config.task))
     }
 
     fn session(&self, handle: &str) -> Result<Arc<Session>, Status> {
+        if self.stopping.is_cancelled() {
+            return Err(self.stopped());
+        }
         let found = self.sessions.lock().get(handle).cloned();
         found.ok_or_else(|| Status::new(Code::Aborted, format!("Session {handle} is not found.")))
     }
@@ -180,50 +202,85 @@ impl Master {
         })
     }
 
-    /// Opens the session on every worker; if one refuses, those that did not are told to forget it.
-    async fn open_on_workers(&self, session: &Session, deadline: Instant) -> Result<(), Status> {
-        let opened = session.cluster.links.iter().map(|(task, link)| async move {
-            let request = CreateWorkerSession {
-                session: session.handle.clone(),
-                server_def: pb::ServerDef {
-                    job_name: task.job.to_string(),
-                    task_index: task.task as i32,
-                    protocol: "grpc".to_owned(),
-                    ..Default::default()
-                },
-                isolate_session_state: session.config.isolate_session_state,
-                cluster_devices: Vec::new(),
-                master_task: self.config.task.to_string(),
-                master_incarnation: self.incarnation,
-                deadline: Some(deadline),
-            };
-            link.create_session(request).await.map_err(|s| Status { message: format!("{task}: {s}"), ..s })
+    /// Opens the session on every worker; if one refuses, or the caller does not wait, those that did not are
+    /// told to forget it.
+    async fn open_on_workers(&self, session: Session, deadline: Instant) -> Result<Arc<Session>, Status> {
+        let session = Arc::new(session);
+        let (give, given) = oneshot::channel();
+        let (master_task, master_incarnation) = (self.config.task.to_string(), self.incarnation);
+        tokio::spawn(async move {
+            let opened = open(&session, &master_task, master_incarnation, deadline).await;
+            let unclaimed = Unclaimed(Some(session));
+            // Unclaimed, the session ends.
+            drop(give.send(opened.map(|()| unclaimed)));
         });
-        let results = futures::future::join_all(opened).await;
-        match results.into_iter().find_map(Result::err) {
-            None => Ok(()),
-            Some(status) => {
-                session.close().await;
-                Err(status)
-            }
-        }
+        let lost = |_| Err(Status::new(Code::Internal, "a session's start ended without a word"));
+        let unclaimed: Result<Unclaimed, Status> = given.await.unwrap_or_else(lost);
+        unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
-}
 
-#[async_trait]
-impl MasterLink for Master {
-    async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
+    async fn start_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
         let config = self.session_config(&request.config)?;
         let longest = Instant::now() + self.config.connect_deadline;
         let deadline = request.deadline.map_or(longest, |d| d.min(longest));
         let cluster = self.session_cluster(&config.device_filters, deadline).await?;
         let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
         let graph: Graph = request.graph;
-        let named = handle.clone();
-        let session = on_blocking_thread(move || Session::new(named, config, cluster, graph)).await?;
-        self.open_on_workers(&session, deadline).await?;
-        self.sessions.lock().insert(handle.clone(), Arc::new(session));
+        let (named, runtime) = (handle.clone(), Handle::current());
+        let session =
+            on_blocking_thread(move || Session::new(named, config, cluster, graph, runtime)).await?;
+        let session = self.open_on_workers(session, deadline).await?;
+        self.sessions.lock().insert(handle.clone(), session);
         Ok(CreatedSession { session: handle, graph_version: 0 })
+    }
+}
+
+/// An open session that nobody knows of yet.
+struct Unclaimed(Option<Arc<Session>>);
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.take() {
+            let runtime = session.runtime.clone();
+            runtime.spawn(session.close(closed_by_client()));
+        }
+    }
+}
+
+async fn open(
+    session: &Session,
+    master_task: &str,
+    master_incarnation: u64,
+    deadline: Instant,
+) -> Result<(), Status> {
+    let opened = session.cluster.links.iter().map(|(task, link)| async move {
+        let request = CreateWorkerSession {
+            session: session.handle.clone(),
+            server_def: pb::ServerDef {
+                job_name: task.job.to_string(),
+                task_index: task.task as i32,
+                protocol: "grpc".to_owned(),
+                ..Default::default()
+            },
+            isolate_session_state: session.config.isolate_session_state,
+            cluster_devices: Vec::new(),
+            master_task: master_task.to_owned(),
+            master_incarnation,
+            deadline: Some(deadline),
+        };
+        link.create_session(request).await.map_err(|s| Status { message: format!("{task}: {s}"), ..s })
+    });
+    futures::future::join_all(opened).await.into_iter().collect()
+}
+
+#[async_trait]
+impl MasterLink for Master {
+    async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => Err(self.stopped()),
+            created = self.start_session(request) => created,
+        }
     }
 
     async fn extend_session(&self, request: ExtendSession) -> Result<i64, Status> {
@@ -238,7 +295,7 @@ impl MasterLink for Master {
         let session = self.sessions.lock().remove(handle);
         match session {
             Some(session) => {
-                session.close().await;
+                session.close(closed_by_client()).await;
                 Ok(())
             }
             None => Err(Status::new(
@@ -275,7 +332,7 @@ impl MasterLink for Master {
             }
         });
         let results = futures::future::join_all(cleared).await;
-        self.close_all().await;
+        self.close_all(&closed_by_client()).await;
         results.into_iter().collect()
     }
 }

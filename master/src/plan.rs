@@ -3,7 +3,7 @@
 use crate::optimise::optimise;
 use crate::session::{SessionCluster, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use graph::{Code, Graph, TaskName, Tensor};
 use placer::{Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
 use proto::link::{RegisterGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
@@ -11,10 +11,12 @@ use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 /// What a plan is made from. Feeds and fetches are spelled without `:0`.
 pub(crate) struct PlanRequest {
-    pub(crate) session: Arc<str>,
+    pub(crate) keep: Keep,
     /// Placed.
     pub(crate) graph: Arc<Graph>,
     pub(crate) cluster: Arc<SessionCluster>,
@@ -24,9 +26,20 @@ pub(crate) struct PlanRequest {
     pub(crate) targets: Vec<String>,
 }
 
-/// Registered parts of a graph, and the keys under which the client's values enter and leave.
+/// The session that a plan belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct Keep {
+    pub(crate) session: Arc<str>,
+    /// Ended sessions have no graphs to forget.
+    pub(crate) closed: CancellationToken,
+    pub(crate) runtime: Handle,
+}
+
+/// Registered parts of a graph, and the keys under which the client's values enter and leave. Who drops the last
+/// reference makes the workers forget the parts.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    keep: Keep,
     pub(crate) parts: Vec<Part>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
@@ -45,14 +58,14 @@ pub(crate) struct Part {
 impl Plan {
     /// Rewrites the graph for the step, optimises, splits it by task, and registers every part.
     pub(crate) async fn make(request: PlanRequest) -> Result<Plan, Status> {
-        let PlanRequest { session, cluster, config, .. } = &request;
-        let (session, cluster, config) = (session.clone(), cluster.clone(), config.clone());
+        let PlanRequest { keep, cluster, config, .. } = &request;
+        let (keep, cluster, config) = (keep.clone(), cluster.clone(), config.clone());
         let client_task = cluster.client_device.name.task_name();
         let keys = |names: &[String]| names.iter().map(|n| (n.clone(), cluster.client_key(n))).collect();
         let (feeds, fetches) = (keys(&request.feeds), keys(&request.fetches));
         let split = on_blocking_thread(move || split(&request)).await?;
         let registered = split.into_iter().map(|part| {
-            let (session, config, link) = (session.clone(), config.clone(), cluster.link(&part.task));
+            let (session, config, link) = (keep.session.clone(), config.clone(), cluster.link(&part.task));
             let is_client = part.task == client_task;
             async move {
                 let link = link?;
@@ -68,8 +81,15 @@ impl Plan {
                 Ok::<Part, Status>(Part { task: part.task, link, graph, is_client })
             }
         });
-        let parts = try_join_all(registered).await?;
-        Ok(Plan { parts, feeds, fetches })
+        let mut plan = Plan { keep: keep.clone(), parts: Vec::new(), feeds, fetches };
+        let mut failure = None;
+        for part in join_all(registered).await {
+            match part {
+                Ok(part) => plan.parts.push(part),
+                Err(status) => failure = failure.or(Some(status)),
+            }
+        }
+        failure.map_or(Ok(plan), Err)
     }
 
     /// What enters and what leaves: values and keys for the part with the client's device. A key leaves once
@@ -119,15 +139,21 @@ impl Plan {
         let is_asked = step.options.trace_level != 0 || step.options.output_partition_graphs;
         Ok(RunStepOutcome { fetches, metadata: is_asked.then_some(metadata) })
     }
+}
 
-    /// Tells the workers to forget the parts.
-    pub(crate) async fn deregister(&self, session: &str) {
-        let forgotten = self.parts.iter().map(|part| async move {
-            if let Err(status) = part.link.deregister_graph(session, &part.graph).await {
-                tracing::debug!(task = %part.task, "a graph could not be deregistered: {status}");
-            }
-        });
-        join_all(forgotten).await;
+impl Drop for Plan {
+    fn drop(&mut self) {
+        if self.keep.closed.is_cancelled() {
+            return;
+        }
+        for part in std::mem::take(&mut self.parts) {
+            let session = self.keep.session.clone();
+            self.keep.runtime.spawn(async move {
+                if let Err(status) = part.link.deregister_graph(&session, &part.graph).await {
+                    tracing::debug!(task = %part.task, "a graph could not be deregistered: {status}");
+                }
+            });
+        }
     }
 }
 

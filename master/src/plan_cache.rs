@@ -1,13 +1,16 @@
 //! The plans of a session by signature: made once however many steps ask at the same time, and forgotten when
-//! too many are there, the longest unused first. Failures are not kept.
+//! too many are there, the longest unused first. Failures are not kept. A plan that was begun is made to its end,
+//! also when the step that needed it first has given up: the next one finds it.
 
 use crate::plan::Plan;
 use crate::signature::Signature;
+use graph::Code;
 use parking_lot::Mutex;
 use proto::Status;
 use rustc_hash::FxHashMap;
 use std::future::Future;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
 /// More plans than this are not kept.
@@ -31,39 +34,47 @@ struct Entry {
 }
 
 impl PlanCache {
-    /// The plan, made by `make` if it is not there; and plans that had to give way to it.
+    /// The plan, made by `make` on the runtime if it is not there.
     pub(crate) async fn get<F>(
         &self,
+        runtime: &Handle,
         signature: Signature,
         make: impl FnOnce() -> F,
-    ) -> Result<(Arc<Plan>, Vec<Arc<Plan>>), Status>
+    ) -> Result<Arc<Plan>, Status>
     where
-        F: Future<Output = Result<Plan, Status>>,
+        F: Future<Output = Result<Plan, Status>> + Send + 'static,
     {
-        let (cell, evicted) = self.entry(&signature);
-        let plan = cell.get_or_try_init(|| async { make().await.map(Arc::new) }).await;
+        let cell = self.entry(&signature);
+        if let Some(plan) = cell.get() {
+            return Ok(plan.clone());
+        }
+        let making = make();
+        let made = runtime.spawn(async move {
+            cell.get_or_try_init(|| async { making.await.map(Arc::new) }).await.cloned()
+        });
+        let lost = |e| Err(Status::new(Code::Internal, format!("the master's planning failed: {e}")));
+        let plan = made.await.unwrap_or_else(lost);
         if plan.is_err() {
             self.forget_failed(&signature);
         }
-        Ok((plan?.clone(), evicted))
+        plan
     }
 
-    fn entry(&self, signature: &Signature) -> (Arc<OnceCell<Arc<Plan>>>, Vec<Arc<Plan>>) {
+    fn entry(&self, signature: &Signature) -> Arc<OnceCell<Arc<Plan>>> {
         let mut state = self.state.lock();
         state.clock += 1;
         let now = state.clock;
         if let Some(entry) = state.plans.get_mut(signature) {
             entry.last_used = now;
-            return (entry.plan.clone(), Vec::new());
+            return entry.plan.clone();
         }
-        let mut evicted = Vec::new();
         if state.plans.len() >= KEPT {
             let oldest = state.plans.iter().min_by_key(|(_, e)| e.last_used).map(|(s, _)| s.clone());
-            evicted.extend(oldest.and_then(|s| state.plans.remove(&s)).and_then(|e| e.plan.get().cloned()));
+            oldest.and_then(|s| state.plans.remove(&s));
         }
         let plan = Arc::new(OnceCell::new());
         state.plans.insert(signature.clone(), Entry { plan: plan.clone(), last_used: now });
-        (plan, evicted)
+        plan
     }
 
     fn forget_failed(&self, signature: &Signature) {

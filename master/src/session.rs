@@ -1,6 +1,6 @@
 //! A session: a graph placed over some of the cluster's devices, and the steps that run on it.
 
-use crate::plan::{Plan, PlanRequest};
+use crate::plan::{Keep, Plan, PlanRequest};
 use crate::plan_cache::PlanCache;
 use crate::signature::{Signature, without_zero_port};
 use crate::step_run::{StepRun, Verdict};
@@ -12,13 +12,20 @@ use proto::link::{RunGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink
 use proto::{Status, convert, pb};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// A worker that does not answer the end of a session within this time is left to itself.
 const DELETE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// As long as the end of a session waits for its workers' word; they are told in any case.
+const DELETE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A worker that does not take note of a step's end within this time forgets it in its own time.
+const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
 const CLOSED: &str = "Step was cancelled by an explicit call to `Session::Close()`.";
 
@@ -59,8 +66,12 @@ pub(crate) struct Session {
     extending: tokio::sync::Mutex<()>,
     plans: PlanCache,
     closed: CancellationToken,
-    /// Steps in flight and what they leave to be done behind them.
-    tasks: TaskTracker,
+    /// What steps that the end of the session cut off are told.
+    end: OnceLock<Status>,
+    /// Steps in flight.
+    steps: TaskTracker,
+    /// Carries what steps leave to be done behind them.
+    pub(crate) runtime: Handle,
 }
 
 struct State {
@@ -79,6 +90,7 @@ impl Session {
         config: pb::ConfigProto,
         cluster: SessionCluster,
         requested: Graph,
+        runtime: Handle,
     ) -> Result<Session, Status> {
         let placed = place(&requested, None, &config, &cluster)?;
         Ok(Session {
@@ -89,7 +101,9 @@ impl Session {
             extending: tokio::sync::Mutex::new(()),
             plans: PlanCache::default(),
             closed: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            end: OnceLock::new(),
+            steps: TaskTracker::new(),
+            runtime,
         })
     }
 
@@ -130,7 +144,7 @@ impl Session {
 
     /// Runs one step; ends early when the session is closed or the deadline passes.
     pub(crate) async fn run_step(self: &Arc<Self>, step: RunStep) -> Result<RunStepOutcome, Status> {
-        let token = self.tasks.token();
+        let token = self.steps.token();
         let deadline = self.deadline_of(&step);
         let expired = async {
             match deadline {
@@ -140,7 +154,7 @@ impl Session {
         };
         let result = tokio::select! {
             biased;
-            () = self.closed.cancelled() => Err(Status::new(Code::Cancelled, CLOSED)),
+            () = self.closed.cancelled() => Err(self.end.get().cloned().unwrap_or_else(closed_by_client)),
             result = self.run_planned(step, deadline) => result,
             () = expired => Err(Status::new(
                 Code::DeadlineExceeded,
@@ -220,7 +234,11 @@ impl Session {
         );
         let make = || {
             let request = PlanRequest {
-                session: self.handle.clone(),
+                keep: Keep {
+                    session: self.handle.clone(),
+                    closed: self.closed.clone(),
+                    runtime: self.runtime.clone(),
+                },
                 graph: self.state.lock().placed.clone(),
                 cluster: self.cluster.clone(),
                 config: self.config.clone(),
@@ -230,28 +248,48 @@ impl Session {
             };
             Plan::make(request)
         };
-        let (plan, evicted) = self.plans.get(signature, make).await?;
-        for old in evicted {
-            let session = self.handle.clone();
-            self.tasks.spawn(async move { old.deregister(&session).await });
-        }
-        Ok(plan)
+        self.plans.get(&self.runtime, signature, make).await
     }
 
-    /// Ends the steps in flight, waits for them, and ends the worker sessions.
-    pub(crate) async fn close(&self) {
-        self.closed.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.plans.clear();
-        let deadline = Some(Instant::now() + DELETE_DEADLINE);
-        let ends = self.cluster.links.iter().map(|(task, link)| async move {
-            if let Err(status) = link.delete_session(&self.handle, deadline).await {
-                tracing::warn!(session = %self.handle, %task, "the worker's session could not be ended: {status}");
-            }
-        });
-        futures::future::join_all(ends).await;
+    /// Waits until no step is in flight.
+    pub(crate) async fn idle(&self) {
+        self.steps.close();
+        self.steps.wait().await;
     }
+
+    /// Ends the steps in flight, which are told why, and the worker sessions. The caller may give up waiting.
+    pub(crate) async fn close(self: Arc<Self>, end: Status) {
+        // The first reason holds.
+        let _ = self.end.set(end);
+        self.closed.cancel();
+        let runtime = self.runtime.clone();
+        let ended = runtime.spawn(async move {
+            self.idle().await;
+            self.plans.clear();
+            self.delete_on_workers().await;
+        });
+        // Fails only when the process ends, and the session with it.
+        let _ = ended.await;
+    }
+
+    async fn delete_on_workers(self: &Arc<Self>) {
+        let deadline = Some(Instant::now() + DELETE_DEADLINE);
+        let deletions = self.cluster.links.iter().map(|(task, link)| {
+            let (session, task, link) = (self.handle.clone(), task.clone(), link.clone());
+            self.runtime.spawn(async move {
+                if let Err(status) = link.delete_session(&session, deadline).await {
+                    tracing::warn!(%session, %task, "the worker's session could not be ended: {status}");
+                }
+            })
+        });
+        let deleted = futures::future::join_all(deletions);
+        let _ = tokio::time::timeout(DELETE_PATIENCE, deleted).await;
+    }
+}
+
+/// What steps are told that a client's CloseSession cut off.
+pub(crate) fn closed_by_client() -> Status {
+    Status::new(Code::Cancelled, CLOSED)
 }
 
 impl fmt::Debug for Session {
@@ -270,12 +308,14 @@ struct Cleanup<'a> {
 impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
         let (plan, step_id) = (self.plan.clone(), self.step_id);
-        self.session.tasks.spawn(async move {
-            for part in &plan.parts {
+        self.session.runtime.spawn(async move {
+            let cleanups = plan.parts.iter().map(|part| async move {
                 if let Err(status) = part.link.cleanup_graph(step_id).await {
                     tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
                 }
-            }
+            });
+            // What is late is left to the worker.
+            let _ = tokio::time::timeout(CLEANUP_DEADLINE, futures::future::join_all(cleanups)).await;
         });
     }
 }

@@ -60,6 +60,23 @@ pub fn incoming(listener: TcpListener) -> TcpIncoming {
         .with_keepalive_retries(Some(TCP_PROBES))
 }
 
+/// The calling end of a connection with the same settings; `None` if `address` is not `host:port`.
+pub fn endpoint(address: &str) -> Option<Endpoint> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+    endpoint.uri().port()?;
+    let endpoint = endpoint
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(FRAME)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(TCP_PROBE_AFTER))
+        .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
+        .tcp_keepalive_retries(Some(TCP_PROBES))
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
+    Some(endpoint)
+}
+
 /// Another task and the connections to it, made at first use and again when they broke.
 pub struct Peer {
     task: TaskName,
@@ -84,17 +101,8 @@ impl Peer {
         connect_deadline: Duration,
         connections: usize,
     ) -> Result<Peer, Status> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|_| Status::invalid(format!("'{address}' is no address for {task}")))?
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_frame_size(FRAME)
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(TCP_PROBE_AFTER))
-            .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
-            .tcp_keepalive_retries(Some(TCP_PROBES))
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT);
+        let endpoint = endpoint(address)
+            .ok_or_else(|| Status::invalid(format!("'{address}' is no address for {task}")))?;
         let lanes = (0..connections.max(1)).map(|_| Lane::default()).collect();
         Ok(Peer {
             task,

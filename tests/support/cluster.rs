@@ -2,8 +2,9 @@
 
 use super::Fallible;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,19 @@ const DEADLINE: Duration = Duration::from_secs(20);
 pub struct Cluster {
     addresses: BTreeMap<String, Vec<SocketAddr>>,
     running: BTreeMap<(String, usize), Child>,
+    flags: Vec<String>,
 }
 
 impl Cluster {
     /// Starts so many tasks of each job and waits until they listen.
     pub fn start(jobs: &[(&str, usize)]) -> Fallible<Cluster> {
+        Cluster::start_with(jobs, &[])
+    }
+
+    /// As [`Cluster::start`], of processes with these flags.
+    pub fn start_with(jobs: &[(&str, usize)], flags: &[&str]) -> Fallible<Cluster> {
         let mut cluster = Cluster::reserve(jobs)?;
+        cluster.flags = flags.iter().map(|f| (*f).to_owned()).collect();
         for (job, count) in jobs {
             for index in 0..*count {
                 cluster.spawn(job, index)?;
@@ -46,10 +54,16 @@ impl Cluster {
             }
             addresses.insert((*job).to_owned(), of_job);
         }
-        Ok(Cluster { addresses, running: BTreeMap::new() })
+        Ok(Cluster { addresses, running: BTreeMap::new(), flags: Vec::new() })
     }
 
-    /// Starts (or starts again) one task, told its place by `TF_CONFIG`.
+    /// Processes that are started from now on get this flag.
+    pub fn flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
+    }
+
+    /// Starts (or starts again) one task, told its place by `TF_CONFIG`: tasks of a job "master" are masters by
+    /// themselves, all others workers.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
         let cluster: BTreeMap<&String, Vec<String>> = self
             .addresses
@@ -57,10 +71,15 @@ impl Cluster {
             .map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect()))
             .collect();
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
-        let child = Command::new(env!("CARGO_BIN_EXE_anabranch-worker"))
+        let program = match job {
+            "master" => env!("CARGO_BIN_EXE_anabranch-master"),
+            _ => env!("CARGO_BIN_EXE_anabranch-worker"),
+        };
+        let child = Command::new(program)
             .env("TF_CONFIG", config.to_string())
+            .args(&self.flags)
             .stdin(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(File::options().create(true).append(true).open(self.log_file(job, index))?)
             .spawn()?;
         self.running.insert((job.to_owned(), index), child);
         Ok(())
@@ -72,10 +91,7 @@ impl Cluster {
         let deadline = Instant::now() + DEADLINE;
         while TcpStream::connect_timeout(&address, Duration::from_millis(100)).is_err() {
             if let Some(status) = task.try_wait()? {
-                let mut log = String::new();
-                if let Some(stderr) = &mut task.stderr {
-                    stderr.read_to_string(&mut log)?;
-                }
+                let log = self.log(job, index)?;
                 return Err(format!("/job:{job}/task:{index} ended with {status}: {log}").into());
             }
             if Instant::now() > deadline {
@@ -84,6 +100,26 @@ impl Cluster {
             std::thread::park_timeout(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// What the task's processes have logged.
+    pub fn log(&self, job: &str, index: usize) -> Fallible<String> {
+        Ok(fs::read_to_string(self.log_file(job, index))?)
+    }
+
+    fn log_file(&self, job: &str, index: usize) -> PathBuf {
+        let port = self.address(job, index).port();
+        let name = format!("{job}-{index}-{}-{port}.log", std::process::id());
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    }
+
+    /// The task's resident memory, bytes.
+    pub fn resident(&self, job: &str, index: usize) -> Fallible<u64> {
+        let pid = self.pid(job, index).ok_or("not running")?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+        Ok(kib * 1024)
     }
 
     pub fn address(&self, job: &str, index: usize) -> SocketAddr {
@@ -109,11 +145,20 @@ impl Cluster {
 
     /// Tells a task to stop (SIGTERM) and waits until it has.
     pub fn stop(&mut self, job: &str, index: usize) -> Fallible<ExitStatus> {
+        self.terminate(job, index)?;
+        self.wait(job, index)
+    }
+
+    /// Tells a task to stop (SIGTERM).
+    pub fn terminate(&self, job: &str, index: usize) -> Fallible {
+        let pid = self.pid(job, index).ok_or("not running")?;
+        let told = Command::new("kill").arg(pid.to_string()).status()?;
+        if told.success() { Ok(()) } else { Err("kill failed".into()) }
+    }
+
+    /// Waits until a task has ended.
+    pub fn wait(&mut self, job: &str, index: usize) -> Fallible<ExitStatus> {
         let mut task = self.running.remove(&(job.to_owned(), index)).ok_or("not running")?;
-        let told = Command::new("kill").arg(task.id().to_string()).status()?;
-        if !told.success() {
-            return Err("kill failed".into());
-        }
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = task.try_wait()? {
@@ -140,6 +185,11 @@ impl Drop for Cluster {
             // It may have ended already.
             let _ = task.kill();
             let _ = task.wait();
+        }
+        for (job, all) in &self.addresses {
+            for index in 0..all.len() {
+                let _ = fs::remove_file(self.log_file(job, index));
+            }
         }
     }
 }

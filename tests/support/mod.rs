@@ -4,5 +4,6 @@
 pub mod cluster;
 pub mod op_table;
 pub mod python;
+pub mod rpc;
 
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -9,6 +9,7 @@ mod variables;
 
 pub use initializer::Initializer;
 pub use optimizer::Optimizer;
+pub use placer::Partitioner;
 pub use readiness::{ReadinessError, wait_until_initialized};
 pub use strategy::{Strategy, Training, VariablePlacement};
-pub use variables::{Variable, Variables};
+pub use variables::{PartitionedVariable, Variable, Variables};

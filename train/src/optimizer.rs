@@ -48,17 +48,34 @@ impl Optimizer {
 
     /// Adds the updates of these variables by these gradients; the node runs them all, beside the variables.
     pub fn apply(&self, scope: &Scope, variables: &Variables, gradients: &[(Variable, Output)]) -> NodeId {
-        let mut updates = Vec::with_capacity(gradients.len() + 2);
+        let powers = self.powers(variables, gradients);
+        let mut updates = Vec::with_capacity(gradients.len() + powers.len());
         for (variable, gradient) in gradients {
             let beside = scope.colocate_with(variable.handle.node);
-            updates.push(self.update(&beside, variables, variable, *gradient));
+            updates.push(self.update(&beside, variables, variable, &powers, *gradient));
         }
-        updates.extend(self.after_updates(scope, variables, gradients, &updates));
+        let moved: Vec<NodeId> = powers
+            .iter()
+            .map(|(power, beta)| {
+                let after = scope.colocate_with(power.handle.node).control(&updates);
+                let next = after.mul(power.value, number(&after, power.dtype, *beta));
+                let assign = after.op("AssignVariableOp").input(power.handle).input(next);
+                assign.attr("dtype", power.dtype).node()
+            })
+            .collect();
+        updates.extend(moved);
         scope.group(&updates)
     }
 
     /// One variable's update op: the variable, its slots, the rates, the gradient, in the op's order.
-    fn update(&self, scope: &Scope, variables: &Variables, variable: &Variable, gradient: Output) -> NodeId {
+    fn update(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        variable: &Variable,
+        powers: &[(Variable, f64)],
+        gradient: Output,
+    ) -> NodeId {
         let rate = |value: f64| number(scope, variable.dtype, value);
         let slot =
             |name: &str, first: f64| variables.slot(variable, name, &Initializer::Constant(first)).handle;
@@ -79,14 +96,14 @@ impl Optimizer {
                 .attr("use_nesterov", use_nesterov)
                 .node(),
             Optimizer::Adam { learning_rate, beta1, beta2, epsilon } => {
-                let (beta1_power, beta2_power) = adam_powers(variables, variable, beta1, beta2);
-                scope
+                let call = scope
                     .op("ResourceApplyAdam")
                     .input(variable.handle)
                     .input(slot("Adam", 0.0))
-                    .input(slot("Adam_1", 0.0))
-                    .input(beta1_power.value)
-                    .input(beta2_power.value)
+                    .input(slot("Adam_1", 0.0));
+                powers
+                    .iter()
+                    .fold(call, |call, (power, _)| call.input(scope.cast(power.value, variable.dtype)))
                     .input(rate(learning_rate))
                     .input(rate(beta1))
                     .input(rate(beta2))
@@ -128,34 +145,17 @@ impl Optimizer {
         }
     }
 
-    /// What happens once all variables are updated: Adam's powers of its betas move on.
-    fn after_updates(
-        &self,
-        scope: &Scope,
-        variables: &Variables,
-        gradients: &[(Variable, Output)],
-        updates: &[NodeId],
-    ) -> Vec<NodeId> {
-        let Optimizer::Adam { beta1, beta2, .. } = *self else { return Vec::new() };
-        let Some((first, _)) = gradients.first() else { return Vec::new() };
-        let (power1, power2) = adam_powers(variables, first, beta1, beta2);
-        [(power1, beta1), (power2, beta2)]
-            .into_iter()
-            .map(|(power, beta)| {
-                let after = scope.colocate_with(power.handle.node).control(updates);
-                let next = after.mul(power.value, number(&after, power.dtype, beta));
-                let assign = after.op("AssignVariableOp").input(power.handle).input(next);
-                assign.attr("dtype", power.dtype).node()
-            })
-            .collect()
+    /// The powers of Adam's betas that correct its first steps, with their betas: one pair for a model, beside
+    /// its first variable. Other optimizers have none.
+    fn powers(&self, variables: &Variables, gradients: &[(Variable, Output)]) -> Vec<(Variable, f64)> {
+        let (Optimizer::Adam { beta1, beta2, .. }, Some((first, _))) = (self, gradients.first()) else {
+            return Vec::new();
+        };
+        let dtype = if first.dtype == DType::Double { DType::Double } else { DType::Float };
+        let power = |name: &str, beta: f64| {
+            let first_value = Initializer::Constant(beta);
+            (variables.beside(first).get_untrained(name, dtype, &[], &first_value), beta)
+        };
+        vec![power("beta1_power", *beta1), power("beta2_power", *beta2)]
     }
-}
-
-/// The powers of beta that Adam's first steps are corrected by: one pair for a model, of the first variable's
-/// type.
-fn adam_powers(variables: &Variables, first: &Variable, beta1: f64, beta2: f64) -> (Variable, Variable) {
-    let dtype = if first.dtype == DType::Double { DType::Double } else { DType::Float };
-    let power =
-        |name: &str, beta: f64| variables.get_untrained(name, dtype, &[], &Initializer::Constant(beta));
-    (power("beta1_power", beta1), power("beta2_power", beta2))
 }

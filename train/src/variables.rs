@@ -1,8 +1,9 @@
 //! The variables of a model, by name: asked for twice, a variable is the same one, so that towers and
 //! evaluation share what training changes.
 
-use crate::initializer::Initializer;
-use graph::{DType, NodeId, Output, PartialShape, Scope, Shape};
+use crate::initializer::{Initializer, Part};
+use graph::{DType, Error, NodeId, Output, PartialShape, Scope, Shape};
+use placer::{Partitioner, shards};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -22,23 +23,43 @@ pub struct Variable {
     pub trainable: bool,
 }
 
+/// One variable cut along one axis into parts, each a variable of its own and placed by itself.
+#[derive(Clone, Debug)]
+pub struct PartitionedVariable {
+    pub name: String,
+    pub dtype: DType,
+    /// The shape of the whole.
+    pub shape: Shape,
+    /// `name/part_0`, `name/part_1`, …
+    pub parts: Vec<Variable>,
+    /// The parts' values joined.
+    pub value: Output,
+}
+
 /// A collection of variables. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Variables {
     scope: Scope,
-    all: Rc<RefCell<Vec<Variable>>>,
+    made: Rc<RefCell<Made>>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    variables: Vec<Variable>,
+    partitioned: Vec<PartitionedVariable>,
 }
 
 impl Variables {
     /// Variables made in this scope: its devices and device functions place them, its names do not prefix
     /// theirs.
     pub fn new(scope: &Scope) -> Variables {
-        Variables { scope: scope.clone(), all: Rc::default() }
+        Variables { scope: scope.clone(), made: Rc::default() }
     }
 
-    /// The variable of this name; made if it is not there.
+    /// The variable of this name; made if it is not there. One that is there with another type or shape is the
+    /// graph's error.
     pub fn get(&self, name: &str, dtype: DType, shape: &[usize], initializer: &Initializer) -> Variable {
-        self.find(name).unwrap_or_else(|| self.make(name, dtype, shape, initializer, true))
+        self.find_or_make(name, dtype, shape, initializer, true)
     }
 
     /// As [`Variables::get`], for what optimizers leave alone: counters, slots.
@@ -49,33 +70,72 @@ impl Variables {
         shape: &[usize],
         initializer: &Initializer,
     ) -> Variable {
-        self.find(name).unwrap_or_else(|| self.make(name, dtype, shape, initializer, false))
+        self.find_or_make(name, dtype, shape, initializer, false)
+    }
+
+    /// As [`Variables::get`], cut into parts as the partitioner says. A strategy that spreads variables over
+    /// parameter servers spreads the parts.
+    pub fn get_partitioned(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        initializer: &Initializer,
+        partitioner: Partitioner,
+    ) -> PartitionedVariable {
+        let found = self.made.borrow().partitioned.iter().find(|v| v.name == name).cloned();
+        if let Some(found) = found {
+            self.expect(name, (found.dtype, &found.shape), (dtype, shape));
+            return found;
+        }
+        let whole = self.shape(shape);
+        let cut = partitioner.partitions(&whole, dtype).and_then(|count| shards(&whole, &count));
+        let cut = cut.unwrap_or_else(|error| {
+            self.scope.fail(Error::invalid(format!("variable '{name}': {error}")));
+            Vec::new()
+        });
+        let axis = cut.get(1).and_then(|second| second.offset.iter().position(|&start| start > 0));
+        let parts: Vec<Variable> = (0..)
+            .zip(&cut)
+            .map(|(index, shard)| {
+                let part = Part { whole: &whole, offset: &shard.offset, index };
+                self.make(&format!("{name}/part_{index}"), dtype, &shard.shape, initializer, part, true)
+            })
+            .collect();
+        let values: Vec<Output> = parts.iter().map(|part| part.value).collect();
+        let value = self.scope.name_scope(name).concat(&values, axis.unwrap_or(0) as i32);
+        let variable = PartitionedVariable { name: name.to_owned(), dtype, shape: whole, parts, value };
+        self.made.borrow_mut().partitioned.push(variable.clone());
+        variable
     }
 
     /// A slot of another variable, on its device: same type and shape.
     pub(crate) fn slot(&self, of: &Variable, slot: &str, initializer: &Initializer) -> Variable {
         let name = format!("{}/{slot}", of.name);
-        self.find(&name).unwrap_or_else(|| {
-            let beside = Variables { scope: self.scope.colocate_with(of.handle.node), all: self.all.clone() };
-            beside.make(&name, of.dtype, &of.shape, initializer, false)
-        })
+        self.beside(of).find_or_make(&name, of.dtype, of.shape.dims(), initializer, false)
+    }
+
+    /// The same collection; what is made here is on the device of `variable`.
+    pub(crate) fn beside(&self, variable: &Variable) -> Variables {
+        Variables { scope: self.scope.colocate_with(variable.handle.node), made: self.made.clone() }
     }
 
     pub fn find(&self, name: &str) -> Option<Variable> {
-        self.all.borrow().iter().find(|v| v.name == name).cloned()
+        self.made.borrow().variables.iter().find(|v| v.name == name).cloned()
     }
 
+    /// Every variable, parts one by one, in the order in which they were made.
     pub fn all(&self) -> Vec<Variable> {
-        self.all.borrow().clone()
+        self.made.borrow().variables.clone()
     }
 
     pub fn trainable(&self) -> Vec<Variable> {
-        self.all.borrow().iter().filter(|v| v.trainable).cloned().collect()
+        self.made.borrow().variables.iter().filter(|v| v.trainable).cloned().collect()
     }
 
     /// A node that gives every variable its first value.
     pub fn initializer(&self) -> NodeId {
-        let all: Vec<NodeId> = self.all.borrow().iter().map(|v| v.initializer).collect();
+        let all: Vec<NodeId> = self.made.borrow().variables.iter().map(|v| v.initializer).collect();
         self.scope.group(&all)
     }
 
@@ -85,7 +145,39 @@ impl Variables {
             let probe = self.scope.op("VarIsInitializedOp").input(v.handle).output();
             (v.name.clone(), probe)
         };
-        self.all.borrow().iter().map(probe).collect()
+        self.made.borrow().variables.iter().map(probe).collect()
+    }
+
+    fn find_or_make(
+        &self,
+        name: &str,
+        dtype: DType,
+        dims: &[usize],
+        first: &Initializer,
+        trainable: bool,
+    ) -> Variable {
+        if let Some(found) = self.find(name) {
+            self.expect(name, (found.dtype, &found.shape), (dtype, dims));
+            return found;
+        }
+        let whole = self.shape(dims);
+        self.make(name, dtype, dims, first, Part::all(&whole), trainable)
+    }
+
+    fn expect(&self, name: &str, found: (DType, &Shape), asked: (DType, &[usize])) {
+        if (found.0, found.1.dims()) != asked {
+            self.scope.fail(Error::invalid(format!(
+                "variable '{name}' is {} of shape {}, and asked for as {} of shape {:?}",
+                found.0, found.1, asked.0, asked.1
+            )));
+        }
+    }
+
+    fn shape(&self, dims: &[usize]) -> Shape {
+        Shape::new(dims).unwrap_or_else(|error| {
+            self.scope.fail(error);
+            Shape::scalar()
+        })
     }
 
     fn make(
@@ -94,12 +186,10 @@ impl Variables {
         dtype: DType,
         dims: &[usize],
         first: &Initializer,
+        part: Part<'_>,
         trainable: bool,
     ) -> Variable {
-        let shape = Shape::new(dims).unwrap_or_else(|error| {
-            self.scope.fail(error);
-            Shape::scalar()
-        });
+        let shape = self.shape(dims);
         let handle = self
             .scope
             .op("VarHandleOp")
@@ -109,7 +199,7 @@ impl Variables {
             .attr("shared_name", name)
             .output();
         let beside = self.scope.colocate_with(handle.node);
-        let value = first.build(&beside.name_scope(&format!("{name}/Initializer")), dtype, &shape);
+        let value = first.build(&beside.name_scope(&format!("{name}/Initializer")), dtype, &shape, part);
         let initializer = beside
             .op("AssignVariableOp")
             .name(&format!("{name}/Assign"))
@@ -125,7 +215,7 @@ impl Variables {
             .output();
         let variable =
             Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable };
-        self.all.borrow_mut().push(variable.clone());
+        self.made.borrow_mut().variables.push(variable.clone());
         variable
     }
 }

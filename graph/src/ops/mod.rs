@@ -50,40 +50,46 @@ use spec::{Arg, ArgType, AttrSpec};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The families, in no order that matters.
-const FAMILIES: &[&[OpDef]] = &[
-    activation::OPS,
-    bias::OPS,
-    binary::OPS,
-    cast::OPS,
-    check::OPS,
-    compare::OPS,
-    concat::OPS,
-    constant::OPS,
-    conv::OPS,
-    gather::OPS,
-    identity::OPS,
-    matmul::OPS,
-    pad::OPS,
-    partition::OPS,
-    pool::OPS,
-    random::OPS,
-    reduce::OPS,
-    resource::OPS,
-    scatter::OPS,
-    segment::OPS,
-    select::OPS,
-    shape::OPS,
-    slice::OPS,
-    softmax::OPS,
-    topk::OPS,
-    training::OPS,
-    transfer::OPS,
-    transpose::OPS,
-    unary::OPS,
-    unique::OPS,
-    variable::OPS,
-];
+/// The families by name, which is that of their file.
+macro_rules! families {
+    ($($family:ident),* $(,)?) => {
+        &[$((stringify!($family), $family::OPS)),*]
+    };
+}
+
+const FAMILIES: &[(&str, &[OpDef])] = families! {
+    activation,
+    bias,
+    binary,
+    cast,
+    check,
+    compare,
+    concat,
+    constant,
+    conv,
+    gather,
+    identity,
+    matmul,
+    pad,
+    partition,
+    pool,
+    random,
+    reduce,
+    resource,
+    scatter,
+    segment,
+    select,
+    shape,
+    slice,
+    softmax,
+    topk,
+    training,
+    transfer,
+    transpose,
+    unary,
+    unique,
+    variable,
+};
 
 /// One op, as a row of the table. Signatures are in the language of [`spec`].
 #[derive(Clone, Copy)]
@@ -344,7 +350,7 @@ struct Registry {
 fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     REGISTRY.get_or_init(|| {
-        let defs = FAMILIES.iter().flat_map(|family| family.iter());
+        let defs = FAMILIES.iter().flat_map(|(_, family)| family.iter());
         let ops: Vec<Op> = defs
             .enumerate()
             .map(|(index, def)| {
@@ -360,6 +366,11 @@ fn registry() -> &'static Registry {
 pub fn lookup(name: &str) -> Option<&'static Op> {
     let registry = registry();
     registry.by_name.get(name).map(|&i| &registry.ops[i])
+}
+
+/// The families of ops, by the name of the file that holds each.
+pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
+    FAMILIES
 }
 
 /// Every op there is.

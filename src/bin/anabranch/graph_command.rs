@@ -1,15 +1,18 @@
 //! `anabranch graph FILE`: shows a GraphDef as text or as a picture, as it is or as a cluster would run it.
 
 use clap::{Args, ValueEnum};
-use graph::{DeviceName, Graph, TaskName};
-use placer::{DeviceSet, Names, PartitionOptions, PlaceRequest, Split, partition, place};
+use graph::{DeviceName, DeviceSpec, Graph, TaskName};
+use placer::{DeviceSet, Names, PartitionOptions, PlaceRequest, Placement, Split, partition, place};
 use prost::Message;
 use proto::convert::{Budget, graph_from_proto};
 use proto::pb;
 use std::error::Error;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::PathBuf;
 use worker::KernelTables;
+
+/// More tasks than this are a slip of the hand.
+const MAX_TASKS: u32 = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphFlags {
@@ -20,13 +23,22 @@ pub(crate) struct GraphFlags {
     #[arg(long)]
     cluster: Option<String>,
 
+    /// The task whose master the session is at (`/job:worker/task:0`): what may run anywhere runs there.
+    /// Without it, that is the first device by name
+    #[arg(long, requires = "cluster")]
+    master: Option<String>,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
     /// Nodes that ask for a device that is not there go elsewhere instead of failing
-    #[arg(long)]
+    #[arg(long, requires = "cluster")]
     soft_placement: bool,
+
+    /// Before the graph, print where each node goes and the rule that decided
+    #[arg(long, requires = "cluster")]
+    explain: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,72 +47,115 @@ enum Format {
     Dot,
 }
 
-pub(crate) fn run(flags: &GraphFlags) -> Result<(), Box<dyn Error + Send + Sync>> {
+type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+pub(crate) fn run(flags: &GraphFlags) -> Fallible {
     let graph = read(flags)?;
-    match &flags.cluster {
-        None => print(&graph, flags.format),
-        Some(cluster) => {
-            for (task, part) in split(&graph, cluster, flags.soft_placement)? {
-                let title = format!("{task}: {} of {} nodes", part.len(), graph.len());
-                print_titled(&title, &part, flags.format);
-            }
-        }
+    let text = match &flags.cluster {
+        None => printed(&graph, flags.format),
+        Some(cluster) => placed(&graph, cluster, flags)?,
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
     }
-    Ok(())
 }
 
-fn read(flags: &GraphFlags) -> Result<Graph, Box<dyn Error + Send + Sync>> {
+fn read(flags: &GraphFlags) -> Fallible<Graph> {
     let name = flags.file.display();
     let bytes = if flags.file.as_os_str() == "-" {
         let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes)?;
+        io::stdin().read_to_end(&mut bytes)?;
         bytes
     } else {
         std::fs::read(&flags.file).map_err(|e| format!("{name}: {e}"))?
     };
     if flags.file.extension().is_some_and(|e| e == "txt") {
-        return Ok(Graph::from_text(&String::from_utf8(bytes)?).map_err(|e| format!("{name}: {e}"))?);
+        let text = String::from_utf8(bytes).map_err(|e| format!("{name}: {e}"))?;
+        return Ok(Graph::from_text(&text).map_err(|e| format!("{name}: {e}"))?);
     }
     let def = pb::GraphDef::decode(bytes.as_slice()).map_err(|e| format!("{name} is no GraphDef: {e}"))?;
-    Ok(graph_from_proto(def, &mut Budget::default())?)
+    Ok(graph_from_proto(def, &mut Budget::default()).map_err(|e| format!("{name}: {e}"))?)
 }
 
-/// The graph placed over one CPU a task, and split.
-fn split(
-    graph: &Graph,
-    cluster: &str,
-    soft: bool,
-) -> Result<Vec<(TaskName, Graph)>, Box<dyn Error + Send + Sync>> {
+/// The graph as the tasks of a cluster get it.
+fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> {
+    let devices = devices(cluster)?;
+    let devices = match &flags.master {
+        None => devices,
+        Some(master) => {
+            let task = task(master)?;
+            if !devices.tasks().contains(&task) {
+                return Err(format!("--master: the cluster has no task {task}").into());
+            }
+            devices.with_local(task)
+        }
+    };
+    let request = PlaceRequest {
+        devices: &devices,
+        kernels: &KernelTables,
+        allow_soft_placement: flags.soft_placement,
+        assigned: &[],
+    };
+    let placement = place(graph, &request)?;
+    for warning in &placement.warnings {
+        eprintln!("anabranch: {warning}");
+    }
+    let options = PartitionOptions { devices: &devices, split: Split::Task, names: &Names::master() };
+    let mut text = if flags.explain { explained(graph, &placement, flags.format) } else { String::new() };
+    for part in partition(graph, placement.indices(), &options)? {
+        let title = format!("{}: {} of {} nodes", part.task, part.graph.len(), graph.len());
+        text += &comment(&title, flags.format);
+        text += &printed(&part.graph, flags.format);
+    }
+    Ok(text)
+}
+
+/// One CPU device a task.
+fn devices(cluster: &str) -> Fallible<DeviceSet> {
     let mut devices = Vec::new();
     for job in cluster.split(';').filter(|j| !j.is_empty()) {
-        let (name, count) = job.split_once('=').ok_or_else(|| format!("'{job}' is not job=number"))?;
-        let count: u32 = count.trim().parse().map_err(|e| format!("'{job}' is not job=number: {e}"))?;
+        let (name, count) =
+            job.split_once('=').ok_or_else(|| format!("--cluster: '{job}' is not job=number"))?;
+        let count: u32 =
+            count.trim().parse().map_err(|e| format!("--cluster: '{job}' is not job=number: {e}"))?;
+        if count > MAX_TASKS {
+            return Err(format!("--cluster: '{job}' has more than {MAX_TASKS} tasks").into());
+        }
         for task in 0..count {
-            devices.push((DeviceName::new(&TaskName::new(name.trim(), task), "CPU", 0), u64::from(task) + 1));
+            let task = TaskName::new(name.trim(), task);
+            devices.push((DeviceName::new(&task, "CPU", 0), devices.len() as u64 + 1));
         }
     }
-    let devices = DeviceSet::new(devices);
-    let request =
-        PlaceRequest { devices: &devices, kernels: &KernelTables, allow_soft_placement: soft, assigned: &[] };
-    let placement = place(graph, &request)?;
-    let options = PartitionOptions { devices: &devices, split: Split::Task, names: &Names::master() };
-    let parts = partition(graph, placement.indices(), &options)?;
-    Ok(parts.into_iter().map(|part| (part.task, part.graph)).collect())
-}
-
-#[allow(clippy::print_stdout)]
-fn print_titled(title: &str, graph: &Graph, format: Format) {
-    match format {
-        Format::Text => println!("# {title}"),
-        Format::Dot => println!("// {title}"),
+    if devices.is_empty() {
+        return Err("--cluster: it has no tasks".into());
     }
-    print(graph, format);
+    Ok(DeviceSet::new(devices))
 }
 
-#[allow(clippy::print_stdout)]
-fn print(graph: &Graph, format: Format) {
+fn task(text: &str) -> Fallible<TaskName> {
+    let spec = DeviceSpec::parse(text).map_err(|e| format!("--master: {e}"))?;
+    match (spec.job, spec.task) {
+        (Some(job), task) => Ok(TaskName::new(&job, task.unwrap_or(0))),
+        _ => Err(format!("--master: '{text}' is no task: expected /job:worker/task:0").into()),
+    }
+}
+
+fn explained(graph: &Graph, placement: &Placement, format: Format) -> String {
+    placement.log(graph).map(|line| comment(&line, format)).collect()
+}
+
+fn comment(line: &str, format: Format) -> String {
     match format {
-        Format::Text => print!("{}", graph.to_text()),
-        Format::Dot => print!("{}", graph.to_dot()),
+        Format::Text => format!("# {line}\n"),
+        Format::Dot => format!("// {line}\n"),
+    }
+}
+
+fn printed(graph: &Graph, format: Format) -> String {
+    match format {
+        Format::Text => graph.to_text(),
+        Format::Dot => graph.to_dot(),
     }
 }

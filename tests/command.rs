@@ -1,0 +1,314 @@
+//! The commands, as people and scripts start them.
+
+mod support;
+
+use client::{Session, SessionOptions};
+use graph::{DType, Graph, PartialShape, Scope};
+use prost::Message;
+use proto::convert::{DefaultAttrs, graph_to_proto};
+use proto::pb;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use support::Fallible;
+use support::cluster::Cluster;
+
+const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
+const WORKER: &str = env!("CARGO_BIN_EXE_anabranch-worker");
+const MASTER: &str = env!("CARGO_BIN_EXE_anabranch-master");
+
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs a command to its end; the environment says nothing of a cluster.
+fn run(program: &str, args: &[&str]) -> Fallible<Said> {
+    said(Command::new(program).args(args).env_remove("TF_CONFIG").env_remove("RUST_LOG").output()?)
+}
+
+fn said(output: Output) -> Fallible<Said> {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+}
+
+/// A variable on the parameter server, read by a worker.
+fn graph() -> Fallible<Graph> {
+    let scope = Scope::new();
+    let ps = scope.device("/job:ps");
+    let w = ps
+        .op("VarHandleOp")
+        .name("w")
+        .attr("dtype", DType::Float)
+        .attr("shape", PartialShape::from([2usize]))
+        .output();
+    let read = ps.op("ReadVariableOp").name("read").input(w).attr("dtype", DType::Float).output();
+    let worker = scope.device("/job:worker/task:1");
+    worker.op("Square").name("square").input(read).node();
+    scope.op("Neg").name("anywhere").input(scope.constant(1.0f32)).node();
+    Ok(scope.finish()?)
+}
+
+fn write(name: &str, bytes: &[u8]) -> Fallible<PathBuf> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, bytes)?;
+    Ok(path)
+}
+
+fn graph_def(name: &str) -> Fallible<String> {
+    let bytes = graph_to_proto(&graph()?, DefaultAttrs::Keep)?.encode_to_vec();
+    Ok(write(name, &bytes)?.display().to_string())
+}
+
+#[test]
+fn graph_prints_what_it_reads() -> Fallible {
+    let file = graph_def("prints.pb")?;
+    let said = run(ANABRANCH, &["graph", &file])?;
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert_eq!(said.out, graph()?.to_text());
+    let text = write("prints.txt", said.out.as_bytes())?;
+    assert_eq!(run(ANABRANCH, &["graph", &text.display().to_string()])?.out, said.out);
+    let piped = Command::new(ANABRANCH).args(["graph", "-"]).stdin(fs::File::open(&file)?).output()?;
+    assert_eq!(self::said(piped)?.out, said.out);
+    Ok(())
+}
+
+#[test]
+fn graph_draws() -> Fallible {
+    let said = run(ANABRANCH, &["graph", &graph_def("draws.pb")?, "--format", "dot"])?;
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(
+        said.out.starts_with("digraph {") && said.out.contains("label=\"square\\nSquare\""),
+        "{}",
+        said.out
+    );
+    Ok(())
+}
+
+#[test]
+fn graph_places_splits_and_explains() -> Fallible {
+    let file = graph_def("places.pb")?;
+    let placed = ["graph", &file, "--cluster", "ps=1;worker=2"];
+    let said = run(ANABRANCH, &placed)?;
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let parts: Vec<&str> = said.out.split("# /job:").skip(1).collect();
+    let [ps, worker] = parts[..] else { return Err(format!("not two parts: {}", said.out).into()) };
+    assert!(ps.starts_with("ps/replica:0/task:0") && ps.contains("read_S") && ps.contains("_Send"), "{ps}");
+    assert!(worker.starts_with("worker/replica:0/task:1"), "{worker}");
+    assert!(worker.contains("_Recv") && worker.contains("square = Square"), "{worker}");
+    // What may run anywhere is on the first device, or at the master that is named.
+    assert!(ps.contains("anywhere = Neg"), "{ps}");
+    let at = |master: &str| run(ANABRANCH, &[&placed[..], &["--master", master, "--explain"]].concat());
+    let said = at("/job:worker/task:0")?;
+    let device = "/job:worker/replica:0/task:0/device:CPU:0";
+    assert!(said.out.contains(&format!("# anywhere: (Neg): {device} [default]")), "{}", said.out);
+    for line in
+        ["# w: (VarHandleOp): /job:ps/replica:0/task:0/device:CPU:0 [as requested]", "# square: (Square): "]
+    {
+        assert!(said.out.contains(line), "{}", said.out);
+    }
+    // Comments do not keep the output from being read again.
+    let again = write("explained.txt", said.out.split("\n# /job:").next().unwrap_or_default().as_bytes())?;
+    assert_eq!(run(ANABRANCH, &["graph", &again.display().to_string()])?.code, Some(0));
+    assert!(at("/job:worker/task:7")?.err.contains("no task"));
+    let dot = run(ANABRANCH, &[&placed[..], &["--format", "dot", "--explain"]].concat())?;
+    assert!(dot.out.starts_with("// ") && dot.out.matches("digraph {").count() == 2, "{}", dot.out);
+    assert!(dot.out.contains("label=\"/job:ps/replica:0/task:0/device:CPU:0\""), "{}", dot.out);
+    Ok(())
+}
+
+#[test]
+fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
+    let file = graph_def("refused.pb")?;
+    let rubbish = write("rubbish.pb", b"\xff\xfe no graph")?.display().to_string();
+    let text = write("rubbish.txt", b"x = Nothing(y")?.display().to_string();
+    for (args, expected) in [
+        (vec!["graph", "/nowhere/at/all.pb"], "/nowhere/at/all.pb"),
+        (vec!["graph", &rubbish], "is no GraphDef"),
+        (vec!["graph", &text], "rubbish.txt"),
+        (vec!["graph", &file, "--cluster", "ps=1"], "square"),
+        (vec!["graph", &file, "--cluster", "ps"], "'ps' is not job=number"),
+        (vec!["graph", &file, "--cluster", "ps=4000000000"], "more than"),
+        (vec!["graph", &file, "--cluster", ""], "no tasks"),
+    ] {
+        let said = run(ANABRANCH, &args)?;
+        assert_eq!(said.code, Some(1), "{args:?}: {}", said.err);
+        assert!(said.err.starts_with("anabranch: ") && said.err.contains(expected), "{args:?}: {}", said.err);
+        assert!(said.out.is_empty() && !said.err.contains("panicked"), "{args:?}: {}", said.err);
+    }
+    Ok(())
+}
+
+#[test]
+fn help_names_every_flag() -> Fallible {
+    let serve = [
+        "--cluster",
+        "--job",
+        "--task",
+        "--ps_hosts",
+        "--worker_hosts",
+        "TF_CONFIG",
+        "--bind",
+        "--cpu-devices",
+    ];
+    for (program, args, flags) in [
+        (ANABRANCH, &["--help"][..], &["demo", "graph", "worker"][..]),
+        (
+            ANABRANCH,
+            &["demo", "--help"],
+            &["--mode", "local", "in-graph", "between-graph", "--steps", "--batch"],
+        ),
+        (
+            ANABRANCH,
+            &["graph", "--help"],
+            &["--cluster", "--master", "--format", "--explain", "--soft-placement"],
+        ),
+        (ANABRANCH, &["worker", "--help"], &serve),
+        (WORKER, &["--help"], &serve),
+        (MASTER, &["--help"], &serve),
+    ] {
+        let said = run(program, args)?;
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        for flag in flags {
+            assert!(said.out.contains(flag), "{program} {args:?} does not name {flag}: {}", said.out);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_says_what_it_is_not_told() -> Fallible {
+    for (program, args, expected) in [
+        (WORKER, &[][..], "the cluster is not given: set --cluster"),
+        (WORKER, &["--cluster", "ps=localhost:1"], "job is not given: set --job"),
+        (WORKER, &["--cluster", "ps=localhost:1", "--job", "worker"], "no task /job:worker"),
+        (WORKER, &["--cluster", "ps"], "--cluster: "),
+        (WORKER, &["--ps_hosts", "nowhere", "--job_name", "ps"], "ps_hosts"),
+        (WORKER, &["--cluster", "ps=localhost:1", "--job", "ps", "--stop-grace=-1"], "--stop-grace"),
+        (WORKER, &["--tf-config", "{"], "TF_CONFIG"),
+        (MASTER, &["--cluster", "ps=localhost:1"], "no task /job:master"),
+    ] {
+        let said = run(program, args)?;
+        assert_eq!(said.code, Some(1), "{args:?}: {}", said.err);
+        assert!(said.err.contains(expected) && !said.err.contains("panicked"), "{args:?}: {}", said.err);
+    }
+    let unknown = run(WORKER, &["--no-such-flag"])?;
+    assert_eq!(unknown.code, Some(2), "{}", unknown.err);
+    Ok(())
+}
+
+/// Starts a server, waits until it says where it listens, and stops it as `kill` does.
+fn serves(command: &mut Command) -> Fallible<String> {
+    let mut server = command.env_remove("RUST_LOG").stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let log = BufReader::new(server.stderr.take().ok_or("no log")?);
+    let mut said = String::new();
+    let mut told = false;
+    for line in log.lines() {
+        said += &line?;
+        said.push('\n');
+        if said.contains(" listens on ") && !told {
+            told = Command::new("kill").arg(server.id().to_string()).status()?.success();
+        }
+    }
+    let status = server.wait()?;
+    if told && status.success() { Ok(said) } else { Err(format!("{status}: {said}").into()) }
+}
+
+#[test]
+fn a_server_is_told_its_place_in_three_ways() -> Fallible {
+    let free =
+        || -> Fallible<String> { Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()) };
+    let (ps, worker) = (free()?, free()?);
+    let expected = format!("/job:worker/replica:0/task:0 listens on {worker}");
+    let cluster = format!("ps={ps};worker={worker}");
+    let own = serves(Command::new(WORKER).env_remove("TF_CONFIG").args([
+        "--cluster",
+        &cluster,
+        "--job",
+        "worker",
+        "--task",
+        "0",
+    ]))?;
+    assert!(own.contains(&expected), "{own}");
+    let tutorial = serves(Command::new(WORKER).env_remove("TF_CONFIG").args([
+        format!("--ps_hosts={ps}"),
+        format!("--worker_hosts={worker}"),
+        "--job_name=worker".to_owned(),
+        "--task_index=0".to_owned(),
+    ]))?;
+    assert!(tutorial.contains(&expected), "{tutorial}");
+    let config = serde_json::json!({
+        "cluster": {"ps": [ps], "worker": [worker]},
+        "task": {"type": "ps", "index": 0},
+    });
+    let environment = serves(Command::new(ANABRANCH).arg("worker").env("TF_CONFIG", config.to_string()))?;
+    assert!(environment.contains("/job:ps/replica:0/task:0 listens on"), "{environment}");
+    // Flags go before it.
+    let both = serves(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
+    assert!(both.contains(&expected), "{both}");
+    Ok(())
+}
+
+#[test]
+fn a_port_in_use_is_named() -> Fallible {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?.to_string();
+    let said = run(WORKER, &["--cluster", &format!("ps={address}"), "--job", "ps"])?;
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains(&address) && said.err.contains("cannot listen"), "{}", said.err);
+    Ok(())
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_failure() -> Fallible {
+    let scope = Scope::new();
+    for i in 0..20_000 {
+        scope.op("NoOp").name(&format!("n{i}")).node();
+    }
+    let bytes = graph_to_proto(&scope.finish()?, DefaultAttrs::Keep)?.encode_to_vec();
+    let file = write("long.pb", &bytes)?;
+    let mut command = Command::new(ANABRANCH);
+    let mut printing =
+        command.arg("graph").arg(file).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    drop(printing.stdout.take());
+    let said = said(printing.wait_with_output()?)?;
+    assert_eq!((said.code, &*said.err), (Some(0), ""));
+    Ok(())
+}
+
+#[test]
+fn a_master_by_itself_drives_the_other_tasks() -> Fallible {
+    let mut cluster = Cluster::start(&[("master", 1), ("ps", 1), ("worker", 1)])?;
+    let scope = Scope::new();
+    let ps = scope.device("/job:ps");
+    let w = ps
+        .op("VarHandleOp")
+        .name("w")
+        .attr("dtype", DType::Float)
+        .attr("shape", PartialShape::from([0usize; 0]));
+    let w = w.output();
+    let assign =
+        ps.op("AssignVariableOp").input(w).input(ps.constant(3.0f32)).attr("dtype", DType::Float).node();
+    let read = ps.op("ReadVariableOp").name("read").input(w).attr("dtype", DType::Float).output();
+    let square = scope.device("/job:worker").square(read);
+    // Nothing says where this goes: the master's own task.
+    let anywhere = scope.op("Neg").name("anywhere").input(square).output();
+    let session = Session::connect(&cluster.target("master", 0), scope.finish()?, SessionOptions::default())?;
+    session.run(&[], &[], &[assign])?;
+    let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
+    let step = session.step().fetch(anywhere).options(options).run()?;
+    assert_eq!(step.values[0].item::<f32>()?, -9.0);
+    let parts = step.metadata.ok_or("no metadata")?.partition_graphs;
+    for (node, job) in [("read", "ps"), ("Square", "worker"), ("anywhere", "master")] {
+        let found = parts.iter().flat_map(|part| &part.node).find(|n| n.name == node);
+        let device = &found.ok_or_else(|| format!("no node {node}"))?.device;
+        assert_eq!(*device, format!("/job:{job}/replica:0/task:0/device:CPU:0"), "{node}");
+    }
+    session.close()?;
+    for job in ["worker", "ps", "master"] {
+        assert!(cluster.stop(job, 0)?.success(), "{job}");
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! `docs/OPS.md` says what the tables hold, `UPDATE_DOCS=1` rewrites it; and what the README shows works. (Its Rust
+//! program is a test of the library's documentation.)
+
+mod support;
+
+use executor::kernel::KernelDef;
+use executor::kernels;
+use graph::ops::{self, Gradient};
+use graph::{DType, Op, OpDef, Role};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use support::cluster::Cluster;
+use support::{Fallible, python};
+
+const HEADER: &str = "\
+# Ops
+
+Every op, by family: a family is one file in `graph/src/ops/` and one in `executor/src/kernels/cpu/`. Signatures are in
+the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 cargo test --test docs` rewrites it.
+
+- **CPU kernels**: the element types of each type attribute that a kernel takes; *any* where it takes all that the
+  signature allows; *executor* for ops that the executor carries out itself.
+- **gradient**: *yes*; *leaf* where none flows by nature (constants, comparisons, shapes); *none* where it is missing,
+  and asking for it is an error that names the op.
+- **stateful** ops are never folded, merged or duplicated.
+
+";
+
+fn document() -> Fallible<String> {
+    let mut out = String::from(HEADER);
+    let all = ops::all();
+    let kernels = all.iter().filter(|op| op.role() != Role::Compute || !of_op(op.name()).is_empty());
+    let defined = all.iter().filter(|op| matches!(op.def.gradient, Gradient::Defined(_)));
+    writeln!(
+        out,
+        "{} ops in {} families: {} run on a CPU, {} have a gradient.\n",
+        all.len(),
+        ops::families().len(),
+        kernels.count(),
+        defined.count()
+    )?;
+    for (family, defs) in ops::families() {
+        writeln!(out, "## {family}\n")?;
+        writeln!(out, "| op | inputs | outputs | attributes | CPU kernels | gradient | stateful |")?;
+        writeln!(out, "|---|---|---|---|---|---|---|")?;
+        let mut rows: Vec<&OpDef> = defs.iter().collect();
+        rows.sort_unstable_by_key(|def| def.name);
+        for def in rows {
+            let op = ops::lookup(def.name).ok_or_else(|| format!("{} is not registered", def.name))?;
+            writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {} | {} |",
+                def.name,
+                code(def.inputs),
+                code(def.outputs),
+                code(def.attrs),
+                cpu_kernels(op),
+                match def.gradient {
+                    Gradient::Defined(_) => "yes",
+                    Gradient::Leaf => "leaf",
+                    Gradient::None => "none",
+                },
+                if def.traits.stateful { "yes" } else { "" }
+            )?;
+        }
+        out.push('\n');
+    }
+    // One newline at the end.
+    out.pop();
+    Ok(out)
+}
+
+fn code(lines: &[&str]) -> String {
+    lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
+}
+
+fn of_op(op: &str) -> &'static [&'static KernelDef] {
+    kernels::of_op("CPU", op)
+}
+
+/// The types of each attribute that some kernel names; a kernel a line where they name them together.
+fn cpu_kernels(op: &Op) -> String {
+    if op.role() != Role::Compute {
+        return "executor".to_owned();
+    }
+    let kernels = of_op(op.name());
+    if kernels.is_empty() {
+        return "**none**".to_owned();
+    }
+    let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
+    match attrs.len() {
+        0 => "any".to_owned(),
+        // One attribute: what all kernels take together.
+        1 if kernels.iter().all(|k| k.types.len() == 1) => {
+            let types = kernels.iter().flat_map(|k| k.types).flat_map(|(_, types)| *types);
+            attrs.iter().map(|attr| types_of(attr, types.clone().copied())).collect()
+        }
+        _ => {
+            let line = |kernel: &&KernelDef| match kernel.types {
+                [] => "any".to_owned(),
+                types => types
+                    .iter()
+                    .map(|(attr, types)| types_of(attr, types.iter().copied()))
+                    .collect::<Vec<_>>()
+                    .join("; "),
+            };
+            let mut lines: Vec<String> = Vec::new();
+            for line in kernels.iter().map(line) {
+                if !lines.contains(&line) {
+                    lines.push(line);
+                }
+            }
+            lines.join("<br>")
+        }
+    }
+}
+
+fn types_of(attr: &str, types: impl Iterator<Item = DType>) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for dtype in types {
+        if !names.contains(&dtype.name()) {
+            names.push(dtype.name());
+        }
+    }
+    format!("{attr}: {}", names.join(", "))
+}
+
+#[test]
+fn ops_are_those_of_the_tables() -> Fallible {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPS.md");
+    let document = document()?;
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&file, &document)?;
+    }
+    let written = fs::read_to_string(&file)?;
+    let mut lines = written.lines().zip(document.lines());
+    let difference = lines.find(|(written, expected)| written != expected);
+    assert!(
+        written == document,
+        "docs/OPS.md is stale: UPDATE_DOCS=1 cargo test --test docs rewrites it. First difference: {difference:#?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn families_hold_every_op_once() {
+    let of_families: Vec<&str> = ops::families().iter().flat_map(|(_, ops)| *ops).map(|op| op.name).collect();
+    let all: Vec<&str> = ops::all().iter().map(Op::name).collect();
+    assert_eq!(of_families, all);
+}
+
+/// The README's block of this language.
+fn readme(language: &str) -> Fallible<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))?;
+    let start = text.split_once(&format!("```{language}\n")).ok_or("no such block")?.1;
+    Ok(start.split_once("```").ok_or("the block has no end")?.0.to_owned())
+}
+
+#[test]
+fn the_readmes_python_program_runs_on_a_cluster() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut program = readme("python")?;
+    for (port, job, task) in [(2222, "ps", 0), (2223, "worker", 0), (2224, "worker", 1)] {
+        let shown = format!("localhost:{port}");
+        assert!(program.contains(&shown), "{program}");
+        program = program.replace(&shown, &cluster.address(job, task).to_string());
+    }
+    let mut command = Command::new(python::interpreter()?);
+    let said = python::run(command.args(["-c", &program]).env("TF_CPP_MIN_LOG_LEVEL", "3"))?;
+    let last = said.lines().last().unwrap_or_default();
+    let numbers = last.trim_matches(['[', ']']).split(", ").map(|n| {
+        // Newer versions of NumPy print a type around the number.
+        n.trim_start_matches("np.float32(").trim_end_matches(')').parse::<f64>()
+    });
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().map_err(|e| format!("{e}: {said}"))?;
+    assert!(
+        numbers.len() == 2 && (numbers[0] - 0.1).abs() < 1e-2 && (numbers[1] - 0.3).abs() < 1e-2,
+        "{said}"
+    );
+    Ok(())
+}

@@ -1,0 +1,415 @@
+//! Sessions as programs use them: the same on a graph of this process as on a cluster.
+
+mod support;
+
+use anabranch::client::{Error, Server, ServerConfig, Session, SessionOptions, TensorRef};
+use anabranch::graph::{Code, DType, Graph, Output, Scope, Tensor};
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+
+/// What a failure that nobody has to wait for may take.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Where sessions can be opened: two devices, `first` and `second`, of one task or of two.
+trait Place {
+    fn open(&self, graph: Graph) -> Result<Session, Error>;
+    fn first(&self) -> &str;
+    fn second(&self) -> &str;
+}
+
+struct InProcess {
+    server: Arc<Server>,
+}
+
+impl Place for InProcess {
+    fn open(&self, graph: Graph) -> Result<Session, Error> {
+        Session::on(&self.server, graph, SessionOptions::default())
+    }
+
+    fn first(&self) -> &str {
+        "/job:localhost/replica:0/task:0/device:CPU:0"
+    }
+
+    fn second(&self) -> &str {
+        "/job:localhost/replica:0/task:0/device:CPU:1"
+    }
+}
+
+struct Remote {
+    cluster: Cluster,
+}
+
+impl Place for Remote {
+    fn open(&self, graph: Graph) -> Result<Session, Error> {
+        Session::connect(&self.cluster.target("worker", 0), graph, SessionOptions::default())
+    }
+
+    fn first(&self) -> &str {
+        "/job:worker/replica:0/task:0/device:CPU:0"
+    }
+
+    fn second(&self) -> &str {
+        "/job:worker/replica:0/task:1/device:CPU:0"
+    }
+}
+
+/// Runs a check in this process and on a cluster.
+fn everywhere(check: impl Fn(&dyn Place) -> Fallible) -> Fallible {
+    let server = Server::new(ServerConfig { cpu_devices: 2, ..ServerConfig::default() })?;
+    check(&InProcess { server: Arc::new(server) }).map_err(|e| format!("in this process: {e}"))?;
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    check(&Remote { cluster }).map_err(|e| format!("on a cluster: {e}").into())
+}
+
+fn floats(tensor: &Tensor) -> Fallible<Vec<f32>> {
+    Ok(tensor.values::<f32>()?.to_vec())
+}
+
+fn assert_fails<T: std::fmt::Debug>(result: Result<T, Error>, code: Code, parts: &[&str]) {
+    match result {
+        Ok(value) => panic!("{code:?} was expected, got {value:?}"),
+        Err(error) => {
+            assert_eq!(error.code(), code, "{error}");
+            for part in parts {
+                assert!(error.to_string().contains(part), "'{part}' is not in: {error}");
+            }
+        }
+    }
+}
+
+/// Waits on `device` for what nobody sends.
+fn endless(scope: &Scope, device: &str) -> Output {
+    let call = scope.op("_Recv").name("endless").device(device).attr("tensor_type", DType::Float);
+    let call = call.attr("tensor_name", "nobody sends this").attr("send_device_incarnation", 1i64);
+    call.attr("send_device", device).attr("recv_device", device).output()
+}
+
+#[test]
+fn feeds_fetches_and_targets() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let x = scope.placeholder("x", DType::Float, [3]);
+        let y = scope.placeholder("y", DType::Float, [3]);
+        let sum = scope.add(x, y);
+        let product = scope.mul(x, y);
+        let [top, at] = scope.top_k(sum, 1);
+        let v = scope.variable("feeds/v", DType::Float, [3]);
+        let set = scope.assign(v, product);
+        let session = place.open(scope.finish()?)?;
+        let (a, b) = (Tensor::vector(&[1f32, 2.0, 3.0])?, Tensor::vector(&[4f32, 5.0, -6.0])?);
+
+        // In the order of the fetches, as often as asked for, any output of a node.
+        let feeds = [(x, a.clone()), (y, b.clone())];
+        let got = session.run(&feeds, &[product, sum, at, product, top], &[])?;
+        assert_eq!(floats(&got[0])?, [4.0, 10.0, -18.0]);
+        assert_eq!(floats(&got[1])?, [5.0, 7.0, -3.0]);
+        assert_eq!(got[2].values::<i32>()?, [1]);
+        assert_eq!(got[3], got[0]);
+        assert_eq!(floats(&got[4])?, [7.0]);
+
+        // Names do as well as handles, in both spellings, and any tensor can be fed.
+        let outcome = session.step().feed("x", a.clone()).feed("y:0", b.clone()).fetch(product).run()?;
+        assert_eq!(outcome.values, [got[0].clone()]);
+        let outcome = session.step().feed(sum, a.clone()).fetch(top).fetch(TensorRef::from(at)).run()?;
+        assert_eq!(floats(&outcome.values[0])?, [3.0]);
+        assert!(outcome.metadata.is_none());
+
+        // Targets run without a result.
+        assert!(session.run(&feeds, &[], &[set.node])?.is_empty());
+        assert_eq!(floats(&session.run(&[], &[v], &[])?[0])?, [4.0, 10.0, -18.0]);
+
+        let multiply = session.callable(&[x, y], &[product], &[])?;
+        for factor in [1f32, 2.0, 3.0] {
+            let got = multiply.call(&[Tensor::vector(&[factor; 3])?, b.clone()])?;
+            assert_eq!(floats(&got[0])?, [4.0 * factor, 5.0 * factor, -6.0 * factor]);
+        }
+        assert_fails(multiply.call(&[a.clone()]), Code::InvalidArgument, &["2 values, got 1"]);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_graph_that_grows_while_steps_run() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let v = scope.variable("grows/v", DType::Float, [0usize; 0]);
+        let set = scope.assign(v, scope.constant(1f32));
+        let session = place.open(scope.finish()?)?;
+        session.run(&[], &[], &[set.node])?;
+        let add = scope.assign_add(v, scope.constant(2f32));
+        assert_fails(session.run(&[], &[add], &[]), Code::InvalidArgument, &["Session::extend"]);
+        session.extend(scope.finish()?)?;
+        assert_eq!(session.run(&[], &[add], &[])?[0].item::<f32>()?, 3.0);
+        session.extend(scope.finish()?)?;
+
+        // Steps go on while others are added.
+        let growing = &session;
+        let reader = std::thread::scope(|threads| {
+            let reader =
+                threads.spawn(move || (0..50).try_for_each(|_| growing.run(&[], &[v], &[]).map(drop)));
+            for i in 0..10 {
+                let more = scope.mul(v, scope.constant(i as f32));
+                let value = scope.finish().map_err(Error::from).and_then(|g| {
+                    growing.extend(g)?;
+                    growing.run(&[], &[more], &[])
+                });
+                let value = value.and_then(|v| Ok(v[0].item::<f32>()?));
+                assert_eq!(value, Ok(3.0 * i as f32));
+            }
+            reader.join()
+        });
+        assert_eq!(reader.map_err(|_| "a reader panicked")?, Ok(()));
+        Ok(())
+    })
+}
+
+#[test]
+fn failures_have_code_and_node() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let p = scope.placeholder("p", DType::Float, [2]);
+        let q = scope.placeholder("q", DType::Int32, [None]);
+        let n = scope.op("Neg").name("minus").input(p).output();
+        let picked = scope.op("Reshape").name("reshaped").input(p).input(q).output();
+        let v = scope.variable("failures/v", DType::Float, [0usize; 0]);
+        let read = scope.op("Identity").name("read").input(v).output();
+        let session = place.open(scope.finish()?)?;
+        let value = || Tensor::vector(&[1f32, 2.0]);
+        let good = || -> Fallible {
+            Ok(assert_eq!(floats(&session.run(&[(p, value()?)], &[n], &[])?[0])?, [-1.0, -2.0]))
+        };
+        good()?;
+        let unfed = "You must feed a value for placeholder tensor 'p' with dtype float";
+        assert_fails(session.run(&[], &[n], &[]), Code::InvalidArgument, &[unfed, "{{node p}}"]);
+        let unset = "Attempting to use uninitialized value failures/v";
+        assert_fails(session.run(&[], &[read], &[]), Code::FailedPrecondition, &[unset, "{{node "]);
+        let wrong = [(p, value()?), (q, Tensor::vector(&[5i32])?)];
+        assert_fails(session.run(&wrong, &[picked], &[]), Code::InvalidArgument, &["{{node reshaped}}"]);
+        assert_fails(session.step().fetch("nobody").run(), Code::NotFound, &["nobody"]);
+        assert_fails(session.step().target("nobody").run(), Code::NotFound, &["nobody"]);
+        assert_fails(session.run(&[], &[], &[]), Code::InvalidArgument, &["at least one target"]);
+        assert_fails(session.run(&[(p, value()?)], &[p], &[]), Code::InvalidArgument, &["p:0 is both fed"]);
+        let ints = [(p, Tensor::vector(&[1i32, 2])?)];
+        assert_fails(session.run(&ints, &[n], &[]), Code::InvalidArgument, &["p"]);
+        good()
+    })
+}
+
+#[test]
+fn what_cannot_be_placed_is_named_at_the_start() -> Fallible {
+    everywhere(|place| {
+        let on = |device: &str| -> Result<Graph, _> {
+            let scope = Scope::new();
+            scope.op("NoOp").name("misplaced").device(device).node();
+            scope.finish()
+        };
+        for device in ["/job:nobody", "/device:GPU:0", "/device:CPU:9", "/job:worker/task:9"] {
+            assert_fails(place.open(on(device)?).map(drop), Code::InvalidArgument, &["misplaced", device]);
+        }
+        let session = place.open(on("/device:CPU:0")?)?;
+        session.step().target("misplaced").run()?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_step_ends_by_its_deadline() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let waits = [endless(&scope, place.first()), endless(&scope, place.second())];
+        let one = scope.constant(1f32);
+        let session = place.open(scope.finish()?)?;
+        for wait in waits {
+            let start = Instant::now();
+            let late = session.step().fetch(wait).timeout(Duration::from_millis(100)).run();
+            assert_fails(late, Code::DeadlineExceeded, &[]);
+            assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+            assert_eq!(session.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
+        }
+        let options = anabranch::proto::pb::RunOptions { timeout_in_ms: 100, ..Default::default() };
+        let late = session.step().fetch(waits[0]).options(options).run();
+        assert_fails(late, Code::DeadlineExceeded, &[]);
+        assert_eq!(session.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
+        Ok(())
+    })
+}
+
+#[test]
+fn values_cross_devices() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let (first, second) = (scope.device(place.first()), scope.device(place.second()));
+        let x = first.placeholder("x", DType::Float, [None]);
+        let doubled = second.mul(x, second.constant(2f32));
+        let summed = first.add(doubled, x);
+        let v = second.variable("cross/v", DType::Float, [0usize; 0]);
+        let total = second.sum(summed, &[0], false);
+        let set = second.assign(v, total);
+        let text = first.op("Identity").input(second.constant("über")).output();
+        let session = place.open(scope.finish()?)?;
+        for len in [0usize, 1, 1000, 1_000_000] {
+            let value = Tensor::full(1f32, anabranch::graph::Shape::new(&[len])?)?;
+            let got = session.run(&[(x, value)], &[summed, total, text], &[set.node])?;
+            assert_eq!(got[0].shape()[0], len);
+            assert!(got[0].values::<f32>()?.iter().all(|&v| v == 3.0));
+            assert_eq!(got[1].item::<f32>()?, 3.0 * len as f32);
+            assert_eq!(&got[2].as_strings()?[0][..], "über".as_bytes());
+            assert_eq!(session.run(&[], &[v], &[])?[0].item::<f32>()?, 3.0 * len as f32);
+        }
+        let devices = session.list_devices()?;
+        let mut names: Vec<String> = devices.iter().map(|d| d.name.to_string()).collect();
+        names.sort();
+        assert_eq!(names, [place.first(), place.second()]);
+        assert!(devices.iter().all(|d| d.incarnation != 0));
+        Ok(())
+    })
+}
+
+#[test]
+fn variables_are_shared_by_name_and_outlive_sessions() -> Fallible {
+    everywhere(|place| {
+        let graph = || {
+            let scope = Scope::new();
+            let v = scope.variable("shared/v", DType::Float, [0usize; 0]);
+            let set = scope.assign(v, scope.constant(40f32));
+            let add = scope.assign_add(v, scope.constant(1f32));
+            scope.finish().map(|g| (g, v, set, add))
+        };
+        let (g, v, set, add) = graph()?;
+        let first = place.open(g.clone())?;
+        assert_fails(first.run(&[], &[v], &[]), Code::FailedPrecondition, &["shared/v"]);
+        first.run(&[], &[], &[set.node])?;
+        let second = place.open(g.clone())?;
+        second.run(&[], &[], &[add.node])?;
+        first.close()?;
+        second.run(&[], &[], &[add.node])?;
+        drop(second);
+        let third = place.open(g)?;
+        assert_eq!(third.run(&[], &[v], &[])?[0].item::<f32>()?, 42.0);
+        Ok(())
+    })
+}
+
+#[test]
+fn steps_of_several_threads() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let second = scope.device(place.second());
+        let x = scope.placeholder("x", DType::Int64, [0usize; 0]);
+        let square = second.mul(x, x);
+        let v = second.variable("threads/v", DType::Int64, [0usize; 0]);
+        let set = second.assign(v, second.constant(0i64));
+        let add =
+            second.op("AssignAdd").input(v).input(second.constant(1i64)).attr("use_locking", true).output();
+        let session = place.open(scope.finish()?)?;
+        session.run(&[], &[], &[set.node])?;
+        let failures: Vec<String> = std::thread::scope(|threads| {
+            let session = &session;
+            let steps = (0..8i64).map(|t| {
+                threads.spawn(move || -> Result<(), String> {
+                    for i in 0..25 {
+                        let i = t * 100 + i;
+                        let got = session.run(&[(x, Tensor::scalar(i))], &[square], &[add.node]);
+                        let got = got.map_err(|e| e.to_string())?;
+                        let got = got[0].item::<i64>().map_err(|e| e.to_string())?;
+                        if got != i * i {
+                            return Err(format!("{got} for {i}"));
+                        }
+                    }
+                    Ok(())
+                })
+            });
+            let steps: Vec<_> = steps.collect();
+            steps
+                .into_iter()
+                .filter_map(|s| s.join().unwrap_or_else(|_| Err("a panic".into())).err())
+                .collect()
+        });
+        assert!(failures.is_empty(), "{failures:?}");
+        assert_eq!(session.run(&[], &[v], &[])?[0].item::<i64>()?, 200);
+        Ok(())
+    })
+}
+
+/// A step of which the future is dropped is cancelled; no runtime of the caller's is needed.
+#[test]
+fn a_dropped_future_cancels_its_step() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let v = scope.variable("dropped/v", DType::Float, [0usize; 0]);
+        let one = scope.constant(1f32);
+        let (set, add) = (scope.assign(v, one), scope.assign_add(v, one));
+        let waits = [endless(&scope, place.first()), endless(&scope, place.second())];
+        let session = place.open(scope.finish()?)?;
+        session.run(&[], &[], &[set.node])?;
+        for (i, wait) in waits.into_iter().enumerate() {
+            let mut step = Box::pin(session.step().fetch(wait).target(add).run_async());
+            let mut context = Context::from_waker(Waker::noop());
+            let deadline = Instant::now() + Duration::from_secs(30);
+            // The step has begun when it has counted.
+            while session.run(&[], &[v], &[])?[0].item::<f32>()? != 2.0 + i as f32 {
+                assert!(matches!(step.as_mut().poll(&mut context), Poll::Pending));
+                assert!(Instant::now() < deadline, "the step does not begin");
+            }
+            drop(step);
+        }
+        // Dropped, a future that never ran leaves nothing either.
+        drop(session.step().fetch(waits[0]).run_async());
+        let start = Instant::now();
+        session.close()?;
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_closed_session_ends_its_steps() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let v = scope.variable("closed/v", DType::Float, [0usize; 0]);
+        let one = scope.constant(1f32);
+        let (set, add) = (scope.assign(v, one), scope.assign_add(v, one));
+        let wait = endless(&scope, place.second());
+        let session = place.open(scope.finish()?)?;
+        session.run(&[], &[], &[set.node])?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let mut step = Box::pin(session.step().fetch(wait).target(add).run_async());
+        let mut context = Context::from_waker(Waker::noop());
+        while session.run(&[], &[v], &[])?[0].item::<f32>()? != 2.0 {
+            assert!(matches!(step.as_mut().poll(&mut context), Poll::Pending));
+        }
+        // Ending a session from asynchronous code, with a step in flight, blocks no longer than it must.
+        session.close()?;
+        let ended = runtime.block_on(step);
+        assert_fails(ended, Code::Cancelled, &["Session::Close()"]);
+        assert_fails(session.run(&[], &[one], &[]), Code::FailedPrecondition, &["closed"]);
+        assert_fails(session.extend(scope.finish()?), Code::FailedPrecondition, &["closed"]);
+        assert_fails(session.list_devices(), Code::FailedPrecondition, &["closed"]);
+        session.close()?;
+        runtime.block_on(async { drop(session) });
+        // The place is as good as before.
+        let again = place.open(scope.finish()?)?;
+        assert_eq!(again.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
+        Ok(())
+    })
+}
+
+#[test]
+fn masters_that_are_not_there() -> Fallible {
+    let graph = Scope::new().finish()?;
+    for target in ["", "host:1", "http://host:1", "grpc://", "grpc://host", "grpc://a b:1"] {
+        let refused = Session::connect(target, graph.clone(), SessionOptions::default());
+        assert_fails(refused, Code::InvalidArgument, &[target]);
+    }
+    let nobody = Cluster::reserve(&[("worker", 1)])?;
+    let options = SessionOptions { deadline: Some(Duration::from_millis(300)), ..SessionOptions::default() };
+    let start = Instant::now();
+    let refused = Session::connect(&nobody.target("worker", 0), graph, options);
+    assert_fails(refused, Code::Unavailable, &[&nobody.address("worker", 0).to_string()]);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    Ok(())
+}

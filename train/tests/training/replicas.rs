@@ -1,0 +1,87 @@
+//! Between-graph replicas: a graph and a session each, variables shared by name.
+
+use super::Fallible;
+use anabranch_train::{
+    Initializer, Optimizer, ReadinessError, Strategy, Training, Variables, wait_until_initialized,
+};
+use client::{Server, ServerConfig, Session, SessionOptions};
+use graph::{DType, Graph, Output, Scope};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const STEPS: i64 = 100;
+
+struct Replica {
+    graph: Graph,
+    w: Output,
+    training: Training,
+    probes: Vec<(String, Output)>,
+}
+
+/// Pulls `w` from 0 to 3.
+fn replica() -> Fallible<Replica> {
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let optimizer = Optimizer::gradient_descent(0.05);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
+        scope.square(scope.sub(w.value, scope.constant(3.0f32)))
+    })?;
+    let w = variables.find("w").ok_or("no variable")?.value;
+    let probes = variables.are_initialized();
+    Ok(Replica { graph: scope.finish()?, w, training, probes })
+}
+
+/// A replica's life; the chief initialises, the others wait.
+fn run(server: &Arc<Server>, is_chief: bool) -> Fallible {
+    let replica = replica()?;
+    let session = Session::on(server, replica.graph.clone(), SessionOptions::default())?;
+    if is_chief {
+        session.run(&[], &[], &[replica.training.initialize])?;
+    } else {
+        wait_until_initialized(&session, &replica.probes, Duration::from_secs(20))?;
+    }
+    for _ in 0..STEPS {
+        session.run(&[], &[], &[replica.training.train])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn sessions_of_one_server_share_variables() -> Fallible {
+    let server = Arc::new(Server::new(ServerConfig::default())?);
+    thread::scope(|scope| {
+        let started = [false, true].map(|is_chief| {
+            let server = &server;
+            scope.spawn(move || run(server, is_chief).map_err(|e| e.to_string()))
+        });
+        started.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(_) => Err("a replica panicked".to_owned()),
+        })
+    })?;
+    let replica = replica()?;
+    let late = Session::on(&server, replica.graph.clone(), SessionOptions::default())?;
+    let values = late.run(&[], &[replica.w, replica.training.global_step], &[])?;
+    assert!((values[0].item::<f32>()? - 3.0).abs() < 1e-3, "{values:?}");
+    assert_eq!(values[1].item::<i64>()?, 2 * STEPS);
+    Ok(())
+}
+
+#[test]
+fn waiting_ends_and_names_what_is_missing() -> Fallible {
+    let replica = replica()?;
+    let session = Session::local(replica.graph.clone())?;
+    let step = replica.training.variables.find("global_step").ok_or("no counter")?;
+    session.run(&[], &[], &[step.initializer])?;
+    let result = wait_until_initialized(&session, &replica.probes, Duration::from_millis(30));
+    let Err(error @ ReadinessError::TimedOut { .. }) = result else {
+        return Err(format!("expected the time to be out: {result:?}").into());
+    };
+    let said = error.to_string();
+    assert!(said.contains(" w;") && !said.contains("global_step"), "{said}");
+    session.run(&[], &[], &[replica.training.initialize])?;
+    wait_until_initialized(&session, &replica.probes, Duration::from_secs(20))?;
+    Ok(())
+}
