@@ -15,6 +15,7 @@ fn of_op(op: &Op) -> Value {
         "inputs": op.inputs.iter().map(of_arg).collect::<Vec<_>>(),
         "outputs": op.outputs.iter().map(of_arg).collect::<Vec<_>>(),
         "attrs": op.attrs.iter().map(of_attr).collect::<Vec<_>>(),
+        "gradient": format!("{:?}", op.def.gradient),
         "stateful": traits.stateful,
         "commutative": traits.commutative,
         "aggregate": traits.aggregate,

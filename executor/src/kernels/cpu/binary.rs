@@ -4,12 +4,15 @@ use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
 use super::elementwise::{BLOCK, Cost, Lane, block, chunk_size, for_chunks, load, store};
 use super::scalar::{Integer, Number, Real};
+use super::wide::Float;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use bytes::Bytes;
 use graph::DType::{self, *};
 use graph::Tensor;
+use half::{bf16, f16};
 use num_traits::Zero;
+use std::marker::PhantomData;
 
 /// Functions of two elements, by the types they are defined for.
 macro_rules! functions {
@@ -49,6 +52,34 @@ functions! {
     ShiftRight: Integer, |x, y| x.shifted_right(y);
 }
 
+/// Whole quotients of half-precision numbers: the quotient is rounded to the type before it is cut, as a division
+/// in that type would, which moves quotients just below a whole number.
+struct HalfQuotient<N, F>(PhantomData<(N, F)>);
+
+impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotient<N, F> {
+    type Out = f32;
+    #[inline(always)]
+    fn apply(x: f32, y: f32) -> f32 {
+        F::apply(N::widen(N::narrow(x / y)), 1.0)
+    }
+}
+
+/// As `division`, with quotients of half-precision numbers rounded.
+macro_rules! whole_division {
+    ($op:literal, $Function:ident) => {
+        KernelDef::of($op, &[("T", &[Half, BFloat16])], |init| match init.input_type(0) {
+            Half => Kernel::sync(|ctx| {
+                let run = &zip_run::<f32, _, HalfQuotient<f16, $Function>>;
+                broadcast::binary::<f16, f16>(ctx, Cost::Dear, run)
+            }),
+            _ => Kernel::sync(|ctx| {
+                let run = &zip_run::<f32, _, HalfQuotient<bf16, $Function>>;
+                broadcast::binary::<bf16, bf16>(ctx, Cost::Dear, run)
+            }),
+        })
+    };
+}
+
 macro_rules! kernel {
     ($op:literal, $group:ident, $types:expr, $cost:ident, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
@@ -74,6 +105,8 @@ macro_rules! division {
 /// Types of `Add`, which has a string form besides.
 const ADD: &[DType] = &[BFloat16, Half, Float, Double, UInt8, Int8, Int16, Int32, Int64];
 const POW: &[DType] = &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64];
+/// Reals without half precision.
+const WIDE: &[DType] = &[Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 const MOD: &[DType] = &[BFloat16, Half, Float, Double, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -84,10 +117,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Mul", real, REALS, Cheap, Mul),
     kernel!("RealDiv", float, FLOATS, Cheap, Div),
     division!("Div", REALS, Div),
-    division!("FloorDiv", REALS, FloorDiv),
+    whole_division!("FloorDiv", FloorDiv),
+    division!("FloorDiv", WIDE, FloorDiv),
     division!("FloorMod", REALS, FloorMod),
     division!("Mod", MOD, TruncateMod),
-    division!("TruncateDiv", REALS, TruncateDiv),
+    whole_division!("TruncateDiv", TruncateDiv),
+    division!("TruncateDiv", WIDE, TruncateDiv),
     division!("TruncateMod", MOD, TruncateMod),
     kernel!("Maximum", real, REALS, Cheap, Maximum),
     kernel!("Minimum", real, REALS, Cheap, Minimum),

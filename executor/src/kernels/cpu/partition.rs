@@ -130,6 +130,9 @@ fn where_true<T: Element + Number>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let values = input.values::<T>()?;
     let count = values.iter().filter(|&&v| v != T::ZERO).count();
     let rank = input.shape().rank();
+    if !(1..=8).contains(&rank) {
+        crate::invalid!("WhereOp : Unhandled input dimensions: {rank}");
+    }
     let mut out = ctx.allocate(DType::Int64, Shape::new(&[count, rank])?)?;
     let strides = input.shape().strides();
     let found = values.iter().enumerate().filter(|&(_, &v)| v != T::ZERO);
@@ -137,7 +140,7 @@ fn where_true<T: Element + Number>(ctx: &mut KernelContext<'_>) -> Result<()> {
         for (o, (i, _)) in out.values_mut::<i64>()?.iter_mut().zip(found) {
             *o = i as i64;
         }
-    } else if rank > 1 {
+    } else {
         for (o, (mut i, _)) in out.values_mut::<i64>()?.chunks_exact_mut(rank).zip(found) {
             for (o, &stride) in o.iter_mut().zip(&strides) {
                 *o = (i / stride) as i64;

@@ -1,13 +1,13 @@
 //! Kernels that update some rows, or some slices, of a variable.
 
-use super::dispatch::{INDEX, REALS, dispatch};
+use super::dispatch::{INDEX, PLAIN, REALS, dispatch};
 use super::variable::is_parallel;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use crate::variable::VariableInput;
 use bytes::Bytes;
-use graph::{DType, Element, Shape, Tensor};
+use graph::{Bool8, DType, Element, Shape, Tensor};
 use half::{bf16, f16};
 
 /// What becomes of an element and its update.
@@ -58,8 +58,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
     "ScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
     "ResourceScatterNdUpdate" &[("Tindices", INDEX)], Slices Replace;
-    "ResourceScatterNdAdd" &[("T", REALS), ("Tindices", INDEX)], Slices Add;
-    "ResourceScatterNdSub" &[("T", REALS), ("Tindices", INDEX)], Slices Sub;
+    "ResourceScatterNdAdd" &[("T", PLAIN), ("Tindices", INDEX)], Slices Add;
+    "ResourceScatterNdSub" &[("T", PLAIN), ("Tindices", INDEX)], Slices Sub;
     "ResourceScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
     "ResourceScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
 };
@@ -76,6 +76,7 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     let apply: Apply = match (update, dtype) {
         (Update::Replace, DType::String) => replace_strings,
         (Update::Replace, _) => replace_plain,
+        (_, DType::Bool) => combine::<Bool8>,
         (_, dtype) => dispatch!(real, dtype, T => Ok(combine::<T> as Apply))?,
     };
     Kernel::sync(move |ctx| {
@@ -357,6 +358,24 @@ macro_rules! integers {
             fn over(self, other: $t) -> $t { self.wrapping_div(other) }
         })*
     };
+}
+
+/// Truth as the numbers 0 and 1: any sum but 0 is true.
+impl Number for Bool8 {
+    const ZERO: Bool8 = Bool8::FALSE;
+    const IS_INTEGER: bool = true;
+    fn plus(self, other: Bool8) -> Bool8 {
+        (bool::from(self) || bool::from(other)).into()
+    }
+    fn minus(self, other: Bool8) -> Bool8 {
+        (bool::from(self) != bool::from(other)).into()
+    }
+    fn times(self, other: Bool8) -> Bool8 {
+        (bool::from(self) && bool::from(other)).into()
+    }
+    fn over(self, _: Bool8) -> Bool8 {
+        self
+    }
 }
 
 floats! { f32, 0.0; f64, 0.0; f16, f16::ZERO; bf16, bf16::ZERO; }

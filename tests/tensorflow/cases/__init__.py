@@ -1,0 +1,103 @@
+"""Valid inputs for every op of the table: one generator an op, which yields calls for given types.
+
+A call is the op's inputs in order (arrays; a list of arrays where the signature has a list; the first value of the
+variable where it has a reference or a handle) and its attributes other than types.
+"""
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+GENERATORS = {}
+
+FLOATS = ("half", "bfloat16", "float", "double")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+SIGNED = ("int8", "int16", "int32", "int64")
+
+
+def case(*ops):
+    """Registers a generator for these ops."""
+
+    def register(generate):
+        for op in ops:
+            assert op not in GENERATORS, op
+            GENERATORS[op] = generate
+        return generate
+
+    return register
+
+
+class Call:
+    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits."""
+
+    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, **attrs):
+        self.inputs = inputs
+        self.attrs = attrs
+        self.steps = steps
+        self.exact = exact
+        self.loose = loose
+
+
+class Context:
+    """What a generator knows: the op, its types, and a source of values."""
+
+    def __init__(self, op, types, seed):
+        self.op = op
+        self.types = types
+        self.rng = np.random.default_rng(seed)
+
+    def is_float(self, attr="T"):
+        return self.name(attr) in FLOATS
+
+    def is_unsigned(self, attr="T"):
+        return self.name(attr) in UNSIGNED
+
+    def is_integer(self, attr="T"):
+        return self.name(attr) in UNSIGNED + SIGNED
+
+    def name(self, attr):
+        """The type that an attribute holds; anything that is no attribute is a type's name."""
+        return self.types.get(attr, attr)
+
+    def dtype(self, attr="T"):
+        return tf.as_dtype(self.name(attr)).as_numpy_dtype
+
+    def values(self, shape=(3, 4), low=-8, high=8, attr="T"):
+        """Random values in [low, high) (as far as the type has them)."""
+        name = self.name(attr)
+        if name == "bool":
+            return self.rng.integers(0, 2, shape).astype(bool)
+        if name == "string":
+            made = [b"s%d" % n for n in self.rng.integers(0, 50, int(np.prod(shape)))]
+            return np.array(made, dtype=object).reshape(shape)
+        if name in FLOATS:
+            return np.asarray(self.rng.uniform(low, high, shape)).astype(self.dtype(attr))
+        if name in UNSIGNED:
+            low = max(0, low)
+            high = max(high, low + 1)
+        return np.asarray(self.rng.integers(int(np.ceil(low)), int(np.ceil(high)), shape)).astype(self.dtype(attr))
+
+    def whole(self, shape=(3, 4), attr="T"):
+        """Random bits of an integer type; of others, plain values."""
+        if not self.is_integer(attr):
+            return self.values(shape, attr=attr)
+        info = np.iinfo(self.dtype(attr))
+        return np.asarray(self.rng.integers(info.min, info.max, shape, dtype=self.dtype(attr), endpoint=True))
+
+    def distinct(self, shape, attr="T"):
+        """Values of which no two are equal, as far as the type has enough."""
+        size = int(np.prod(shape))
+        order = self.rng.permutation(size)
+        if self.name(attr) in UNSIGNED:
+            return order.reshape(shape).astype(self.dtype(attr))
+        if self.name(attr) in ("bool", "string"):
+            return self.values(shape, attr=attr)
+        return (order - size // 2).reshape(shape).astype(self.dtype(attr))
+
+    def array(self, values, attr="T"):
+        return np.array(values, dtype=self.dtype(attr))
+
+    def special(self):
+        """Infinities, NaN and zeros with large and small values."""
+        return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
+
+
+from . import arrays, elementwise, nn, reductions, state  # noqa: E402,F401

@@ -1,0 +1,193 @@
+"""Products, convolutions, pools, losses and random numbers."""
+import numpy as np
+
+from . import Call, case
+
+
+@case("MatMul")
+def matmul(c):
+    for m, k, n in ((3, 4, 5), (1, 7, 1), (17, 33, 9), (0, 3, 2), (2, 0, 3)):
+        for ta in (False, True):
+            for tb in (False, True):
+                a, b = ((k, m) if ta else (m, k)), ((n, k) if tb else (k, n))
+                yield Call(c.values(a, -2, 3), c.values(b, -2, 3), transpose_a=ta, transpose_b=tb, loose=10)
+
+
+@case("BatchMatMul", "BatchMatMulV2")
+def batches(c):
+    for shape, m, k, n in (((2,), 3, 4, 5), ((2, 3), 2, 2, 2), ((0,), 2, 3, 2), ((), 3, 2, 4)):
+        for ta in (False, True):
+            for tb in (False, True):
+                a, b = ((k, m) if ta else (m, k)), ((n, k) if tb else (k, n))
+                yield Call(c.values(shape + a, -2, 3), c.values(shape + b, -2, 3), adj_x=ta, adj_y=tb, loose=10)
+    if c.op == "BatchMatMulV2":
+        yield Call(c.values((3, 1, 2, 4), -2, 3), c.values((5, 4, 2), -2, 3), loose=10)
+        yield Call(c.values((2, 4), -2, 3), c.values((3, 4, 2), -2, 3), loose=10)
+
+
+@case("BiasAdd")
+def bias(c):
+    for shape in ((3, 4), (2, 3, 3, 4), (0, 4), (2, 5, 4)):
+        yield Call(c.values(shape, -3, 3), c.values((4,), -3, 3))
+    for shape in ((2, 4, 3, 3), (2, 4), (2, 4, 5)):
+        yield Call(c.values(shape, -3, 3), c.values((4,), -3, 3), data_format="NCHW")
+
+
+@case("BiasAddV1")
+def bias_v1(c):
+    for shape in ((3, 4), (2, 3, 3, 4), (0, 4)):
+        yield Call(c.values(shape, -3, 3), c.values((4,), -3, 3))
+
+
+@case("BiasAddGrad")
+def bias_grad(c):
+    for shape in ((3, 4), (2, 3, 3, 4), (0, 4)):
+        yield Call(c.values(shape, 0, 3), loose=4)
+    for shape in ((2, 4, 3, 3), (2, 4, 5)):
+        yield Call(c.values(shape, 0, 3), data_format="NCHW", loose=4)
+
+
+# Input, filter, strides, padding, explicit paddings, dilations.
+CONVOLUTIONS = (
+    ((2, 5, 6, 3), (3, 3, 3, 4), (1, 1), "SAME", (), (1, 1)),
+    ((2, 5, 6, 3), (3, 2, 3, 4), (2, 1), "VALID", (), (1, 1)),
+    ((1, 7, 7, 2), (3, 3, 2, 3), (1, 1), "SAME", (), (2, 2)),
+    ((1, 4, 4, 2), (1, 1, 2, 3), (1, 1), "VALID", (), (1, 1)),
+    ((1, 5, 5, 1), (3, 3, 1, 2), (2, 2), "SAME", (), (1, 1)),
+    ((1, 5, 5, 2), (2, 3, 2, 2), (1, 2), "EXPLICIT", (0, 0, 1, 0, 2, 1, 0, 0), (1, 1)),
+    ((1, 4, 4, 4), (3, 3, 2, 4), (1, 1), "SAME", (), (1, 1)),
+)
+
+
+def convolutions(c, grads):
+    import tensorflow.compat.v1 as tf
+
+    for x, w, strides, padding, explicit, dilations in CONVOLUTIONS:
+        # Groups and dilations, which only the forward op has on this device.
+        if grads and (x[3] != w[2] or dilations != (1, 1)):
+            continue
+        attrs = dict(strides=[1, *strides, 1], padding=padding, explicit_paddings=list(explicit), dilations=[1, *dilations, 1])
+        with tf.Graph().as_default():
+            y = tf.raw_ops.Conv2D(input=np.zeros(x, np.float32), filter=np.zeros(w, np.float32), **attrs).shape.as_list()
+        yield x, w, y, attrs
+
+
+@case("Conv2D")
+def conv(c):
+    for x, w, _, attrs in convolutions(c, False):
+        yield Call(c.values(x, -2, 3), c.values(w, -2, 3), loose=20, **attrs)
+    yield Call(c.values((0, 5, 5, 2)), c.values((3, 3, 2, 4)), strides=[1, 1, 1, 1], padding="SAME")
+
+
+@case("Conv2DBackpropInput")
+def conv_input(c):
+    for x, w, y, attrs in convolutions(c, True):
+        yield Call(np.array(x, np.int32), c.values(w, -2, 3), c.values(y, -2, 3), loose=20, **attrs)
+
+
+@case("Conv2DBackpropFilter")
+def conv_filter(c):
+    for x, w, y, attrs in convolutions(c, True):
+        yield Call(c.values(x, -2, 3), np.array(w, np.int32), c.values(y, -2, 3), loose=20, **attrs)
+
+
+# Input, window, strides, padding.
+POOLS = (
+    ((2, 4, 6, 3), (2, 2), (2, 2), "VALID"), ((1, 5, 5, 2), (3, 2), (2, 1), "SAME"), ((1, 5, 5, 1), (3, 3), (1, 1), "SAME"),
+    ((1, 4, 4, 2), (1, 1), (1, 1), "VALID"), ((0, 4, 4, 2), (2, 2), (1, 1), "VALID"),
+)
+
+
+def pools(c, function="MaxPool"):
+    import tensorflow.compat.v1 as tf
+
+    for x, window, strides, padding in POOLS:
+        attrs = dict(ksize=[1, *window, 1], strides=[1, *strides, 1], padding=padding)
+        with tf.Graph().as_default():
+            y = tf.raw_ops.MaxPool(input=np.zeros(x, np.float32), **attrs).shape.as_list()
+        yield x, y, attrs
+
+
+@case("MaxPool", "AvgPool")
+def pool(c):
+    for x, _, attrs in pools(c):
+        yield Call(c.values(x, -3, 3), **attrs)
+    if c.op == "MaxPool":
+        yield Call(c.values((1, 5, 5, 2), -3, 3), ksize=[1, 3, 3, 1], strides=[1, 2, 2, 1], padding="EXPLICIT",
+                   explicit_paddings=[0, 0, 1, 1, 0, 1, 0, 0])
+
+
+@case("AvgPoolGrad")
+def average_grad(c):
+    for x, y, attrs in pools(c):
+        yield Call(np.array(x, np.int32), c.values(y), **attrs)
+
+
+@case("MaxPoolGrad", "MaxPoolGradGrad")
+def max_grad(c):
+    for x, y, attrs in pools(c):
+        value = c.distinct(x)
+        yield Call(value, pooled(value, y, attrs), c.values(x if c.op == "MaxPoolGradGrad" else y), **attrs)
+
+
+def pooled(x, shape, attrs):
+    """The maximum pool of x, in numpy."""
+    (_, kh, kw, _), (_, sh, sw, _) = attrs["ksize"], attrs["strides"]
+    out = np.zeros(shape, x.dtype)
+    top = left = 0
+    if attrs["padding"] == "SAME":
+        top = max(0, (shape[1] - 1) * sh + kh - x.shape[1]) // 2
+        left = max(0, (shape[2] - 1) * sw + kw - x.shape[2]) // 2
+    for i in range(shape[1]):
+        for j in range(shape[2]):
+            i0, j0 = i * sh - top, j * sw - left
+            window = x[:, max(i0, 0):i0 + kh, max(j0, 0):j0 + kw, :]
+            out[:, i, j, :] = window.max(axis=(1, 2)) if window.size else 0
+    return out
+
+
+@case("Softmax", "LogSoftmax")
+def softmax(c):
+    for shape in ((3, 4), (7,), (2, 3, 5), (0, 3), (5, 131)):
+        yield Call(c.values(shape, -4, 4))
+    yield Call(c.array([[50, 1, -50], [0, 0, 0]]))
+
+
+@case("SoftmaxCrossEntropyWithLogits")
+def cross_entropy(c):
+    for shape in ((3, 4), (1, 7), (0, 3), (5, 131)):
+        labels = np.abs(c.values(shape, 0.1, 1, "float"))
+        yield Call(c.values(shape, -4, 4), (labels / labels.sum(axis=1, keepdims=True)).astype(c.dtype()), loose=4)
+
+
+@case("SparseSoftmaxCrossEntropyWithLogits")
+def sparse_cross_entropy(c):
+    for rows, classes in ((3, 4), (1, 7), (0, 3), (5, 131)):
+        yield Call(c.values((rows, classes), -4, 4), c.rng.integers(0, classes, [rows]).astype(c.dtype("Tlabels")), loose=4)
+
+
+SHAPES = ([3, 4], [], [0, 2], [1031], [5])
+
+
+@case("RandomStandardNormal", "RandomUniform", "TruncatedNormal")
+def random(c):
+    for i, shape in enumerate(SHAPES):
+        yield Call(c.array(shape), seed=87, seed2=5 + i, dtype=c.name("dtype"), steps=2, exact=c.op == "RandomUniform")
+
+
+@case("RandomUniformInt")
+def random_int(c):
+    for i, shape in enumerate(SHAPES):
+        yield Call(c.array(shape), c.array(-3, "Tout"), c.array(1000, "Tout"), seed=87, seed2=5 + i, steps=2, exact=True)
+
+
+@case("RandomShuffle")
+def shuffle(c):
+    for shape in ((7,), (5, 2), (1,), (0, 3), (40,)):
+        yield Call(c.distinct(shape), seed=87, seed2=5, steps=2, exact=True)
+
+
+@case("Multinomial")
+def multinomial(c):
+    yield Call(c.values((3, 5), -3, 3), np.array(6, np.int32), seed=87, seed2=5, steps=2, exact=True)
+    yield Call(c.values((1, 2), -3, 3), np.array(0, np.int32), seed=87, seed2=5, exact=True)

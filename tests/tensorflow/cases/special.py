@@ -1,0 +1,90 @@
+"""Ops that are no plain call: variables, handles, temporaries, constants, placeholders, nodes without ports."""
+import numpy as np
+
+SPECIAL = {}
+
+
+def special(*ops):
+    def register(make):
+        for op in ops:
+            SPECIAL[op] = make
+        return make
+
+    return register
+
+
+@special("Const")
+def constants(c):
+    for value in (c.values((3, 4), attr="dtype"), c.values((), attr="dtype"), c.values((0, 3), attr="dtype"), np.full((70,), c.values((), attr="dtype"))):
+
+        def make(probe, run, value=np.asarray(value, dtype=object if c.name("dtype") == "string" else None)):
+            probe.fetch(probe.constant(value))
+
+        yield make
+
+
+@special("Placeholder", "PlaceholderV2")
+def placeholders(c):
+    for shape in ((3, 4), (), (0, 3)):
+
+        def make(probe, run, shape=shape):
+            name = probe.node(c.op, "", [], dtype=c.name("dtype"), shape=list(shape))
+            probe.feeds[f"{name}:0"] = c.values(shape, attr="dtype")
+            probe.fetch(probe.node("Identity", "_out", [name], T=c.name("dtype")))
+
+        yield make
+
+
+@special("NoOp", "ControlTrigger")
+def nothing(c):
+    def make(probe, run):
+        probe.fetch(probe.node(c.op, "", []))
+
+    yield make
+
+
+@special("Variable", "VariableV2")
+def variables(c):
+    for shape in ((3, 4), (), (0, 3)):
+
+        def make(probe, run, shape=shape):
+            dtype = c.name("dtype")
+            name = probe.node(c.op, "", [], dtype=dtype, shape=list(shape), shared_name=f"{run}_{probe.name}")
+            start = probe.feed(c.values(shape, attr="dtype"), True, probe.first_feeds)
+            probe.first.append(probe.node("Assign", "_start", [name, start], T=dtype))
+            probe.fetch(probe.node("Identity", "_out", [name], T=dtype))
+
+        yield make
+
+
+@special("TemporaryVariable", "DestroyTemporaryVariable")
+def temporaries(c):
+    def make(probe, run):
+        dtype = c.name("dtype" if "dtype" in c.types else "T")
+        name = probe.node("TemporaryVariable", "", [], dtype=dtype, shape=[2, 3], var_name=probe.name)
+        value = probe.feed(c.values((2, 3), attr=dtype), True, probe.feeds)
+        assigned = probe.node("Assign", "_assign", [name, value], T=dtype)
+        probe.fetch(probe.node("DestroyTemporaryVariable", "_out", [assigned], T=dtype, var_name=probe.name))
+
+    yield make
+
+
+@special("VarHandleOp")
+def handles(c):
+    def make(probe, run):
+        value = c.values((2, 3), attr="dtype")
+        handle = probe.resource(value, run, True)
+        probe.fetch(probe.node("ReadVariableOp", "_out", [handle], dtype=c.name("dtype")))
+
+    yield make
+
+
+@special("DestroyResourceOp")
+def destroyed(c):
+    def make(probe, run):
+        handle = probe.resource(c.values((2, 3), attr="float"), run, True)
+        probe.reads.clear()
+        gone = probe.node("DestroyResourceOp", "", [handle])
+        probe.fetch(probe.node("VarIsInitializedOp", "_out", [handle, f"^{gone}"]))
+
+    yield make

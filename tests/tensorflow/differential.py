@@ -1,0 +1,208 @@
+"""Runs every op of our table (JSON, the first argument) on a server of ours (`--target`) and on TensorFlow's own
+kernels, on the same inputs, for every combination of types that TensorFlow has a CPU kernel for, and compares."""
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+import zlib
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import kernels, op_def_registry
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cases  # noqa: E402
+import cases.errors  # noqa: E402
+import cases.special  # noqa: E402
+from probe import Probe, run  # noqa: E402
+
+SPINE = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string")
+
+# Ops of which nothing can be compared through a client.
+EXCUSED = {
+    "_Arg": "added by whoever calls a function",
+    "_Retval": "added by whoever calls a function",
+    "_Send": "added by the master",
+    "_Recv": "added by the master",
+    "_HostSend": "added by the master",
+    "_HostRecv": "added by the master",
+}
+
+# What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
+PEER_FAULTS = {
+    ("ConjugateTranspose", "T", "string"): "its process ends",
+    ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
+    ("TopKV2", "Tk", "int16"): "reads k as a wider type",
+    ("SplitV", "Tlen", "int8"): "its process ends",
+    ("Tile", "T", "uint16"): "is registered, but refuses",
+    ("Where", "T", "half"): "is registered, but refuses",
+    ("Round", "T", "int32"): "answers 0",
+    ("Round", "T", "int64"): "answers 0",
+}
+
+# Relative and absolute tolerance.
+TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-10, 1e-12), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+
+
+def combinations(op, definition):
+    """The types that a CPU kernel of TensorFlow takes, one dict an alternative."""
+    attrs = [a for a in definition.attr if a.type in ("type", "list(type)")]
+    spine = {tf.as_dtype(t).as_datatype_enum: t for t in SPINE}
+    choices = []
+    for a in attrs:
+        allowed = list(a.allowed_values.list.type)
+        choices.append([t for number, t in spine.items() if not allowed or number in allowed])
+    defs = [k for k in kernels.get_registered_kernels_for_op(op).kernel if k.device_type in ("CPU", "DEFAULT") and not k.label]
+    for chosen in itertools.product(*choices):
+        types = {a.name: t for a, t in zip(attrs, chosen)}
+        faulty = any((op, name, t) in PEER_FAULTS for name, t in types.items())
+        if not faulty and any(fits(kernel, types) for kernel in defs):
+            yield types
+
+
+def fits(kernel, types):
+    return all(
+        tf.as_dtype(types[c.name]).as_datatype_enum in c.allowed_values.list.type for c in kernel.constraint if c.name in types
+    )
+
+
+def probes_of(op, number, wanted):
+    """Every probe of one op."""
+    definition = op_def_registry.get(op)
+    index_types = [a.name for a in definition.attr if a.type == "type"][1:] if op not in ("Cast", "Bitcast") else []
+    first = {}
+    made = []
+    for types in combinations(op, definition):
+        main = next(iter(types.values()), None)
+        label = " ".join([op, *(f"{k}={v}" for k, v in types.items())])
+        if wanted and wanted not in label:
+            continue
+        context = cases.Context(op, types, zlib.crc32(label.encode()))
+        context.signature_inputs = [a.name for a in definition.input_arg]
+        context.signature_attrs = [a.name for a in definition.attr]
+        # Other index types change little: they get the first calls only.
+        index = tuple(types[a] for a in index_types)
+        few = first.setdefault(main, index) != index
+        if op in cases.special.SPECIAL:
+            for make in cases.special.SPECIAL[op](context):
+                probe = Probe(number + len(made), op, label)
+                make(probe, RUN)
+                made.append(probe)
+            continue
+        for i, call in enumerate(cases.GENERATORS[op](context)):
+            if few and i >= 2:
+                break
+            static = (i + few) % 2 == 0
+            made.append(Probe(number + len(made), op, label).call(types, call, RUN, static))
+    return made
+
+
+RUN = f"run{os.getpid()}"
+
+
+def compare(probe, ours, theirs):
+    """What differs, in words; None if nothing does."""
+    if isinstance(theirs, tf.errors.UnimplementedError) and isinstance(ours, tf.errors.UnimplementedError):
+        return None
+    if isinstance(theirs, Exception):
+        return f"the peer fails: {first_line(theirs)}"
+    if isinstance(ours, Exception):
+        return f"ours fails: {first_line(ours)}"
+    for step, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for kind, a, b in (("output", mine[0], other[0]), ("variable", mine[1], other[1])):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                said = different(x, y, probe)
+                if said:
+                    return f"{kind} {i} of step {step}: {said}"
+    return None
+
+
+def different(x, y, probe):
+    if x is None and y is None:
+        return None
+    x, y = np.asarray(x), np.asarray(y)
+    strings = {x.dtype.kind, y.dtype.kind} <= {"O", "S"}
+    if x.dtype != y.dtype and not strings:
+        return f"{x.dtype}, not {y.dtype}"
+    if x.shape != y.shape:
+        return f"shape {x.shape}, not {y.shape}"
+    if x.dtype.name in TOLERANCES and not probe.exact:
+        relative, absolute = TOLERANCES[x.dtype.name]
+        a, b = x.astype(np.float64), y.astype(np.float64)
+        with np.errstate(all="ignore"):
+            close = np.abs(a - b) <= (absolute + relative * np.abs(b)) * probe.loose
+        bad = ~(close & np.isfinite(a) & np.isfinite(b) | (a == b) | np.isnan(a) & np.isnan(b))
+    else:
+        bad = np.asarray(x != y) & ~(np.asarray(x != x) & np.asarray(y != y))
+    if not bad.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(bad)[0]) if x.shape else ()
+    return f"{x[at]!r}, not {y[at]!r} at {list(at)} ({int(bad.sum())} of {bad.size} differ)"
+
+
+def first_line(error):
+    lines = [line for line in str(getattr(error, "message", None) or error).splitlines() if "Graph execution error" not in line]
+    return f"{type(error).__name__}: {' '.join(lines).strip()[:300]}"
+
+
+def batches(probes, size):
+    """Runs of at most `size` probes that one graph version serves."""
+    for _, same in itertools.groupby(probes, key=lambda p: p.producer):
+        same = list(same)
+        yield from (same[i : i + size] for i in range(0, len(same), size))
+
+
+class Lines(list):
+    """Lines that are printed as they come."""
+
+    def append(self, line):
+        super().append(line)
+        print(line, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("table")
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--only", default="", help="ops whose label contains this")
+    parser.add_argument("--batch", type=int, default=250)
+    options = parser.parse_args()
+    table = json.load(open(options.table))
+    probes, wrong = [], Lines()
+    started = time.time()
+    for op in sorted(table):
+        if op in EXCUSED:
+            continue
+        if op not in cases.GENERATORS and op not in cases.special.SPECIAL:
+            wrong.append(f"{op}: there is no case")
+            continue
+        if options.only and options.only.split()[0] not in op:
+            continue
+        made = probes_of(op, len(probes), options.only)
+        if not made and not options.only:
+            wrong.append(f"{op}: TensorFlow has no kernel to compare with")
+        probes += made
+    print(f"{len(probes)} probes made in {time.time() - started:.0f} s", flush=True)
+    for batch in batches(probes, options.batch):
+        theirs, ours = run("", batch), run(options.target, batch)
+        for probe in batch:
+            said = compare(probe, ours[probe.name], theirs[probe.name])
+            if said:
+                wrong.append(f"{probe.label} {probe.shapes}: {said}")
+    failures = 0
+    for probe in cases.errors.probes(len(probes), RUN, options.only):
+        failures += 1
+        theirs, ours = run("", [probe])[probe.name], run(options.target, [probe])[probe.name]
+        if not isinstance(theirs, Exception):
+            wrong.append(f"{probe.label} {probe.shapes}: the peer does not fail")
+        elif type(theirs) is not type(ours):
+            said = first_line(ours) if isinstance(ours, Exception) else "no error"
+            wrong.append(f"{probe.label} {probe.shapes}: {said}, not {first_line(theirs)}")
+    ops = len({p.op for p in probes})
+    print(f"{ops} ops, {len(probes)} calls and {failures} failures compared in {time.time() - started:.0f} s, {len(wrong)} differences")
+    sys.exit(1 if wrong else 0)
+
+
+main()

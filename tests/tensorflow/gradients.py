@@ -1,0 +1,60 @@
+"""Our gradients of single ops against `tf.gradients`: imports each graph of a manifest (the argument), which holds our
+gradient nodes, adds TensorFlow's own for the same ys, xs and weights, and runs both with TensorFlow's kernels."""
+import json
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+tf.disable_v2_behavior()
+
+# Ops for whose gradient TensorFlow has no rule.
+NO_RULE = LookupError
+
+
+def check(entry):
+    """What differs, in words; None if nothing does; `no rule` where TensorFlow has none."""
+    with tf.Graph().as_default() as graph:
+        definition = tf.GraphDef.FromString(open(entry["graph"], "rb").read())
+        tf.import_graph_def(definition, name="")
+        tensors = lambda names: [graph.get_tensor_by_name(n) for n in names]
+        feeds = {
+            f["name"]: np.array(f["values"], tf.as_dtype(f["dtype"]).as_numpy_dtype).reshape(f["shape"]) for f in entry["feeds"]
+        }
+        ys, xs = tensors(entry["ys"]), tensors(entry["xs"])
+        with tf.Session() as session:
+            mine = [None if g is None else session.run(g, feeds) for g in entry["gradients"]]
+            try:
+                theirs = tf.gradients(ys, xs, tensors(entry["weights"]))
+            except LookupError:
+                return "no rule"
+            for i, (own, other) in enumerate(zip(mine, theirs, strict=True)):
+                zeros = np.zeros(feeds[entry["xs"][i]].shape)
+                own = zeros if own is None else own
+                value = zeros if other is None else session.run(tf.convert_to_tensor(other), feeds)
+                if own.shape != value.shape:
+                    return f"gradient {i} has shape {own.shape}, not {value.shape}"
+                if not np.allclose(own, value, rtol=1e-9, atol=1e-9):
+                    return f"gradient {i} is {own.tolist()}, not {value.tolist()}"
+    return None
+
+
+def main():
+    entries = json.load(open(sys.argv[1]))
+    wrong, without = 0, set()
+    for entry in entries:
+        try:
+            said = check(entry)
+        except (ValueError, tf.errors.OpError) as error:
+            said = f"{type(error).__name__}: {str(error)[:400]}"
+        if said == "no rule":
+            without.add(entry["op"])
+        elif said:
+            wrong += 1
+            print(f"{entry['op']}: {said}")
+    print("TensorFlow has no rule for", " ".join(sorted(without)))
+    print(f"{len(entries)} graphs compared, {wrong} differences")
+    sys.exit(1 if wrong else 0)
+
+
+main()
