@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::rpc::{
-    LONG, Rpc, assert_fails, attr, binary, constant, def, dtype, endless, in_body, node, on,
-    placeholder, shape, splat, step, tensor, text, unary,
+    LONG, Rpc, assert_fails, attr, binary, constant, def, dtype, endless, in_body, node, on, placeholder,
+    shape, splat, step, tensor, text, unary,
 };
 use tonic::Code;
 
