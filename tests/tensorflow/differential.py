@@ -24,6 +24,7 @@ SPINE = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64
 EXCUSED = {
     "_Arg": "added by whoever calls a function",
     "_Retval": "added by whoever calls a function",
+    "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
     "_Send": "added by the master",
     "_Recv": "added by the master",
     "_HostSend": "added by the master",
@@ -36,6 +37,8 @@ PEER_FAULTS = {
     ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
     ("TopKV2", "Tk", "int16"): "reads k as a wider type",
     ("SplitV", "Tlen", "int8"): "its process ends",
+    ("Cast", "SrcT", "string"): "is registered, but refuses",
+    ("Cast", "DstT", "string"): "is registered, but refuses",
     ("Tile", "T", "uint16"): "is registered, but refuses",
     ("Where", "T", "half"): "is registered, but refuses",
     ("Round", "T", "int32"): "answers 0",
@@ -104,8 +107,6 @@ RUN = f"run{os.getpid()}"
 
 def compare(probe, ours, theirs):
     """What differs, in words; None if nothing does."""
-    if isinstance(theirs, tf.errors.UnimplementedError) and isinstance(ours, tf.errors.UnimplementedError):
-        return None
     if isinstance(theirs, Exception):
         return f"the peer fails: {first_line(theirs)}"
     if isinstance(ours, Exception):

@@ -1,15 +1,16 @@
 """Our gradients of single ops against `tf.gradients`: imports each graph of a manifest (the argument), which holds our
 gradient nodes, adds TensorFlow's own for the same ys, xs and weights, and runs both with TensorFlow's kernels."""
 import json
+import os
 import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-tf.disable_v2_behavior()
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from probe import config  # noqa: E402
 
-# Ops for whose gradient TensorFlow has no rule.
-NO_RULE = LookupError
+tf.disable_v2_behavior()
 
 
 def check(entry):
@@ -22,7 +23,7 @@ def check(entry):
             f["name"]: np.array(f["values"], tf.as_dtype(f["dtype"]).as_numpy_dtype).reshape(f["shape"]) for f in entry["feeds"]
         }
         ys, xs = tensors(entry["ys"]), tensors(entry["xs"])
-        with tf.Session() as session:
+        with tf.Session(config=config()) as session:
             mine = [None if g is None else session.run(g, feeds) for g in entry["gradients"]]
             try:
                 theirs = tf.gradients(ys, xs, tensors(entry["weights"]))

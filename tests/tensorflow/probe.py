@@ -7,9 +7,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
-# The version that graphs say they were made for: an op that later versions lack needs an older one.
+# The version that graphs say they were made for; an op that later versions lack gets the last that has it.
 PRODUCER = 1882
-OLDER = {"PlaceholderV2": 22}
 
 
 def attr_value(value, kind):
@@ -57,7 +56,8 @@ class Probe:
         self.steps = 1
         self.exact = False
         self.loose = 1.0
-        self.producer = OLDER.get(op, PRODUCER)
+        definition = op_def_registry.get(op)
+        self.producer = min(PRODUCER, definition.deprecation.version - 1) if definition.HasField("deprecation") else PRODUCER
         self.shapes = ""
 
     def node(self, op, name, inputs, **attrs):
