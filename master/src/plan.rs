@@ -45,6 +45,9 @@ pub(crate) struct Plan {
     fetches: FxHashMap<String, Arc<str>>,
 }
 
+/// Values that enter and keys of those that leave.
+type Exchange = (Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>);
+
 /// One worker's part.
 pub(crate) struct Part {
     pub(crate) task: TaskName,
@@ -94,10 +97,7 @@ impl Plan {
 
     /// What enters and what leaves: values and keys for the part with the client's device. A key leaves once
     /// however often it is fetched.
-    pub(crate) fn exchange(
-        &self,
-        step: &RunStep,
-    ) -> Result<(Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>), Status> {
+    pub(crate) fn exchange(&self, step: &RunStep) -> Result<Exchange, Status> {
         let send = step.feeds.iter().map(|(name, value)| Ok((key(&self.feeds, name)?, value.clone())));
         let send = send.collect::<Result<_, Status>>()?;
         let mut recv = Vec::with_capacity(step.fetches.len());

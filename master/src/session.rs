@@ -201,7 +201,7 @@ impl Session {
                 step_id,
                 send: if is_client { send.take().unwrap_or_default() } else { Vec::new() },
                 recv: if is_client { recv_keys.take().unwrap_or_default() } else { Vec::new() },
-                options: options.clone(),
+                options,
                 deadline,
             };
             parts.push(async move { (part, part.link.run_graph(request).await) });
