@@ -127,7 +127,7 @@ fn feeds_fetches_and_targets() -> Fallible {
             let got = multiply.call(&[Tensor::vector(&[factor; 3])?, b.clone()])?;
             assert_eq!(floats(&got[0])?, [4.0 * factor, 5.0 * factor, -6.0 * factor]);
         }
-        assert_fails(multiply.call(&[a.clone()]), Code::InvalidArgument, &["2 values, got 1"]);
+        assert_fails(multiply.call(std::slice::from_ref(&a)), Code::InvalidArgument, &["2 values, got 1"]);
         Ok(())
     })
 }
@@ -180,7 +180,8 @@ fn failures_have_code_and_node() -> Fallible {
         let session = place.open(scope.finish()?)?;
         let value = || Tensor::vector(&[1f32, 2.0]);
         let good = || -> Fallible {
-            Ok(assert_eq!(floats(&session.run(&[(p, value()?)], &[n], &[])?[0])?, [-1.0, -2.0]))
+            assert_eq!(floats(&session.run(&[(p, value()?)], &[n], &[])?[0])?, [-1.0, -2.0]);
+            Ok(())
         };
         good()?;
         let unfed = "You must feed a value for placeholder tensor 'p' with dtype float";

@@ -168,7 +168,7 @@ pub fn dtype(dtype: pb::DataType) -> pb::AttrValue {
 }
 
 pub fn text(text: &str) -> pb::AttrValue {
-    attr(pb::attr_value::Value::S(text.as_bytes().to_vec().into()))
+    attr(pb::attr_value::Value::S(text.as_bytes().to_vec()))
 }
 
 pub fn int(value: i64) -> pb::AttrValue {

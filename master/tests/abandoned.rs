@@ -1,0 +1,235 @@
+//! Callers that do not wait for an answer leave nothing behind on the workers.
+
+use anabranch_master::{Master, MasterConfig};
+use async_trait::async_trait;
+use futures::FutureExt;
+use graph::{Code, DeviceAttributes, DeviceName, Node, Scope, TaskName, Tensor};
+use parking_lot::Mutex;
+use proto::Status;
+use proto::link::{
+    CreateSession, CreateWorkerSession, MasterLink, RegisterGraph, RunGraph, RunGraphOutcome, RunStep,
+    WorkerLink,
+};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(60);
+
+type Test<T = ()> = Result<T, Box<dyn Error>>;
+
+/// A worker that reports each call, and holds those named in `held` until told to go on.
+#[derive(Debug)]
+struct Worker {
+    calls: mpsc::UnboundedSender<&'static str>,
+    held: Mutex<Option<&'static str>>,
+    go_on: Semaphore,
+}
+
+impl Worker {
+    async fn called(&self, call: &'static str) -> Result<(), Status> {
+        self.calls.send(call).map_err(|e| Status::invalid(e.to_string()))?;
+        if *self.held.lock() == Some(call) {
+            let permit = self.go_on.acquire().await;
+            permit.map_err(|e| Status::invalid(e.to_string()))?.forget();
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl WorkerLink for Worker {
+    async fn status(&self, _: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
+        Ok(vec![DeviceAttributes {
+            name: DeviceName::new(&TaskName::new("w", 0), "CPU", 0),
+            memory_limit: 1 << 20,
+            incarnation: 7,
+            physical_description: Default::default(),
+        }])
+    }
+
+    async fn create_session(&self, _: CreateWorkerSession) -> Result<(), Status> {
+        self.called("create").await
+    }
+
+    async fn delete_session(&self, _: &str, _: Option<Instant>) -> Result<(), Status> {
+        self.called("delete").await
+    }
+
+    async fn register_graph(&self, _: RegisterGraph) -> Result<Arc<str>, Status> {
+        self.called("register").await?;
+        Ok("g".into())
+    }
+
+    async fn deregister_graph(&self, _: &str, _: &str) -> Result<(), Status> {
+        self.called("deregister").await
+    }
+
+    async fn run_graph(&self, _: RunGraph) -> Result<RunGraphOutcome, Status> {
+        self.called("run").await?;
+        Ok(RunGraphOutcome::default())
+    }
+
+    async fn cleanup_graph(&self, _: i64) -> Result<(), Status> {
+        self.called("cleanup").await
+    }
+
+    async fn cleanup_all(&self, _: &[String]) -> Result<(), Status> {
+        self.called("cleanup all").await
+    }
+}
+
+#[derive(Debug)]
+struct AnyKernel;
+
+impl placer::Kernels for AnyKernel {
+    fn priority(&self, _: &str, _: &Node) -> Option<i32> {
+        Some(0)
+    }
+
+    fn registered(&self, _: &str) -> String {
+        String::new()
+    }
+}
+
+struct NoKernel;
+
+impl graph::ops::Evaluate for NoKernel {
+    fn evaluate(&self, _: &Node, _: &[Tensor]) -> Option<graph::Result<Vec<Tensor>>> {
+        None
+    }
+}
+
+struct Setup {
+    master: Arc<Master>,
+    worker: Arc<Worker>,
+    calls: mpsc::UnboundedReceiver<&'static str>,
+}
+
+impl Setup {
+    fn new(held: Option<&'static str>) -> Setup {
+        let (sender, calls) = mpsc::unbounded_channel();
+        let worker = Arc::new(Worker { calls: sender, held: Mutex::new(held), go_on: Semaphore::new(0) });
+        let link: Arc<dyn WorkerLink> = worker.clone();
+        let task = TaskName::new("w", 0);
+        let master = Master::new(MasterConfig {
+            task: task.clone(),
+            workers: BTreeMap::from([(task, link)]),
+            default_config: Default::default(),
+            connect_deadline: LONG,
+            kernels: Arc::new(AnyKernel),
+            evaluator: Arc::new(NoKernel),
+        });
+        Setup { master, worker, calls }
+    }
+
+    async fn next_call(&mut self) -> Test<&'static str> {
+        Ok(timeout(LONG, self.calls.recv()).await?.ok_or("the worker is gone")?)
+    }
+
+    async fn session(&self) -> Test<Arc<str>> {
+        let scope = Scope::new();
+        for i in 0..300 {
+            scope.op("NoOp").name(&format!("n{i}")).node();
+        }
+        let request = CreateSession { graph: scope.finish()?, ..Default::default() };
+        Ok(self.master.create_session(request).await?.session)
+    }
+}
+
+fn step(session: &Arc<str>, target: &str) -> RunStep {
+    RunStep { session: session.clone(), targets: vec![target.to_owned()], ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_session_that_nobody_waits_for_is_ended() -> Test {
+    let mut setup = Setup::new(Some("create"));
+    let master = setup.master.clone();
+    let creating =
+        tokio::spawn(async move { master.create_session(CreateSession::default()).await.map(drop) });
+    assert_eq!(setup.next_call().await?, "create");
+    creating.abort();
+    assert!(creating.await.is_err_and(|e| e.is_cancelled()));
+    setup.worker.go_on.add_permits(1);
+    assert_eq!(setup.next_call().await?, "delete");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_ends_though_its_closing_is_given_up() -> Test {
+    let mut setup = Setup::new(Some("run"));
+    let session = setup.session().await?;
+    let (master, request) = (setup.master.clone(), step(&session, "n1"));
+    let running = tokio::spawn(async move { master.run_step(request).await.map(drop) });
+    for call in ["create", "register", "run"] {
+        assert_eq!(setup.next_call().await?, call);
+    }
+    // Polled once, and dropped while the step has not ended.
+    assert!(setup.master.close_session(&session).now_or_never().is_none());
+    assert_eq!(running.await?.err().map(|s| s.code), Some(Code::Cancelled));
+    let mut left = vec![setup.next_call().await?, setup.next_call().await?];
+    left.sort_unstable();
+    assert_eq!(left, ["cleanup", "delete"]);
+    let again = setup.master.close_session(&session).await;
+    assert_eq!(again.err().map(|s| s.code), Some(Code::Aborted));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plan_that_was_begun_serves_the_next_step() -> Test {
+    let mut setup = Setup::new(Some("register"));
+    let session = setup.session().await?;
+    let (master, request) = (setup.master.clone(), step(&session, "n1"));
+    let running = tokio::spawn(async move { master.run_step(request).await.map(drop) });
+    for call in ["create", "register"] {
+        assert_eq!(setup.next_call().await?, call);
+    }
+    running.abort();
+    assert!(running.await.is_err());
+    setup.worker.go_on.add_permits(1);
+    setup.master.run_step(step(&session, "n1")).await?;
+    assert_eq!(setup.next_call().await?, "run");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plan_that_gives_way_is_forgotten_by_the_workers() -> Test {
+    let mut setup = Setup::new(None);
+    let session = setup.session().await?;
+    for i in 0..257 {
+        setup.master.run_step(step(&session, &format!("n{i}"))).await?;
+    }
+    while setup.next_call().await? != "deregister" {}
+    // The first is made anew.
+    setup.master.run_step(step(&session, "n0")).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_master_that_stops_waits_for_steps_and_takes_no_more() -> Test {
+    let mut setup = Setup::new(Some("run"));
+    let session = setup.session().await?;
+    let (master, request) = (setup.master.clone(), step(&session, "n1"));
+    let running = tokio::spawn(async move { master.run_step(request).await.map(drop) });
+    for call in ["create", "register", "run"] {
+        assert_eq!(setup.next_call().await?, call);
+    }
+    let mut stopping = Box::pin(setup.master.shutdown(LONG));
+    assert!(stopping.as_mut().now_or_never().is_none());
+    for refused in [
+        setup.master.run_step(step(&session, "n2")).await.map(drop),
+        setup.master.create_session(CreateSession::default()).await.map(drop),
+    ] {
+        let refused = refused.err().ok_or("it was accepted")?;
+        assert_eq!(refused.code, Code::Unavailable);
+        assert!(refused.message.contains("w/replica:0/task:0 is shutting down"), "{refused}");
+    }
+    setup.worker.go_on.add_permits(1);
+    timeout(LONG, stopping).await?;
+    // The step that was in flight ended well.
+    running.await??;
+    Ok(())
+}

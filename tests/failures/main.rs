@@ -1,0 +1,83 @@
+//! Bad input, lost processes and impatient clients, on real servers: each gets the documented code by a deadline,
+//! and the server's next step works.
+
+mod bad_input;
+mod handles;
+mod processes;
+#[path = "../support/mod.rs"]
+mod support;
+
+use anabranch::graph::Tensor;
+use anabranch::proto::convert::tensor_to_proto;
+use anabranch::proto::pb;
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+use support::rpc::{LONG, Rpc, attr, binary, constant, dtype, endless, node, on, shape, step, unary};
+
+const FLOAT: pb::DataType = pb::DataType::DtFloat;
+const WORKER: &str = "/job:worker/replica:0/task:0";
+const PS: &str = "/job:ps/replica:0/task:0";
+
+/// What a failure that nobody has to wait for may take.
+const SOON: Duration = Duration::from_secs(2);
+
+fn cpu(task: &str) -> String {
+    format!("{task}/device:CPU:0")
+}
+
+/// One worker by itself.
+async fn single() -> Fallible<(Cluster, Rpc)> {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let rpc = Rpc::connect(&cluster, "worker", 0).await?;
+    Ok((cluster, rpc))
+}
+
+/// A parameter server, and a worker that gives up early on tasks that are not there.
+async fn pair() -> Fallible<(Cluster, Rpc)> {
+    let cluster = Cluster::start_with(&[("ps", 1), ("worker", 1)], &["--connect-deadline", "1"])?;
+    let rpc = Rpc::connect(&cluster, "worker", 0).await?;
+    Ok((cluster, rpc))
+}
+
+/// A session with a counter on the parameter server, and that it counts.
+fn counter() -> Vec<pb::NodeDef> {
+    let device = cpu(PS);
+    let variable = node(
+        "v",
+        "VariableV2",
+        &[],
+        &[("dtype", dtype(FLOAT)), ("shape", attr(pb::attr_value::Value::Shape(shape(&[]))))],
+    );
+    vec![
+        on(&device, variable),
+        on(&device, constant("one", 1.0)),
+        on(&device, binary("init", "Assign", "v", "one")),
+        on(&device, binary("count", "AssignAdd", "v", "one")),
+        on(&cpu(WORKER), unary("here", "Identity", "v")),
+        endless("endless", &device),
+    ]
+}
+
+type Running = tokio::task::JoinHandle<Result<Vec<pb::NamedTensorProto>, tonic::Status>>;
+
+/// A step that counts and then never ends.
+fn run_endless(rpc: &Rpc, session: &str) -> Running {
+    let (rpc, request) = (rpc.clone(), step(session, &[], &["endless:0"], &["count"]));
+    tokio::spawn(async move { rpc.run_step(request).await })
+}
+
+/// Waits until the counter of [`counter`] is so far.
+async fn until_counted(rpc: &Rpc, session: &str, wanted: f32) -> Fallible {
+    let wanted = Some(tensor_to_proto(&Tensor::scalar(wanted)));
+    let deadline = Instant::now() + LONG;
+    loop {
+        let read = rpc.run_step(step(session, &[], &["here:0"], &[])).await?;
+        if read.first().is_some_and(|t| t.tensor == wanted) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("the counter is {read:?}, not {wanted:?}").into());
+        }
+    }
+}
