@@ -2,8 +2,9 @@
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
-use super::elementwise::{BLOCK, Cost, Lane, block, chunk_size, for_chunks, load, store};
 use super::scalar::{Integer, Number, Real};
+use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
+use super::wide::{Lane, block, load, store};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use bytes::Bytes;

@@ -3,11 +3,11 @@
 use super::dispatch::{PLAIN, dispatch};
 use super::gather::position;
 use super::moved::{MOVED, Moved, moved};
-use super::segment::Number;
+use super::scalar::Semiring;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Element, Shape};
+use graph::{DType, Shape};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -125,7 +125,7 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 /// NaN is not zero, and so is found.
-fn where_true<T: Element + Number>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn where_true<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
     let values = input.values::<T>()?;
     let count = values.iter().filter(|&&v| v != T::ZERO).count();
