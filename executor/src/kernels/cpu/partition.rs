@@ -105,14 +105,16 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let dtype = ctx.input(count)?.dtype();
     let out = E::build(dtype, shape, |out| {
         // Rows that nothing is stitched into are zero.
-        let mut written = vec![false; rows];
+        let mut written = vec![false; if row == 0 { 0 } else { rows }];
         for i in 0..count {
             let (indices, values) = (ctx.input(i)?.values::<i32>()?, E::view(ctx.input(count + i)?)?);
             for (n, &index) in indices.iter().enumerate() {
                 let at = usize::try_from(index)
                     .map_err(|_| Error::invalid(format!("indices[{n}] is out of range")))?;
-                written[at] = true;
-                out[at * row..(at + 1) * row].clone_from_slice(&values[n * row..(n + 1) * row]);
+                if row > 0 {
+                    written[at] = true;
+                    out[at * row..(at + 1) * row].clone_from_slice(&values[n * row..(n + 1) * row]);
+                }
             }
         }
         for (at, _) in written.iter().enumerate().filter(|(_, w)| !**w) {
