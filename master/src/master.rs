@@ -1,6 +1,5 @@
 //! The master of a task: its sessions, and the workers it may use.
 
-use crate::request_ids::RequestIds;
 use crate::session::{Session, SessionCluster, on_blocking_thread};
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
@@ -11,12 +10,15 @@ use proto::link::{
     CreateSession, CreateWorkerSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep,
     RunStepOutcome, WorkerLink,
 };
-use proto::{Status, pb};
+use proto::{SeenIds, Status, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Requests that are remembered, so that a repeat is refused.
+const REQUESTS: usize = 10_000;
 
 /// What a master is made of.
 pub struct MasterConfig {
@@ -46,7 +48,7 @@ pub struct Master {
     /// Tells this master from an earlier one of the same task.
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
-    request_ids: RequestIds,
+    requests_seen: Mutex<SeenIds>,
 }
 
 impl Master {
@@ -55,12 +57,12 @@ impl Master {
             incarnation: rand::random::<u64>() | 1,
             config,
             sessions: Mutex::default(),
-            request_ids: RequestIds::default(),
+            requests_seen: Mutex::new(SeenIds::new(REQUESTS)),
         })
     }
 
     pub(crate) fn check_request_id(&self, method: &str, id: i64) -> Result<(), Status> {
-        self.request_ids.check(method, id)
+        self.requests_seen.lock().accept(method, None, id)
     }
 
     /// Ends every session; steps in flight fail as cancelled.

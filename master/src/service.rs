@@ -3,22 +3,20 @@
 use crate::master::Master;
 use crate::session::on_blocking_thread;
 use graph::Tensor;
+use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateSession, ExtendSession, MasterLink, RunStep, RunStepOutcome};
 use proto::service::{MasterService, MasterServiceServer};
-use proto::{Status, convert, pb};
+use proto::{Status, convert, deadline, pb};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response};
-
-/// Messages up to the protocol's own limit are accepted, bytes.
-pub const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 
 /// The master as a service for a tonic server.
 pub fn serve(master: Arc<Master>) -> MasterServiceServer<MasterRpc> {
     MasterServiceServer::new(MasterRpc { master })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(MAX_MESSAGE_SIZE)
+        .max_encoding_message_size(MAX_MESSAGE_SIZE)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
 }
@@ -36,7 +34,7 @@ impl MasterService for MasterRpc {
         &self,
         request: Request<pb::CreateSessionRequest>,
     ) -> Answer<pb::CreateSessionResponse> {
-        let deadline = deadline(&request);
+        let deadline = deadline::of_caller(&request);
         let request = request.into_inner();
         let graph_def = request.graph_def.unwrap_or_default();
         let graph =
@@ -66,7 +64,7 @@ impl MasterService for MasterRpc {
     }
 
     async fn run_step(&self, request: Request<pb::RunStepRequest>) -> Answer<pb::RunStepResponse> {
-        let deadline = deadline(&request);
+        let deadline = deadline::of_caller(&request);
         let request = request.into_inner();
         let in_body = request.store_errors_in_response_body;
         match self.run(request, deadline).await {
@@ -174,21 +172,4 @@ fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
 
 fn unimplemented<T>(method: &str) -> Answer<T> {
     Err(tonic::Status::unimplemented(format!("MasterService.{method} is not implemented by this server")))
-}
-
-/// When the caller stops waiting, as its `grpc-timeout` says.
-fn deadline<T>(request: &Request<T>) -> Option<Instant> {
-    let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let amount: u64 = digits.parse().ok()?;
-    let timeout = match unit {
-        "H" => Duration::from_secs(amount.checked_mul(3600)?),
-        "M" => Duration::from_secs(amount.checked_mul(60)?),
-        "S" => Duration::from_secs(amount),
-        "m" => Duration::from_millis(amount),
-        "u" => Duration::from_micros(amount),
-        "n" => Duration::from_nanos(amount),
-        _ => return None,
-    };
-    Instant::now().checked_add(timeout)
 }

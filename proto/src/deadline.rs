@@ -1,16 +1,17 @@
 //! How long a call may take, as gRPC's header says it.
 
-use http::header::HeaderValue;
 use std::time::{Duration, Instant};
+use tonic::codegen::http::HeaderValue;
 
-pub(crate) const TIMEOUT: &str = "grpc-timeout";
+/// The header.
+pub const TIMEOUT: &str = "grpc-timeout";
 
 /// Of a caller's time so much is left for the answer's way, at most: it says more than the caller's own timer
 /// would.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// At most eight digits and a unit.
-pub(crate) fn to_timeout(left: Duration) -> HeaderValue {
+/// The header's value: at most eight digits and a unit.
+pub fn to_timeout(left: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
     let (micros, millis) = (left.as_micros(), left.as_millis());
     let text = if micros <= MOST {
@@ -24,7 +25,7 @@ pub(crate) fn to_timeout(left: Duration) -> HeaderValue {
 }
 
 /// `None` for what is no timeout.
-pub(crate) fn from_timeout(text: &str) -> Option<Duration> {
+pub fn from_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -41,10 +42,19 @@ pub(crate) fn from_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// When a call that came with these headers has to end here, for its answer to arrive in time.
-pub(crate) fn deadline<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    let left = from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?;
+/// When the caller of a request gives up.
+pub fn of_caller<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    Instant::now().checked_add(time_left(request)?)
+}
+
+/// When a call has to end here, for its answer to arrive in time.
+pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    let left = time_left(request)?;
     Instant::now().checked_add(left - MARGIN.min(left / 10))
+}
+
+fn time_left<T>(request: &tonic::Request<T>) -> Option<Duration> {
+    from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
 }
 
 #[cfg(test)]
@@ -52,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_round_trip_and_rubbish_is_none() -> Result<(), http::header::ToStrError> {
+    fn timeouts_round_trip_and_rubbish_is_none() -> Result<(), tonic::codegen::http::header::ToStrError> {
         for left in [0, 1, 99_999_999, 100_000_000].map(Duration::from_micros) {
             assert_eq!(from_timeout(to_timeout(left).to_str()?), Some(left));
         }

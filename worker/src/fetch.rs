@@ -1,6 +1,5 @@
 //! The receiving end of RecvTensor: one call to the task that has the tensor.
 
-use crate::deadline::{TIMEOUT, to_timeout};
 use crate::reply::{Reply, ReplyReader};
 use bytes::{BufMut, Bytes, BytesMut};
 use executor::rendezvous::RendezvousKey;
@@ -8,6 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, TE};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use proto::channel::{Peer, Repeat};
+use proto::deadline::{TIMEOUT, to_timeout};
 use proto::service::WorkerServiceClient;
 use proto::{Status, pb};
 use std::time::{Duration, Instant};

@@ -4,9 +4,7 @@
 //! on the executor's pool, everything that waits for a peer on the runtime.
 #![forbid(unsafe_code)]
 
-mod bounded;
 mod config;
-mod deadline;
 mod devices;
 mod fetch;
 mod graphs;
