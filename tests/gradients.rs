@@ -200,8 +200,9 @@ impl Built {
 /// Values of a float type between two bounds, in an order without a pattern, no two of which are close.
 fn spread(dtype: DType, shape: &Shape, low: f64, high: f64, seed: usize) -> Fallible<Tensor> {
     let n = shape.num_elements();
-    let stride =
-        (2 * n / 3..).find(|s| (1..=n).filter(|d| n % d == 0 && s % d == 0).count() <= 1).unwrap_or(1);
+    let stride = (2 * n / 3..)
+        .find(|s| (1..=n).filter(|d| n.is_multiple_of(*d) && s % d == 0).count() <= 1)
+        .unwrap_or(1);
     let at = |i: usize| low + (high - low) * (((i * stride + seed) % n.max(1)) as f64 + 0.5) / n as f64;
     let values: Vec<f64> = (0..n).map(at).collect();
     Ok(match dtype {

@@ -6,11 +6,10 @@ mod master;
 mod optimise;
 mod plan;
 mod plan_cache;
-mod request_ids;
 mod service;
 mod session;
 mod signature;
 mod step_run;
 
 pub use master::{Master, MasterConfig};
-pub use service::{MAX_MESSAGE_BYTES, serve};
+pub use service::serve;

@@ -1,6 +1,5 @@
 //! The master of a task: its sessions, and the workers it may use.
 
-use crate::request_ids::RequestIds;
 use crate::session::{Session, SessionCluster, closed_by_client, on_blocking_thread};
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
@@ -11,7 +10,7 @@ use proto::link::{
     CreateSession, CreateWorkerSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep,
     RunStepOutcome, WorkerLink,
 };
-use proto::{Status, pb};
+use proto::{SeenIds, Status, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,6 +19,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+/// Requests that are remembered, so that a repeat is refused.
+const REQUESTS: usize = 10_000;
 
 /// What a master is made of.
 pub struct MasterConfig {
@@ -49,7 +51,7 @@ pub struct Master {
     /// Tells this master from an earlier one of the same task.
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
-    request_ids: RequestIds,
+    requests_seen: Mutex<SeenIds>,
     stopping: CancellationToken,
 }
 
@@ -59,13 +61,13 @@ impl Master {
             incarnation: rand::random::<u64>() | 1,
             config,
             sessions: Mutex::default(),
-            request_ids: RequestIds::default(),
+            requests_seen: Mutex::new(SeenIds::new(REQUESTS)),
             stopping: CancellationToken::new(),
         })
     }
 
     pub(crate) fn check_request_id(&self, method: &str, id: i64) -> Result<(), Status> {
-        self.request_ids.check(method, id)
+        self.requests_seen.lock().accept(method, None, id)
     }
 
     /// Takes no more sessions and steps; those in flight end within `grace`, or fail as unavailable. Then every

@@ -45,9 +45,6 @@ pub(crate) struct Plan {
     fetches: FxHashMap<String, Arc<str>>,
 }
 
-/// Values that enter and keys of those that leave.
-type Exchange = (Vec<(Arc<str>, Tensor)>, Vec<Arc<str>>);
-
 /// One worker's part.
 pub(crate) struct Part {
     pub(crate) task: TaskName,

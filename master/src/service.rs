@@ -3,23 +3,20 @@
 use crate::master::Master;
 use crate::session::on_blocking_thread;
 use graph::Tensor;
-use proto::deadline::deadline;
+use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateSession, ExtendSession, MasterLink, RunStep, RunStepOutcome};
 use proto::service::{MasterService, MasterServiceServer};
-use proto::{Status, convert, pb};
+use proto::{Status, convert, deadline, pb};
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response};
 
-/// Messages up to the protocol's own limit are accepted, bytes.
-pub const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
-
 /// The master as a service for a tonic server.
 pub fn serve(master: Arc<Master>) -> MasterServiceServer<MasterRpc> {
     MasterServiceServer::new(MasterRpc { master })
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(MAX_MESSAGE_SIZE)
+        .max_encoding_message_size(MAX_MESSAGE_SIZE)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
 }
@@ -37,7 +34,7 @@ impl MasterService for MasterRpc {
         &self,
         request: Request<pb::CreateSessionRequest>,
     ) -> Answer<pb::CreateSessionResponse> {
-        let deadline = deadline(&request);
+        let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
         let graph_def = request.graph_def.unwrap_or_default();
         let graph =
@@ -67,7 +64,7 @@ impl MasterService for MasterRpc {
     }
 
     async fn run_step(&self, request: Request<pb::RunStepRequest>) -> Answer<pb::RunStepResponse> {
-        let deadline = deadline(&request);
+        let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
         let in_body = request.store_errors_in_response_body;
         match self.run(request, deadline).await {

@@ -1,7 +1,7 @@
 //! How long a call may take, as gRPC's header says it.
 
 use std::time::{Duration, Instant};
-use tonic::codegen::http::header::HeaderValue;
+use tonic::codegen::http::HeaderValue;
 
 /// The header.
 pub const TIMEOUT: &str = "grpc-timeout";
@@ -10,7 +10,7 @@ pub const TIMEOUT: &str = "grpc-timeout";
 /// would.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// At most eight digits and a unit.
+/// The header's value: at most eight digits and a unit.
 pub fn to_timeout(left: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
     let (micros, millis) = (left.as_micros(), left.as_millis());
@@ -42,10 +42,19 @@ pub fn from_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// When a call that came with these headers has to end here, for its answer to arrive in time.
-pub fn deadline<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    let left = from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?;
+/// When the caller of a request gives up.
+pub fn of_caller<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    Instant::now().checked_add(time_left(request)?)
+}
+
+/// When a call has to end here, for its answer to arrive in time.
+pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    let left = time_left(request)?;
     Instant::now().checked_add(left - MARGIN.min(left / 10))
+}
+
+fn time_left<T>(request: &tonic::Request<T>) -> Option<Duration> {
+    from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@ pub mod deadline;
 pub mod grpc;
 pub mod link;
 pub mod remote;
+mod seen_ids;
 mod status;
 
 pub use cluster::Cluster;
 pub use remote::RemoteWorker;
+pub use seen_ids::SeenIds;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 
 /// Messages of package `tensorflow`, and its services as modules for client and server.

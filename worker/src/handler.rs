@@ -2,11 +2,10 @@
 
 use crate::serve::recv_tensor;
 use crate::worker::{Worker, blocking};
-use proto::Status;
 use proto::convert::{devices_to_proto, worker as convert};
-use proto::deadline::deadline;
 use proto::pb::*;
 use proto::service::WorkerService;
+use proto::{Status, deadline};
 use std::sync::Arc;
 use tonic::{Request, Response};
 
@@ -28,7 +27,7 @@ impl Handler {
     }
 
     async fn run(&self, request: Request<RunGraphRequest>) -> Result<RunGraphResponse, Status> {
-        let deadline = deadline(&request);
+        let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
         self.worker.accept_run(request.request_id, request.step_id)?;
         self.check_session(&request.session_handle, request.create_worker_session_called)?;

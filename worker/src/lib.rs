@@ -4,7 +4,6 @@
 //! on the executor's pool, everything that waits for a peer on the runtime.
 #![forbid(unsafe_code)]
 
-mod bounded;
 mod config;
 mod devices;
 mod fetch;

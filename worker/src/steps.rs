@@ -1,14 +1,13 @@
 //! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
 //! or a task that wants its tensors.
 
-use crate::bounded::SeenIds;
 use crate::rendezvous::StepRendezvous;
 use executor::Error;
 use executor::cancel::Cancellation;
 use executor::rendezvous::Rendezvous;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
-use proto::Status;
+use proto::{SeenIds, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The worker itself: what it has, and what masters ask of it, in the types of this program.
 
-use crate::bounded::SeenIds;
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
 use crate::graphs::RegisteredGraph;
@@ -14,8 +13,8 @@ use crate::transfers::Transfers;
 use executor::{Error, Pool};
 use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
-use proto::Status;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::{SeenIds, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,12 +133,12 @@ impl Worker {
     /// # Errors
     /// `Aborted` if the id was seen before.
     pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        accept(&self.runs_seen, "RunGraph (Worker)", request_id, step_id)
+        self.runs_seen.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
     }
 
     /// As [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        accept(&self.receives_seen, "RecvTensor (GrpcWorker)", request_id, step_id)
+        self.receives_seen.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
     }
 }
 
@@ -147,16 +146,6 @@ impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Worker({})", self.config.task)
     }
-}
-
-/// Zero is the id of those who do not ask for the check.
-fn accept(seen: &Mutex<SeenIds>, method: &str, request_id: i64, step_id: i64) -> Result<(), Status> {
-    if request_id == 0 || seen.lock().insert(request_id) {
-        return Ok(());
-    }
-    let text =
-        format!("The same {method} request was received twice. step_id: {step_id} request_id: {request_id}");
-    Err(Status::new(Code::Aborted, text))
 }
 
 /// Runs what takes long, and touches no network, away from the runtime's threads.

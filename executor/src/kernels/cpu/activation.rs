@@ -1,12 +1,14 @@
 //! Activation functions of neural networks.
 
+use super::broadcast::{Plan, zip_run_with, zip_tensors};
 use super::dispatch::{FLOATS, REALS, dispatch};
-use super::wide::{Float, Wide, map, zip};
+use super::elementwise::{self, map_run_with};
+use super::scalar::{Number, Real, Semiring as _};
+use super::threads::Cost::{self, Cheap, Dear};
+use super::wide::{Float, Lane};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use graph::{DType, Element, Shape, Tensor};
-use half::{bf16, f16};
-use num_traits::{One, Zero};
+use graph::{DType, Shape, Tensor};
 
 const SCALE: f64 = 1.050_700_987_355_480_5;
 const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
@@ -18,82 +20,82 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
         "Relu",
         REAL,
-        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, relu))),
+        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, Cheap, relu))),
     ),
     KernelDef::of("ReluGrad", REAL, |i| {
         dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, |g, x| g * if x > T::zero() { T::one() } else { T::zero() })
+            zip::<T>(ctx, Cheap, |g, x| masked(g, x > zero::<T>()))
         }))
     }),
     KernelDef::of("Relu6", REAL, |i| {
         dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            map::<T>(ctx, |x| { let y = relu(x); if y > T::SIX { T::SIX } else { y } })
+            map::<T>(ctx, Cheap, |x| { let y = relu(x); if y > six::<T>() { six::<T>() } else { y } })
         }))
     }),
     KernelDef::of("Relu6Grad", REAL, |i| {
         dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, |g, x| g * if x > T::zero() && x < T::SIX { T::one() } else { T::zero() })
+            zip::<T>(ctx, Cheap, |g, x| masked(g, x > zero::<T>() && x < six::<T>()))
         }))
     }),
     KernelDef::of("LeakyRelu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {
             let alpha = alpha::<T>(i)?;
-            Kernel::sync(move |ctx| wide_map::<T>(ctx, |x| if x > zero::<T>() { x } else { x * alpha }))
+            Kernel::sync(move |ctx| map::<T>(ctx, Cheap, |x| if x > zero::<T>() { x } else { x * alpha }))
         })
     }),
     KernelDef::of("LeakyReluGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {
             let alpha = alpha::<T>(i)?;
-            Kernel::sync(move |ctx| wide_zip::<T>(ctx, |g, x| if x > zero::<T>() { g } else { g * alpha }))
+            Kernel::sync(move |ctx| zip::<T>(ctx, Cheap, |g, x| if x > zero::<T>() { g } else { g * alpha }))
         })
     }),
     KernelDef::of("Elu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            wide_map::<T>(ctx, |x| if x < zero::<T>() { x.exp_m1() } else { x })
+            map::<T>(ctx, Dear, |x| if x < zero::<T>() { x.exp_m1() } else { x })
         }))
     }),
     KernelDef::of("EluGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            wide_zip::<T>(ctx, |g, y| if y < zero::<T>() { (y + one::<T>()) * g } else { g })
+            zip::<T>(ctx, Cheap, |g, y| if y < zero::<T>() { (y + one::<T>()) * g } else { g })
         }))
     }),
     KernelDef::of("Selu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
             let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
-            wide_map::<T>(ctx, |x| if x < zero::<T>() { alpha * x.exp_m1() } else { scale * x })
+            map::<T>(ctx, Dear, |x| if x < zero::<T>() { alpha * x.exp_m1() } else { scale * x })
         }))
     }),
     KernelDef::of("SeluGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
             let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
-            wide_zip::<T>(ctx, |g, y| if y < zero::<T>() { g * (y + alpha) } else { g * scale })
+            zip::<T>(ctx, Cheap, |g, y| if y < zero::<T>() { g * (y + alpha) } else { g * scale })
         }))
     }),
     KernelDef::of(
         "Softplus",
         FLOAT,
-        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| wide_map::<T>(ctx, softplus))),
+        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, Dear, softplus))),
     ),
     KernelDef::of("SoftplusGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            wide_zip::<T>(ctx, |g, x| g / ((-x).exp() + one::<T>()))
+            zip::<T>(ctx, Dear, |g, x| g / ((-x).exp() + one::<T>()))
         }))
     }),
     KernelDef::of("Softsign", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            wide_map::<T>(ctx, |x| x / (one::<T>() + x.abs()))
+            map::<T>(ctx, Cheap, |x| x / (one::<T>() + x.abs()))
         }))
     }),
     KernelDef::of("SoftsignGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            wide_zip::<T>(ctx, |g, x| { let s = one::<T>() + x.abs(); g / (s * s) })
+            zip::<T>(ctx, Cheap, |g, x| { let s = one::<T>() + x.abs(); g / (s * s) })
         }))
     }),
     KernelDef::of("L2Loss", FLOAT, |i| dispatch!(float, i.input_type(0), T => Kernel::sync(l2_loss::<T>))),
 ];
 
-/// The least that the rectifiers need, of integers as of floats.
-trait Rectified: Element + PartialOrd + Zero + One {
+/// What the rectifiers compute in, of integers as of floats.
+trait Rectified: Number {
     const SIX: Self;
 }
 
@@ -101,20 +103,23 @@ macro_rules! rectified {
     ($($t:ty = $six:expr),*) => { $(impl Rectified for $t { const SIX: $t = $six; })* };
 }
 
-rectified! {
-    f32 = 6.0, f64 = 6.0, f16 = f16::from_f32_const(6.0), bf16 = bf16::from_f32_const(6.0),
-    i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6
-}
+rectified! { f32 = 6.0, f64 = 6.0, i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6 }
 
 /// NaN stays NaN.
 #[inline(always)]
 fn relu<T: Rectified>(x: T) -> T {
-    if x <= T::zero() { T::zero() } else { x }
+    if x <= T::ZERO { T::ZERO } else { x }
+}
+
+/// The gradient where `open`; NaN of NaN also elsewhere.
+#[inline(always)]
+fn masked<T: Number>(gradient: T, open: bool) -> T {
+    gradient.times(if open { T::ONE } else { T::ZERO })
 }
 
 /// `ln(1 + exp(x))`, with the ends where one of both terms is below rounding cut short.
 #[inline(always)]
-fn softplus<W: Wide>(x: W) -> W {
+fn softplus<W: Real>(x: W) -> W {
     let threshold = W::epsilon().ln() + W::of(2.0);
     if x > -threshold {
         x
@@ -126,13 +131,18 @@ fn softplus<W: Wide>(x: W) -> W {
 }
 
 #[inline(always)]
-fn zero<T: Float>() -> T::Wide {
-    T::Wide::zero()
+fn zero<T: Lane<Wide: Number>>() -> T::Wide {
+    T::Wide::ZERO
 }
 
 #[inline(always)]
-fn one<T: Float>() -> T::Wide {
-    T::Wide::one()
+fn one<T: Lane<Wide: Number>>() -> T::Wide {
+    T::Wide::ONE
+}
+
+#[inline(always)]
+fn six<T: Lane<Wide: Rectified>>() -> T::Wide {
+    T::Wide::SIX
 }
 
 fn wide<T: Float>(value: f64) -> T::Wide {
@@ -143,15 +153,35 @@ fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
     Ok(wide::<T>(init.attr::<f32>("alpha")?.into()))
 }
 
-fn wide_map<T: Float>(ctx: &mut KernelContext<'_>, op: impl Fn(T::Wide) -> T::Wide + Sync) -> Result<()> {
-    map::<T>(ctx, |x| T::narrow(op(x.widen())))
+/// Output 0: each element of input 0 through `op`.
+fn map<T: Lane>(
+    ctx: &mut KernelContext<'_>,
+    cost: Cost,
+    op: impl Fn(T::Wide) -> T::Wide + Sync,
+) -> Result<()> {
+    elementwise::unary::<T, T>(ctx, cost, &|out, x| map_run_with(out, x, &op))
 }
 
-fn wide_zip<T: Float>(
+/// Output 0: inputs 0 and 1, of one shape, pair by pair through `op`.
+fn zip<T: Lane>(
     ctx: &mut KernelContext<'_>,
+    cost: Cost,
     op: impl Fn(T::Wide, T::Wide) -> T::Wide + Sync,
 ) -> Result<()> {
-    zip::<T>(ctx, |x, y| T::narrow(op(x.widen(), y.widen())))
+    let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
+    if x.shape() != y.shape() {
+        let (name, op) = (&ctx.node().name, ctx.node().op.name());
+        crate::invalid!(
+            "Inputs to operation {name} of type {op} must have the same size and shape.  Input 0: {} != input 1: \
+             {}",
+            x.shape(),
+            y.shape()
+        );
+    }
+    let plan = Plan::flat(x.shape());
+    let out = zip_tensors::<T, T>(&plan, x, y, cost, &|out, x, y| zip_run_with(out, x, y, &op))?;
+    ctx.set_output(0, out);
+    Ok(())
 }
 
 /// Half the sum of squares. Partial sums of blocks keep the rounding error from growing with the length.
@@ -163,20 +193,20 @@ fn l2_loss<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
         let (whole, rest) = block.as_chunks::<LANES>();
         for values in whole {
             for (lane, v) in lanes.iter_mut().zip(values) {
-                *lane += v.widen() * v.widen();
+                *lane += v.to_wide() * v.to_wide();
             }
         }
-        lanes.into_iter().sum::<T::Wide>() + rest.iter().map(|v| v.widen() * v.widen()).sum::<T::Wide>()
+        lanes.into_iter().sum::<T::Wide>() + rest.iter().map(|v| v.to_wide() * v.to_wide()).sum::<T::Wide>()
     };
     let sums: Vec<T::Wide> = x.chunks(4096).map(block).collect();
     let total = pairwise_sum(&sums) / T::Wide::of(2.0);
     let mut out = Tensor::unspecified(T::DTYPE, Shape::scalar())?;
-    out.values_mut::<T>()?[0] = T::narrow(total);
+    out.values_mut::<T>()?[0] = T::of_wide(total);
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn pairwise_sum<W: Wide>(values: &[W]) -> W {
+fn pairwise_sum<W: Real>(values: &[W]) -> W {
     let mut sums = values.to_vec();
     while sums.len() > 1 {
         sums = sums.chunks(2).map(|pair| pair.iter().copied().sum()).collect();
@@ -189,6 +219,7 @@ mod tests {
     use super::*;
     use crate::testing::run_op;
     use graph::AttrValue;
+    use half::f16;
 
     fn run(op: &str, inputs: &[&[f32]], attrs: &[(&str, AttrValue)]) -> Result<Vec<f32>> {
         let inputs = inputs.iter().map(|v| Tensor::vector(v)).collect::<graph::Result<Vec<_>>>()?;
@@ -270,7 +301,7 @@ mod tests {
 
     #[test]
     fn long_inputs_are_cut_without_loss() -> Result<()> {
-        let x: Vec<f32> = (0..super::super::wide::PARALLEL_ELEMENTS + 7).map(|i| i as f32 - 1000.0).collect();
+        let x: Vec<f32> = (0..super::super::threads::PARALLEL * 4 + 7).map(|i| i as f32 - 1000.0).collect();
         let y = run("Relu", &[&x], &[])?;
         let g = run("ReluGrad", &[&x, &x], &[])?;
         assert!(x.iter().zip(&y).zip(&g).all(|((x, y), g)| x.max(0.0) == *y && y == g));

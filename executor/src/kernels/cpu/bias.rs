@@ -1,7 +1,9 @@
 //! Bias vectors added to a channel axis.
 
 use super::dispatch::{REALS, dispatch};
-use super::wide::{PARALLEL_ELEMENTS, Summed, checked_product};
+use super::scalar::Semiring;
+use super::threads::{PARALLEL, for_rows};
+use super::wide::Lane;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::bias::{channel_axis, data_format};
@@ -33,10 +35,14 @@ fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
         crate::invalid!("Input tensor must be at least 2D: {shape}");
     }
     let axis = channel_axis(shape.rank(), format)?;
-    Ok([checked_product(&shape[..axis])?, shape[axis], checked_product(&shape[axis + 1..])?])
+    let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    match (product(&shape[..axis]), product(&shape[axis + 1..])) {
+        (Some(outer), Some(inner)) => Ok([outer, shape[axis], inner]),
+        _ => crate::invalid!("the dimensions of {shape} overflow"),
+    }
 }
 
-fn add<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
     let mut value = ctx.take_input(0)?;
     let bias = ctx.take_input(1)?;
     let [_, channels, inner] = axes(value.shape(), format)?;
@@ -61,7 +67,7 @@ fn add<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()>
         value = copy;
     }
     let bias = bias.values::<T>()?;
-    let rows = |rows: &mut [T]| {
+    for_rows(value.values_mut::<T>()?, channels * inner, |_, rows| {
         if inner == 1 {
             for row in rows.chunks_exact_mut(channels) {
                 row.iter_mut().zip(bias).for_each(|(v, &b)| *v = v.plus(b));
@@ -71,14 +77,7 @@ fn add<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()>
                 plane.iter_mut().for_each(|v| *v = v.plus(b));
             }
         }
-    };
-    let all = value.values_mut::<T>()?;
-    if all.len() < PARALLEL_ELEMENTS {
-        rows(all);
-    } else {
-        let row = channels * inner;
-        all.par_chunks_mut(row * (PARALLEL_ELEMENTS / 4).div_ceil(row)).for_each(rows);
-    }
+    });
     ctx.set_output(0, value);
     Ok(())
 }
@@ -87,7 +86,7 @@ fn add<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()>
 /// of rows, and the blocks do not depend on how many threads there are.
 const BLOCK_ROWS: usize = 512;
 
-fn sum<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
     let dy = ctx.input(0)?;
     let [outer, channels, inner] = axes(dy.shape(), format)?;
     let values = dy.values::<T>()?;
@@ -98,43 +97,43 @@ fn sum<T: Summed>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()>
     }
     let row = channels * inner;
     let block = |rows: &[T]| {
-        let mut sums = vec![T::Sum::default(); channels];
+        let mut sums = vec![T::Wide::ZERO; channels];
         for row in rows.chunks_exact(row) {
             if inner == 1 {
-                sums.iter_mut().zip(row).for_each(|(s, v)| *s = T::add(*s, v.into_sum()));
+                sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to_wide()));
             } else {
                 for (s, plane) in sums.iter_mut().zip(row.chunks_exact(inner)) {
-                    *s = T::add(*s, sum_plane(plane));
+                    *s = s.plus(sum_plane(plane));
                 }
             }
         }
         sums
     };
     let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
-    let partial: Vec<Vec<T::Sum>> = if values.len() < PARALLEL_ELEMENTS {
+    let partial: Vec<Vec<T::Wide>> = if values.len() < PARALLEL {
         values.chunks(row * block_rows).map(block).collect()
     } else {
         values.par_chunks(row * block_rows).map(block).collect()
     };
     for (channel, out) in out.values_mut::<T>()?.iter_mut().enumerate() {
-        *out = T::from_sum(partial.iter().fold(T::Sum::default(), |s, p| T::add(s, p[channel])));
+        *out = T::of_wide(partial.iter().fold(T::Wide::ZERO, |s, p| s.plus(p[channel])));
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
 /// Several sums side by side, which the processor adds at once.
-fn sum_plane<T: Summed>(plane: &[T]) -> T::Sum {
+fn sum_plane<T: Lane<Wide: Semiring>>(plane: &[T]) -> T::Wide {
     const LANES: usize = 16;
-    let mut total = T::Sum::default();
+    let mut total = T::Wide::ZERO;
     for part in plane.chunks(BLOCK_ROWS * LANES) {
-        let mut lanes = [T::Sum::default(); LANES];
+        let mut lanes = [T::Wide::ZERO; LANES];
         let (whole, rest) = part.as_chunks::<LANES>();
         for values in whole {
-            lanes.iter_mut().zip(values).for_each(|(l, v)| *l = T::add(*l, v.into_sum()));
+            lanes.iter_mut().zip(values).for_each(|(l, v)| *l = l.plus(v.to_wide()));
         }
-        let sum = lanes.into_iter().fold(T::Sum::default(), T::add);
-        total = T::add(total, rest.iter().fold(sum, |s, v| T::add(s, v.into_sum())));
+        let sum = lanes.into_iter().fold(T::Wide::ZERO, T::Wide::plus);
+        total = total.plus(rest.iter().fold(sum, |s, v| s.plus(v.to_wide())));
     }
     total
 }

@@ -2,9 +2,9 @@
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
-use super::elementwise::{BLOCK, Cost, Lane, block, chunk_size, for_chunks, load, store};
 use super::scalar::{Integer, Number, Real};
-use super::wide::Float;
+use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
+use super::wide::{Float, Lane, block, load, store};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use bytes::Bytes;
@@ -60,7 +60,7 @@ impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotie
     type Out = f32;
     #[inline(always)]
     fn apply(x: f32, y: f32) -> f32 {
-        F::apply(N::widen(N::narrow(x / y)), 1.0)
+        F::apply(N::of_wide(x / y).to_wide(), 1.0)
     }
 }
 

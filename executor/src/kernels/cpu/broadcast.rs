@@ -1,13 +1,13 @@
 //! Functions of two tensors, element by element, where an axis of size 1, or one that is missing in front,
 //! repeats along the other tensor's.
 
-use super::elementwise::{BLOCK, Cost, Lane, block, chunk_size, for_chunks, load, store};
 use super::simd::{Vector, vectorized};
+use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
+use super::wide::{Lane, block, load, store};
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
 use graph::{Element, Shape, Tensor};
 use smallvec::SmallVec;
-use std::marker::PhantomData;
 
 /// How two shapes fit together. Neighbouring axes that both tensors walk alike are one.
 #[derive(Debug)]
@@ -136,38 +136,48 @@ pub(crate) enum Operand<'a, T> {
 }
 
 /// A function of two runs of elements.
-pub(crate) type Zip<A, R> = dyn Fn(&mut [R], Operand<'_, A>, Operand<'_, A>) + Sync;
+pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], Operand<'_, A>, Operand<'_, A>) + Sync + 'f;
 
-struct ZipLoop<'a, T, R, O> {
+struct ZipLoop<'a, T, R, F> {
     out: &'a mut [R],
     x: Operand<'a, T>,
     y: Operand<'a, T>,
-    op: PhantomData<O>,
+    op: F,
 }
 
-impl<T: Copy, R: Copy, O: Binary<T, Out = R>> Vector for ZipLoop<'_, T, R, O> {
+impl<T: Copy, R: Copy, F: Fn(T, T) -> R> Vector for ZipLoop<'_, T, R, F> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
         match (self.x, self.y) {
             (Operand::Many(x), Operand::Many(y)) => {
                 for ((o, &x), &y) in self.out.iter_mut().zip(x).zip(y) {
-                    *o = O::apply(x, y);
+                    *o = (self.op)(x, y);
                 }
             }
             (Operand::Many(x), Operand::One(y)) => {
                 for (o, &x) in self.out.iter_mut().zip(x) {
-                    *o = O::apply(x, y);
+                    *o = (self.op)(x, y);
                 }
             }
             (Operand::One(x), Operand::Many(y)) => {
                 for (o, &y) in self.out.iter_mut().zip(y) {
-                    *o = O::apply(x, y);
+                    *o = (self.op)(x, y);
                 }
             }
-            (Operand::One(x), Operand::One(y)) => self.out.fill(O::apply(x, y)),
+            (Operand::One(x), Operand::One(y)) => self.out.fill((self.op)(x, y)),
         }
     }
+}
+
+/// Applies `op`, which should be `#[inline(always)]` or a closure, to each pair of elements of a run.
+pub(crate) fn zip_run_with<T: Copy, R: Copy>(
+    out: &mut [R],
+    x: Operand<'_, T>,
+    y: Operand<'_, T>,
+    op: impl Fn(T, T) -> R,
+) {
+    vectorized(ZipLoop { out, x, y, op });
 }
 
 /// Applies `O` to each pair of elements of a run.
@@ -176,14 +186,14 @@ pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
     x: Operand<'_, T>,
     y: Operand<'_, T>,
 ) {
-    vectorized(ZipLoop::<T, R, O> { out, x, y, op: PhantomData });
+    vectorized(ZipLoop { out, x, y, op: O::apply });
 }
 
 /// A kernel's whole work: output 0 is `zip` of inputs 0 and 1.
 pub(crate) fn binary<A: Lane, R: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
-    zip: &Zip<A::Wide, R::Wide>,
+    zip: &Zip<'_, A::Wide, R::Wide>,
 ) -> Result<()> {
     let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
     let plan = Plan::new(x.shape(), y.shape())?;
@@ -204,7 +214,7 @@ pub(crate) fn zip_tensors<A: Lane, R: Lane>(
     x: Tensor,
     y: Tensor,
     cost: Cost,
-    zip: &Zip<A::Wide, R::Wide>,
+    zip: &Zip<'_, A::Wide, R::Wide>,
 ) -> Result<Tensor> {
     let count = plan.shape.num_elements();
     let fits = |t: &Tensor| A::DTYPE == R::DTYPE && t.num_elements() == count && t.is_unique();
@@ -241,7 +251,7 @@ fn zip_part<A: Lane, R: Lane>(
     start: usize,
     out: &mut [R],
     sources: [Source<'_, A>; 2],
-    zip: &Zip<A::Wide, R::Wide>,
+    zip: &Zip<'_, A::Wide, R::Wide>,
 ) {
     let repeats = plan.repeats();
     if A::NATIVE

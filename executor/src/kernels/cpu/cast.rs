@@ -1,7 +1,9 @@
 //! Conversions between element types, by value and by bits.
 
 use super::dispatch::dispatch;
-use super::elementwise::{Cost, Lane, Unary, map_run, map_tensor};
+use super::elementwise::{Unary, map_run, map_tensor};
+use super::threads::Cost;
+use super::wide::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{Bool8, DType, Shape, Tensor};

@@ -2,8 +2,10 @@
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, REALS, dispatch};
-use super::elementwise::{self, Cost, Lane, Unary, map_run};
+use super::elementwise::{self, Unary, map_run};
 use super::scalar::{Number, Real};
+use super::threads::Cost;
+use super::wide::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType::{self, *};

@@ -1,20 +1,19 @@
 //! Two-dimensional convolution and its gradients: patches of the image times the filter as a matrix, a cache's
 //! worth of patches at a time. A 1x1 filter needs no patches: the image itself is the matrix.
 
-mod gemm;
 mod patch;
 
-use self::gemm::{Matrix, Product, Threads};
 use self::patch::{gather, patch_len, scatter};
 use super::dispatch::FLOATS;
 use super::image::{from_nhwc, to_nhwc};
-use super::wide::checked_product;
-use crate::error::Result;
+use super::product::{Matrix, Threads, product};
+use super::scalar::{Number, Semiring as _};
+use super::wide::{Lane, narrowed, widened};
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::conv::{Conv2D, ConvSizes};
 use graph::ops::window::DataFormat;
-use graph::{DType, Element, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{DType, Element as _, Shape, Tensor};
 use rayon::prelude::*;
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
@@ -47,62 +46,31 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// An element and the type that it is multiplied and summed in.
-trait Factor: Element {
-    type Wide: Product;
-    fn widen(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
-}
+/// An element of which there are convolutions.
+trait Factor: Lane<Wide: Number> {}
 
-macro_rules! factors {
-    ($($t:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {
-        $(impl Factor for $t {
-            type Wide = $wide;
-            fn widen(self) -> $wide {
-                $widen(self)
-            }
-            fn narrow(wide: $wide) -> $t {
-                $narrow(wide)
-            }
-        })*
-    };
-}
-
-factors! {
-    f32, f32, std::convert::identity, std::convert::identity;
-    f64, f64, std::convert::identity, std::convert::identity;
-    i32, i32, std::convert::identity, std::convert::identity;
-    f16, f32, f16::to_f32, f16::from_f32;
-    bf16, f32, bf16::to_f32, bf16::from_f32;
-}
-
-/// Below this many multiplications and additions one thread is faster than several.
-const PARALLEL_FLOP: usize = 50_000_000;
+impl<T: Lane<Wide: Number>> Factor for T {}
 
 /// Elements of patches at a time: about what a core's second-level cache holds of `f32`.
 const PATCH_ELEMENTS: usize = 256 << 10;
 
-/// As [`Factor::Wide`], channels last.
+/// In the type that is computed in, channels last.
 fn load<T: Factor>(images: &Tensor, format: DataFormat) -> Result<Tensor> {
-    let images = to_nhwc(images, format)?;
-    if T::DTYPE == T::Wide::DTYPE {
-        return Ok(images);
-    }
-    let mut wide = Tensor::unspecified(T::Wide::DTYPE, images.shape().clone())?;
-    let to = wide.values_mut::<T::Wide>()?;
-    to.iter_mut().zip(images.values::<T>()?).for_each(|(w, v)| *w = v.widen());
-    Ok(wide)
+    widened::<T>(&to_nhwc(images, format)?)
 }
 
 /// Back from what [`load`] makes.
 fn store<T: Factor>(wide: Tensor, format: DataFormat) -> Result<Tensor> {
-    if T::DTYPE == T::Wide::DTYPE {
-        return from_nhwc(wide, format);
-    }
-    let mut narrow = Tensor::unspecified(T::DTYPE, wide.shape().clone())?;
-    let to = narrow.values_mut::<T>()?;
-    to.iter_mut().zip(wide.values::<T::Wide>()?).for_each(|(v, &w)| *v = T::narrow(w));
-    from_nhwc(narrow, format)
+    from_nhwc(narrowed::<T>(wide)?, format)
+}
+
+/// The product of sizes.
+///
+/// # Errors
+/// `InvalidArgument` if it overflows.
+fn checked_product(sizes: &[usize]) -> Result<usize> {
+    let product = sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
+    product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
 }
 
 /// A convolution as products of matrices.
@@ -131,8 +99,7 @@ impl Plan {
             w.filter == 1 && w.stride == 1 && w.pad_before == 0 && w.output == w.input
         };
         let direct = plain(&sizes.rows) && plain(&sizes.columns);
-        let flop = (2 * patch).saturating_mul(pixels).saturating_mul(sizes.out_channels);
-        let threads = if flop < PARALLEL_FLOP { Threads::One } else { Threads::All };
+        let threads = Threads::for_work(patch.saturating_mul(pixels).saturating_mul(sizes.out_channels));
         let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
         if threads == Threads::All {
             // Enough tiles that no thread idles for long at the end.
@@ -151,7 +118,7 @@ impl Plan {
     }
 
     /// The patches of `count` pixels from `first` on: the input itself, or gathered into `scratch`.
-    fn patches<'a, W: Product>(
+    fn patches<'a, W: Number>(
         &self,
         input: &'a [W],
         group: usize,
@@ -163,7 +130,7 @@ impl Plan {
         if self.direct {
             return Matrix::new(&input[first * depth + group * patch..], count, patch, depth);
         }
-        scratch.resize(count * patch, W::default());
+        scratch.resize(count * patch, W::ZERO);
         gather(&self.sizes, group, input, first, scratch);
         Matrix::new(scratch, count, patch, patch)
     }
@@ -199,7 +166,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> 
         for group in 0..sizes.groups() {
             let patches = plan.patches(input, group, i * plan.tile, count, scratch);
             let place = &mut out[group * plan.outputs..];
-            T::Wide::product(place, channels, patches, plan.filter(filter, group), false, Threads::One);
+            product(place, channels, patches, plan.filter(filter, group), false, Threads::One);
         }
     };
     each_tile(out.values_mut()?, plan.tile * channels, plan.threads, tile);
@@ -209,7 +176,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> 
 }
 
 /// Calls `work` for each part of `len` elements, with its number and memory that it may keep between parts.
-fn each_tile<W: Product>(
+fn each_tile<W: Number>(
     out: &mut [W],
     len: usize,
     threads: Threads,
@@ -276,7 +243,7 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Resu
             for group in 0..sizes.groups() {
                 let dy = plan.output(dy, group, i * plan.tile, count);
                 let filter = plan.filter(filter, group).transposed();
-                T::Wide::product(&mut dx[group * plan.patch..], depth, dy, filter, false, Threads::One);
+                product(&mut dx[group * plan.patch..], depth, dy, filter, false, Threads::One);
             }
         });
     } else {
@@ -292,11 +259,11 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Resu
             let end = (n + 1) * plan.image_pixels;
             for first in (n * plan.image_pixels..end).step_by(plan.tile) {
                 let count = plan.tile.min(end - first);
-                scratch.resize(count * plan.patch, T::Wide::default());
+                scratch.resize(count * plan.patch, T::Wide::ZERO);
                 for group in 0..sizes.groups() {
                     let dy = plan.output(dy, group, first, count);
                     let filter = plan.filter(filter, group).transposed();
-                    T::Wide::product(scratch, plan.patch, dy, filter, false, inside);
+                    product(scratch, plan.patch, dy, filter, false, inside);
                     scatter(&sizes, group, scratch, first, dx, n);
                 }
             }
@@ -334,7 +301,7 @@ fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Res
                 let patches = plan.patches(input, group, first, count, &mut scratch).transposed();
                 let dy = plan.output(dy, group, first, count);
                 let place = &mut dw[group * plan.outputs..];
-                T::Wide::product(place, sizes.out_channels, patches, dy, true, plan.threads);
+                product(place, sizes.out_channels, patches, dy, true, plan.threads);
             }
         }
     }

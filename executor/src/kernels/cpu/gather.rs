@@ -2,7 +2,7 @@
 
 use super::dispatch::{INDEX, PLAIN, dispatch};
 use super::moved::{MOVED, Moved, moved};
-use super::segment::Number;
+use super::scalar::Semiring as _;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -1,5 +1,6 @@
 //! Batches of images with channels first or last. Kernels compute with channels last; this converts.
 
+use super::threads::PARALLEL;
 use crate::error::Result;
 use bytemuck::Pod;
 use graph::ops::window::DataFormat;
@@ -54,7 +55,7 @@ fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usi
             }
         }
     };
-    if n * size < super::wide::PARALLEL_ELEMENTS {
+    if n * size < PARALLEL {
         from.chunks_exact(size).zip(to.chunks_exact_mut(size)).for_each(one);
     } else {
         from.par_chunks_exact(size).zip(to.par_chunks_exact_mut(size)).for_each(one);

@@ -2,15 +2,14 @@
 
 use super::broadcast::Plan;
 use super::dispatch::dispatch;
-use super::elementwise::Lane;
+use super::product::{Matrix, Threads, product};
 use super::scalar::Number;
+use super::wide::{Lane, narrowed, widened};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use gemm::Parallelism;
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use rayon::prelude::*;
-use std::any::TypeId;
 
 const TYPES: &[DType] =
     &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
@@ -90,30 +89,16 @@ where
     }
     let mut dims = plan.shape().dims().to_vec();
     dims.extend([m, n]);
-    let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&dims)?)?;
+    let mut out = Tensor::unspecified(T::Wide::DTYPE, Shape::new(&dims)?)?;
     if k == 0 || out.num_elements() == 0 {
         out.bytes_mut()?.fill(0);
-    } else if T::NATIVE {
-        let work = Work { m, k, n, flips, plan: &plan };
-        work.run(wide::<T>(x)?.values()?, wide::<T>(y)?.values()?, out.values_mut::<T::Wide>()?);
     } else {
         let work = Work { m, k, n, flips, plan: &plan };
-        let mut product = Tensor::unspecified(<T::Wide as Element>::DTYPE, out.shape().clone())?;
-        work.run(wide::<T>(x)?.values()?, wide::<T>(y)?.values()?, product.values_mut::<T::Wide>()?);
-        T::narrow(product.values()?, out.values_mut()?);
+        work.run(widened::<T>(x)?.values()?, widened::<T>(y)?.values()?, out.values_mut::<T::Wide>()?);
     }
+    let out = narrowed::<T>(out)?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// The tensor in the type that is computed in.
-fn wide<T: Lane>(x: &Tensor) -> Result<Tensor> {
-    if T::NATIVE {
-        return Ok(x.clone());
-    }
-    let mut out = Tensor::unspecified(<T::Wide as Element>::DTYPE, x.shape().clone())?;
-    T::widen(x.values::<T>()?, out.values_mut::<T::Wide>()?);
-    Ok(out)
 }
 
 /// `m` by `k` times `k` by `n`, for each batch.
@@ -125,15 +110,12 @@ struct Work<'a> {
     plan: &'a Plan,
 }
 
-/// Multiplications and additions from which on threads help.
-const PARALLEL: usize = 25_000_000;
-
 impl Work<'_> {
     fn run<W: Number>(&self, x: &[W], y: &[W], out: &mut [W]) {
         let (m, k, n) = (self.m, self.k, self.n);
-        let each = m * k * n;
-        let a = |batch: usize| Matrix::new(&x[batch * m * k..(batch + 1) * m * k], [m, k], self.flips[0]);
-        let b = |batch: usize| Matrix::new(&y[batch * k * n..(batch + 1) * k * n], [k, n], self.flips[1]);
+        let each = m.saturating_mul(k).saturating_mul(n);
+        let a = |batch: usize| oriented(&x[batch * m * k..(batch + 1) * m * k], m, k, self.flips[0]);
+        let b = |batch: usize| oriented(&y[batch * k * n..(batch + 1) * k * n], k, n, self.flips[1]);
         let mut batches = Vec::with_capacity(out.len() / (m * n));
         let repeats = self.plan.repeats();
         self.plan.walk(0, out.len() / (m * n), |_, len, [i, j]| {
@@ -141,104 +123,25 @@ impl Work<'_> {
                 (0..len).map(|c| (if repeats[0] { i } else { i + c }, if repeats[1] { j } else { j + c })),
             );
         });
-        if batches.len() > 1 && each <= PARALLEL && each * batches.len() > PARALLEL {
+        let threads = Threads::for_work(each);
+        let of_all = Threads::for_work(each.saturating_mul(batches.len()));
+        if threads == Threads::One && of_all == Threads::All {
             out.par_chunks_mut(m * n)
                 .zip(&batches)
-                .for_each(|(out, &(i, j))| product(out, a(i), b(j), false, false));
+                .for_each(|(out, &(i, j))| product(out, n, a(i), b(j), false, Threads::One));
         } else {
             for (out, &(i, j)) in out.chunks_mut(m * n).zip(&batches) {
-                product(out, a(i), b(j), false, each > PARALLEL);
+                product(out, n, a(i), b(j), false, threads);
             }
         }
     }
 }
 
-/// A matrix over elements that may lie in either order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix<'a, T> {
-    values: &'a [T],
-    rows: usize,
-    columns: usize,
-    row_step: usize,
-    column_step: usize,
-}
-
-impl<'a, T> Matrix<'a, T> {
-    /// A matrix of this size: row by row in `values`, or, if `flipped`, column by column.
-    ///
-    /// # Panics
-    /// If the number of values is not the size's.
-    pub(crate) fn new(values: &'a [T], [rows, columns]: [usize; 2], flipped: bool) -> Matrix<'a, T> {
-        assert_eq!(values.len(), rows * columns);
-        let (row_step, column_step) = if flipped { (1, rows) } else { (columns, 1) };
-        Matrix { values, rows, columns, row_step, column_step }
-    }
-}
-
-/// Writes the product of two matrices row by row into `out`, or adds it to what is there.
-///
-/// # Panics
-/// If the sizes do not fit.
-pub(crate) fn product<T: Number>(
-    out: &mut [T],
-    a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
-    add: bool,
-    threads: bool,
-) {
-    assert_eq!(a.columns, b.rows);
-    assert_eq!(out.len(), a.rows * b.columns);
-    if TypeId::of::<T>() != TypeId::of::<f32>() && TypeId::of::<T>() != TypeId::of::<f64>() {
-        return integer_product(out, a, b, add);
-    }
-    let threads = if threads { rayon::current_num_threads() } else { 1 };
-    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    // SAFETY: each matrix is a slice of rows * columns elements that its steps enumerate, as checked when it was
-    // made; `out` has one element for each of the product's and is borrowed for writing.
-    unsafe {
-        gemm::gemm(
-            a.rows,
-            b.columns,
-            a.columns,
-            out.as_mut_ptr(),
-            1,
-            b.columns as isize,
-            add,
-            a.values.as_ptr(),
-            a.column_step as isize,
-            a.row_step as isize,
-            b.values.as_ptr(),
-            b.column_step as isize,
-            b.row_step as isize,
-            T::ONE,
-            T::ONE,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
-}
-
-/// Row by row: each element of `a` times a row of `b`.
-fn integer_product<T: Number>(out: &mut [T], a: Matrix<'_, T>, b: Matrix<'_, T>, add: bool) {
-    if !add {
-        out.fill(T::ZERO);
-    }
-    let columns = b.columns;
-    for (i, out) in out.chunks_mut(columns.max(1)).enumerate() {
-        for j in 0..a.columns {
-            let factor = a.values[i * a.row_step + j * a.column_step];
-            let row = &b.values[j * b.row_step..];
-            if b.column_step == 1 {
-                for (o, &v) in out.iter_mut().zip(&row[..columns]) {
-                    *o = o.plus(factor.times(v));
-                }
-            } else {
-                for (o, &v) in out.iter_mut().zip(row.iter().step_by(b.column_step)) {
-                    *o = o.plus(factor.times(v));
-                }
-            }
-        }
+/// A matrix of this size: row by row in `values`, or, if `flipped`, column by column.
+fn oriented<T>(values: &[T], rows: usize, columns: usize, flipped: bool) -> Matrix<'_, T> {
+    if flipped {
+        Matrix::new(values, columns, rows, rows).transposed()
+    } else {
+        Matrix::new(values, rows, columns, columns)
     }
 }

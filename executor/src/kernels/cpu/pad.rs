@@ -2,12 +2,12 @@
 
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::moved::{MOVED, Moved, moved};
-use super::segment::Number;
+use super::scalar::Semiring;
 use super::strided::{Layout, copy};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use graph::{Element, Shape, Tensor};
+use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -173,7 +173,7 @@ fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     Ok(())
 }
 
-fn mirror_back<T: Element + Number>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
+fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     let paddings = paddings(ctx)?;
     let input = ctx.input(0)?;
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();

@@ -3,11 +3,11 @@
 use super::dispatch::{PLAIN, dispatch};
 use super::gather::position;
 use super::moved::{MOVED, Moved, moved};
-use super::segment::Number;
+use super::scalar::Semiring;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Element, Shape};
+use graph::{DType, Shape};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -105,14 +105,16 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let dtype = ctx.input(count)?.dtype();
     let out = E::build(dtype, shape, |out| {
         // Rows that nothing is stitched into are zero.
-        let mut written = vec![false; rows];
+        let mut written = vec![false; if row == 0 { 0 } else { rows }];
         for i in 0..count {
             let (indices, values) = (ctx.input(i)?.values::<i32>()?, E::view(ctx.input(count + i)?)?);
             for (n, &index) in indices.iter().enumerate() {
                 let at = usize::try_from(index)
                     .map_err(|_| Error::invalid(format!("indices[{n}] is out of range")))?;
-                written[at] = true;
-                out[at * row..(at + 1) * row].clone_from_slice(&values[n * row..(n + 1) * row]);
+                if row > 0 {
+                    written[at] = true;
+                    out[at * row..(at + 1) * row].clone_from_slice(&values[n * row..(n + 1) * row]);
+                }
             }
         }
         for (at, _) in written.iter().enumerate().filter(|(_, w)| !**w) {
@@ -125,7 +127,7 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 /// NaN is not zero, and so is found.
-fn where_true<T: Element + Number>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn where_true<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
     let values = input.values::<T>()?;
     let count = values.iter().filter(|&&v| v != T::ZERO).count();

@@ -2,7 +2,9 @@
 
 use super::dispatch::{FLOATS, REALS, dispatch};
 use super::image::{from_nhwc, to_nhwc};
-use super::wide::{Float, PARALLEL_ELEMENTS, Summed, Wide as _};
+use super::scalar::{Real as _, Semiring};
+use super::threads::PARALLEL;
+use super::wide::Float;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::pool::{Pool, PoolSizes};
@@ -45,7 +47,7 @@ fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usiz
     if out.is_empty() {
         return;
     }
-    if cost < PARALLEL_ELEMENTS {
+    if cost < PARALLEL {
         out.chunks_exact_mut(len).enumerate().for_each(|(i, part)| work(i, part));
     } else {
         out.par_chunks_exact_mut(len).enumerate().for_each(|(i, part)| work(i, part));
@@ -160,7 +162,7 @@ fn gradient_inputs(
 }
 
 /// Each window's gradient goes to its first maximum.
-fn max_pool_grad<T: Summed + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+fn max_pool_grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = Tensor::zeros(T::DTYPE, input_nhwc(&sizes)?)?;
     let (values, grads) = (input.values::<T>()?, grad.values::<T>()?);
@@ -237,11 +239,11 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
             let mut count = 0usize;
             for at in under(&sizes, image, row, column) {
                 let pixel = &values[at..at + sizes.channels];
-                sums.iter_mut().zip(pixel).for_each(|(s, v)| *s += v.widen());
+                sums.iter_mut().zip(pixel).for_each(|(s, v)| *s += v.to_wide());
                 count += 1;
             }
             let share = T::Wide::of(1.0 / count as f64);
-            means.iter_mut().zip(&sums).for_each(|(m, &s)| *m = T::narrow(s * share));
+            means.iter_mut().zip(&sums).for_each(|(m, &s)| *m = T::of_wide(s * share));
         }
     });
     ctx.set_output(0, from_nhwc(out, pool.format)?);
@@ -277,11 +279,11 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
                 for at in under(&sizes, image, row, column) {
                     let at = at - image * image_len;
                     let place = &mut sums[at..at + channels];
-                    place.iter_mut().zip(grad).for_each(|(s, g)| *s += g.widen() * share);
+                    place.iter_mut().zip(grad).for_each(|(s, g)| *s += g.to_wide() * share);
                 }
             }
         }
-        out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::narrow(s));
+        out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
     });
     ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())

@@ -10,12 +10,11 @@ use self::distribution::{
 };
 use self::philox::{GROUP, Philox};
 use super::dispatch::{FLOATS, INDEX, dispatch};
-use super::wide::PARALLEL_ELEMENTS;
+use super::threads::{PARALLEL, for_chunks};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
 use parking_lot::Mutex;
-use rayon::prelude::*;
 use std::marker::PhantomData;
 
 const FLOAT: &[(&str, &[DType])] = &[("dtype", FLOATS), ("T", INDEX)];
@@ -117,7 +116,7 @@ fn random_tensor<T: Element>(
 }
 
 /// Groups that a thread makes at a time.
-const CHUNK_GROUPS: usize = PARALLEL_ELEMENTS / 32;
+const CHUNK_GROUPS: usize = PARALLEL / 32;
 
 /// Fills `out` with the stream's numbers in their order.
 fn fill<D: Distribution>(stream: Philox, distribution: &D, out: &mut [D::Out]) {
@@ -145,11 +144,7 @@ fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut [T]) {
 
 /// Calls `fill` for parts of `out` of whole groups, with the number of the part's first group.
 fn in_chunks<T: Send>(out: &mut [T], group: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
-    let chunk = CHUNK_GROUPS * group;
-    if out.len() <= chunk {
-        return fill(0, out);
-    }
-    out.par_chunks_mut(chunk).enumerate().for_each(|(i, out)| fill(i * CHUNK_GROUPS, out));
+    for_chunks(out, CHUNK_GROUPS * group, |start, out| fill(start / group, out));
 }
 
 fn integers<T>(ctx: &mut KernelContext<'_>, stream: &Stream) -> Result<()>

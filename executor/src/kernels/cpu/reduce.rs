@@ -5,8 +5,8 @@ mod fold;
 mod scan;
 
 use super::dispatch::{REALS, dispatch};
-use super::elementwise::Lane;
-use super::scalar::Number;
+use super::scalar::{Number, Semiring as _};
+use super::wide::{Lane, narrowed};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use fold::{Fold, Load, Monoid};
@@ -146,16 +146,6 @@ fn reduced<A: Element, W: Element>(
     let values = out.values_mut::<W>()?;
     values.fill(fold.identity);
     fold::reduce(x.values::<A>()?, &layout.axes, values, fold, load);
-    Ok(out)
-}
-
-/// Back from the type that was computed in.
-fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
-    if T::NATIVE {
-        return Ok(wide);
-    }
-    let mut out = Tensor::unspecified(T::DTYPE, wide.shape().clone())?;
-    T::narrow(wide.values::<T::Wide>()?, out.values_mut::<T>()?);
     Ok(out)
 }
 

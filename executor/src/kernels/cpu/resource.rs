@@ -1,7 +1,8 @@
 //! Kernels of variables behind handles.
 
 use super::dispatch::{INDEX, REALS, dispatch};
-use super::scatter::{self, Number};
+use super::scalar::{Semiring as _, Stored};
+use super::scatter;
 use super::variable::{shared_name, update};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -178,7 +179,7 @@ fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) ->
     Ok(())
 }
 
-fn assign_with<T: Number>(
+fn assign_with<T: Stored>(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
     op: impl Fn(T, T) -> T + Sync,

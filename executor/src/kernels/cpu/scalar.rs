@@ -1,23 +1,108 @@
 //! Arithmetic of single elements, as TensorFlow defines it for each type: integers wrap, divisions round as
 //! their names say, maxima and minima pass NaN on.
 
-use graph::Element;
-use num_traits::{Float, PrimInt};
+use graph::{Bool8, Element};
+use half::{bf16, f16};
+use num_traits::{Float, NumAssign, PrimInt};
+use std::iter::Sum;
 
-/// A native number: what kernels compute in. Sixteen-bit floats are computed in `f32`.
-pub(crate) trait Number: Element + Copy + PartialOrd {
+/// What can be summed and multiplied; for `bool`, plus is "or" and times is "and".
+pub(crate) trait Semiring: Element + PartialOrd {
     const ZERO: Self;
     const ONE: Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+}
+
+/// A number as it is stored. Sixteen-bit floats are rounded after each operation.
+pub(crate) trait Stored: Semiring {
+    /// The least finite value.
+    const LEAST: Self;
+    /// The greatest finite value.
+    const GREATEST: Self;
+    const IS_INTEGER: bool;
+    fn minus(self, other: Self) -> Self;
+    /// The quotient; of integers, rounded towards zero. Integers must not be divided by zero.
+    fn over(self, other: Self) -> Self;
+    /// Divided by a count, which is not 0.
+    fn over_count(self, count: usize) -> Self;
+}
+
+macro_rules! stored {
+    ($($t:ty = $zero:expr, $one:expr, is integer: $integer:literal,
+        $plus:expr, $minus:expr, $times:expr, $over:expr, $over_count:expr;)*) => {$(
+        impl Semiring for $t {
+            const ZERO: $t = $zero;
+            const ONE: $t = $one;
+            #[inline(always)]
+            fn plus(self, other: $t) -> $t { $plus(self, other) }
+            #[inline(always)]
+            fn times(self, other: $t) -> $t { $times(self, other) }
+        }
+        impl Stored for $t {
+            const LEAST: $t = <$t>::MIN;
+            const GREATEST: $t = <$t>::MAX;
+            const IS_INTEGER: bool = $integer;
+            #[inline(always)]
+            fn minus(self, other: $t) -> $t { $minus(self, other) }
+            #[inline(always)]
+            fn over(self, other: $t) -> $t { $over(self, other) }
+            #[inline(always)]
+            fn over_count(self, count: usize) -> $t { $over_count(self, count) }
+        }
+    )*};
+    (integers: $($t:ident),*) => {
+        stored! {$($t = 0, 1, is integer: true, $t::wrapping_add, $t::wrapping_sub, $t::wrapping_mul,
+            $t::wrapping_div, |sum, count| (sum as i128 / count as i128) as $t;)*}
+    };
+    (floats: $($t:ident = $zero:expr, $one:expr, $of:expr;)*) => {
+        stored! {$($t = $zero, $one, is integer: false, |x: $t, y: $t| x + y, |x: $t, y: $t| x - y,
+            |x: $t, y: $t| x * y, |x: $t, y: $t| x / y, |sum: $t, count| sum / $of(count as f64);)*}
+    };
+}
+
+stored!(integers: i8, i16, i32, i64, u8, u16, u32, u64);
+stored! {floats:
+    f32 = 0.0, 1.0, |n| n as f32;
+    f64 = 0.0, 1.0, std::convert::identity;
+    f16 = f16::ZERO, f16::ONE, f16::from_f64;
+    bf16 = bf16::ZERO, bf16::ONE, bf16::from_f64;
+}
+
+impl Semiring for Bool8 {
+    const ZERO: Bool8 = Bool8::FALSE;
+    const ONE: Bool8 = Bool8::TRUE;
+    fn plus(self, other: Bool8) -> Bool8 {
+        (self.get() || other.get()).into()
+    }
+    fn times(self, other: Bool8) -> Bool8 {
+        (self.get() && other.get()).into()
+    }
+}
+
+/// Truth values as the numbers 0 and 1, where every sum and difference but 0 is true.
+impl Stored for Bool8 {
+    const LEAST: Bool8 = Bool8::FALSE;
+    const GREATEST: Bool8 = Bool8::TRUE;
+    const IS_INTEGER: bool = true;
+    fn minus(self, other: Bool8) -> Bool8 {
+        (self.get() != other.get()).into()
+    }
+    fn over(self, _: Bool8) -> Bool8 {
+        self
+    }
+    fn over_count(self, _: usize) -> Bool8 {
+        self
+    }
+}
+
+/// A native number: what kernels compute in. Sixteen-bit floats are computed in `f32`.
+pub(crate) trait Number: Stored {
     /// Nothing is less: `-inf` of floats.
     const LOWEST: Self;
     /// Nothing is greater.
     const HIGHEST: Self;
 
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    /// The quotient; of integers, rounded towards zero. Integers must not be divided by zero.
-    fn over(self, other: Self) -> Self;
     /// The quotient rounded towards zero.
     fn truncate_div(self, other: Self) -> Self;
     /// What `truncate_div` leaves: it has this number's sign.
@@ -55,19 +140,9 @@ pub(crate) trait Number: Element + Copy + PartialOrd {
 macro_rules! integers {
     ($($t:ident $sign:ident),*) => {$(
         impl Number for $t {
-            const ZERO: $t = 0;
-            const ONE: $t = 1;
             const LOWEST: $t = $t::MIN;
             const HIGHEST: $t = $t::MAX;
 
-            #[inline(always)]
-            fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
-            #[inline(always)]
-            fn minus(self, other: $t) -> $t { self.wrapping_sub(other) }
-            #[inline(always)]
-            fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
-            #[inline(always)]
-            fn over(self, other: $t) -> $t { self.wrapping_div(other) }
             #[inline(always)]
             fn truncate_div(self, other: $t) -> $t { self.wrapping_div(other) }
             #[inline(always)]
@@ -122,19 +197,9 @@ integers!(
 macro_rules! floats {
     ($($t:ident),*) => {$(
         impl Number for $t {
-            const ZERO: $t = 0.0;
-            const ONE: $t = 1.0;
             const LOWEST: $t = $t::NEG_INFINITY;
             const HIGHEST: $t = $t::INFINITY;
 
-            #[inline(always)]
-            fn plus(self, other: $t) -> $t { self + other }
-            #[inline(always)]
-            fn minus(self, other: $t) -> $t { self - other }
-            #[inline(always)]
-            fn times(self, other: $t) -> $t { self * other }
-            #[inline(always)]
-            fn over(self, other: $t) -> $t { self / other }
             #[inline(always)]
             fn truncate_div(self, other: $t) -> $t { (self / other).trunc() }
             #[inline(always)]
@@ -195,7 +260,7 @@ macro_rules! bits {
 bits!(i8, i16, i32, i64, u8, u16, u32, u64);
 
 /// A native floating-point number.
-pub(crate) trait Real: Number + Float {
+pub(crate) trait Real: Number + Float + NumAssign + Sum {
     /// The nearest of this type.
     fn of(value: f64) -> Self;
     fn erf(self) -> Self;

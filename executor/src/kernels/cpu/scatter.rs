@@ -1,14 +1,14 @@
 //! Kernels that update some rows, or some slices, of a variable.
 
 use super::dispatch::{INDEX, PLAIN, REALS, dispatch};
-use super::variable::is_parallel;
+use super::scalar::Stored;
+use super::threads::is_parallel_under_lock;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use crate::variable::VariableInput;
 use bytes::Bytes;
-use graph::{Bool8, DType, Element, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{Bool8, DType, Shape, Tensor};
 
 /// What becomes of an element and its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,20 +263,21 @@ fn each(
     }
 }
 
-fn combine<T: Number>(params: &mut Tensor, places: &Places, updates: &Tensor, update: Update) -> Result<()> {
+fn combine<T: Stored>(params: &mut Tensor, places: &Places, updates: &Tensor, update: Update) -> Result<()> {
     let from = updates.values::<T>()?;
     if update == Update::Div && T::IS_INTEGER && from.contains(&T::ZERO) {
         crate::invalid!("Integer division by zero");
     }
     let elements = places.numbers.len() * places.len;
-    let bands = if is_parallel(elements) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
+    let bands =
+        if is_parallel_under_lock(elements) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
     combine_band(params.values_mut::<T>()?, 0, places, from, update, bands);
     Ok(())
 }
 
 /// Updates the slices from number `first` on that are in `band`; in halves at once while `bands` allows it. Within
 /// a slice updates keep their order, so that the result does not depend on the number of threads.
-fn combine_band<T: Number>(
+fn combine_band<T: Stored>(
     band: &mut [T],
     first: usize,
     places: &Places,
@@ -310,7 +311,7 @@ fn combine_band<T: Number>(
     }
 }
 
-fn combine_slice<T: Number>(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+fn combine_slice<T: Stored>(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
     let pairs = to.iter_mut().zip(from);
     match update {
         Update::Replace => pairs.for_each(|(to, by)| *to = by),
@@ -322,64 +323,6 @@ fn combine_slice<T: Number>(to: &mut [T], from: impl Iterator<Item = T>, update:
         Update::Max => pairs.for_each(|(to, by)| *to = if *to < by { by } else { *to }),
     }
 }
-
-/// Arithmetic that wraps where integers overflow.
-pub(super) trait Number: Element + PartialOrd {
-    const ZERO: Self;
-    const IS_INTEGER: bool;
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    /// Of integers, the divisor must not be zero.
-    fn over(self, other: Self) -> Self;
-}
-
-macro_rules! floats {
-    ($($t:ty, $zero:expr;)*) => {
-        $(impl Number for $t {
-            const ZERO: $t = $zero;
-            const IS_INTEGER: bool = false;
-            fn plus(self, other: $t) -> $t { self + other }
-            fn minus(self, other: $t) -> $t { self - other }
-            fn times(self, other: $t) -> $t { self * other }
-            fn over(self, other: $t) -> $t { self / other }
-        })*
-    };
-}
-
-macro_rules! integers {
-    ($($t:ty)*) => {
-        $(impl Number for $t {
-            const ZERO: $t = 0;
-            const IS_INTEGER: bool = true;
-            fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
-            fn minus(self, other: $t) -> $t { self.wrapping_sub(other) }
-            fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
-            fn over(self, other: $t) -> $t { self.wrapping_div(other) }
-        })*
-    };
-}
-
-/// Truth as the numbers 0 and 1: any sum but 0 is true.
-impl Number for Bool8 {
-    const ZERO: Bool8 = Bool8::FALSE;
-    const IS_INTEGER: bool = true;
-    fn plus(self, other: Bool8) -> Bool8 {
-        (bool::from(self) || bool::from(other)).into()
-    }
-    fn minus(self, other: Bool8) -> Bool8 {
-        (bool::from(self) != bool::from(other)).into()
-    }
-    fn times(self, other: Bool8) -> Bool8 {
-        (bool::from(self) && bool::from(other)).into()
-    }
-    fn over(self, _: Bool8) -> Bool8 {
-        self
-    }
-}
-
-floats! { f32, 0.0; f64, 0.0; f16, f16::ZERO; bf16, bf16::ZERO; }
-integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
 #[cfg(test)]
 mod tests;

@@ -2,73 +2,12 @@
 
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::gather::{INDICES, position};
+use super::scalar::{Semiring as _, Stored};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use graph::{Bool8, DType, Element, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
-
-/// A number that segments combine. Integers wrap; for `bool`, plus is "or" and times is "and".
-pub(super) trait Number: Copy + PartialOrd {
-    const ZERO: Self;
-    const ONE: Self;
-    /// The least and the greatest finite value.
-    const LOWEST: Self;
-    const HIGHEST: Self;
-    fn plus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    /// Divided by a count, which is not 0.
-    fn over(self, count: usize) -> Self;
-}
-
-macro_rules! integers {
-    ($($t:ty),*) => { $(impl Number for $t {
-        const ZERO: $t = 0;
-        const ONE: $t = 1;
-        const LOWEST: $t = <$t>::MIN;
-        const HIGHEST: $t = <$t>::MAX;
-        fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
-        fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
-        fn over(self, count: usize) -> $t { (self as i128 / count as i128) as $t }
-    })* };
-}
-
-macro_rules! floats {
-    ($($t:ty = $zero:expr, $one:expr, $from:expr;)*) => { $(impl Number for $t {
-        const ZERO: $t = $zero;
-        const ONE: $t = $one;
-        const LOWEST: $t = <$t>::MIN;
-        const HIGHEST: $t = <$t>::MAX;
-        fn plus(self, other: $t) -> $t { self + other }
-        fn times(self, other: $t) -> $t { self * other }
-        fn over(self, count: usize) -> $t { self / $from(count) }
-    })* };
-}
-
-integers!(i8, i16, i32, i64, u8, u16, u32, u64);
-floats! {
-    f32 = 0.0, 1.0, |n| n as f32;
-    f64 = 0.0, 1.0, |n| n as f64;
-    f16 = f16::ZERO, f16::ONE, |n| f16::from_f64(n as f64);
-    bf16 = bf16::ZERO, bf16::ONE, |n| bf16::from_f64(n as f64);
-}
-
-impl Number for Bool8 {
-    const ZERO: Bool8 = Bool8::FALSE;
-    const ONE: Bool8 = Bool8::TRUE;
-    const LOWEST: Bool8 = Bool8::FALSE;
-    const HIGHEST: Bool8 = Bool8::TRUE;
-    fn plus(self, other: Bool8) -> Bool8 {
-        (self.get() || other.get()).into()
-    }
-    fn times(self, other: Bool8) -> Bool8 {
-        (self.get() && other.get()).into()
-    }
-    fn over(self, _: usize) -> Bool8 {
-        self
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reduction {
@@ -100,8 +39,8 @@ fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
         match reduction {
             Sum | Mean => unsorted_segments::<T>(ctx, T::ZERO, T::plus),
             Prod => unsorted_segments::<T>(ctx, T::ONE, T::times),
-            Max => unsorted_segments::<T>(ctx, T::LOWEST, greater),
-            Min => unsorted_segments::<T>(ctx, T::HIGHEST, less),
+            Max => unsorted_segments::<T>(ctx, T::LEAST, greater),
+            Min => unsorted_segments::<T>(ctx, T::GREATEST, less),
         }
     }))
 }
@@ -120,11 +59,7 @@ fn combine<T: Copy>(out: &mut [T], row: &[T], op: &impl Fn(T, T) -> T) {
     }
 }
 
-fn unsorted_segments<T: Element + Number>(
-    ctx: &mut KernelContext<'_>,
-    start: T,
-    op: impl Fn(T, T) -> T,
-) -> Result<()> {
+fn unsorted_segments<T: Stored>(ctx: &mut KernelContext<'_>, start: T, op: impl Fn(T, T) -> T) -> Result<()> {
     let (data, ids, count) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     if count.shape().rank() != 0 {
         invalid!("num_segments should be a scalar, not shape {}", count.shape());
@@ -172,7 +107,7 @@ fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
 }
 
 /// `empty` is what segments without rows hold.
-fn sorted_segments<T: Element + Number>(
+fn sorted_segments<T: Stored>(
     ctx: &mut KernelContext<'_>,
     empty: T,
     mean: bool,
@@ -220,7 +155,7 @@ fn sorted_segments<T: Element + Number>(
             combine(target, &values[i * row..(i + 1) * row], &op);
         }
         if mean {
-            target.iter_mut().for_each(|v| *v = v.over(group.len()));
+            target.iter_mut().for_each(|v| *v = v.over_count(group.len()));
         }
         begin += group.len();
     }

@@ -1,11 +1,11 @@
 //! Softmax, and cross entropies over it.
 
-mod exp;
 mod row;
 
-use self::exp::Exp;
+use self::row::Exp;
 use super::dispatch::{FLOATS, INDEX, dispatch};
-use super::wide::{Float, PARALLEL_ELEMENTS};
+use super::threads::{PARALLEL, for_rows, rows_at_a_time};
+use super::wide::Float;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Element, PartialShape, Shape, Tensor};
@@ -37,27 +37,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Rows that go to a thread at a time, at least.
-fn rows_at_a_time(classes: usize) -> usize {
-    (PARALLEL_ELEMENTS / 8).div_ceil(classes.max(1))
-}
-
-fn load<T: Float>(scratch: &mut [T::Wide], row: &[T]) {
-    scratch.iter_mut().zip(row).for_each(|(s, v)| *s = v.widen());
-}
-
-fn store<T: Float>(row: &mut [T], scratch: &[T::Wide]) {
-    row.iter_mut().zip(scratch).for_each(|(v, &s)| *v = T::narrow(s));
-}
-
 /// Output 0: each row of input 0, along its last axis, through `compute`; in place where nobody else reads it.
 fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::Wide])) -> Result<()> {
     let mut logits = ctx.take_input(0)?;
     let Some(&classes) = logits.shape().last() else {
         crate::invalid!("logits must have >= 1 dimension, got {}", logits.shape());
     };
-    let count = logits.num_elements();
-    if count == 0 {
+    if logits.num_elements() == 0 {
         ctx.set_output(0, logits);
         return Ok(());
     }
@@ -66,20 +52,18 @@ fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::W
         copy.values_mut::<T>()?.copy_from_slice(logits.values::<T>()?);
         logits = copy;
     }
-    let some_rows = |rows: &mut [T]| {
-        let mut scratch = vec![T::Wide::zero(); classes];
+    for_rows(logits.values_mut::<T>()?, classes, |_, rows| {
+        let mut wide = vec![T::Wide::zero(); if T::NATIVE { 0 } else { classes }];
         for row in rows.chunks_exact_mut(classes) {
-            load(&mut scratch, row);
-            compute(&mut scratch);
-            store(row, &scratch);
+            if T::NATIVE {
+                compute(bytemuck::cast_slice_mut(row));
+            } else {
+                T::widen(row, &mut wide);
+                compute(&mut wide);
+                T::narrow(&wide, row);
+            }
         }
-    };
-    let all = logits.values_mut::<T>()?;
-    if count < PARALLEL_ELEMENTS {
-        some_rows(all);
-    } else {
-        all.par_chunks_mut(rows_at_a_time(classes) * classes).for_each(some_rows);
-    }
+    });
     ctx.set_output(0, logits);
     Ok(())
 }
@@ -101,10 +85,10 @@ fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let mut backprop = ctx.allocate(T::DTYPE, Shape::new(&[batch, classes])?)?;
     if batch > 0 && classes > 0 {
         let (features, labels) = (Rows::<T>::of(features)?, Rows::<T>::of(labels)?);
-        each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, more, loss| {
+        each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, more| {
             features.load(i, scratch);
             labels.load(i, more);
-            row::dense(scratch, more, loss);
+            row::dense(scratch, more)
         })?;
     }
     ctx.set_output(0, loss);
@@ -143,35 +127,33 @@ fn sparse<T: Float<Wide: Exp>, L: Element + num_traits::AsPrimitive<i64>>(
     let mut loss = ctx.allocate(T::DTYPE, Shape::new(&[batch])?)?;
     let mut backprop = ctx.allocate(T::DTYPE, logits.shape().clone())?;
     let logits = Rows::<T>::of(logits)?;
-    each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, _, loss| {
+    each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, _| {
         logits.load(i, scratch);
-        row::sparse(scratch, indices[i].as_() as usize, loss);
+        row::sparse(scratch, indices[i].as_() as usize)
     })?;
     ctx.set_output(0, loss);
     ctx.set_output(1, backprop);
     Ok(())
 }
 
-/// Calls `compute` for each row with the row's index, two scratch rows and the row's loss; what it leaves in
-/// the first scratch row becomes the row of `backprop`.
+/// Calls `compute` for each row with the row's index and two scratch rows: it gives the row's loss, and what it
+/// leaves in the first scratch row becomes the row of `backprop`.
 fn each_row<T: Float>(
     loss: &mut Tensor,
     backprop: &mut Tensor,
     classes: usize,
-    compute: impl Fn(usize, &mut [T::Wide], &mut [T::Wide], &mut T::Wide) + Sync,
+    compute: impl Fn(usize, &mut [T::Wide], &mut [T::Wide]) -> T::Wide + Sync,
 ) -> Result<()> {
     let chunk = rows_at_a_time(classes);
     let some_rows = |(at, (losses, rows)): (usize, (&mut [T], &mut [T]))| {
         let (mut scratch, mut more) = (vec![T::Wide::zero(); classes], vec![T::Wide::zero(); classes]);
         for (i, (loss, row)) in losses.iter_mut().zip(rows.chunks_exact_mut(classes)).enumerate() {
-            let mut of_row = T::Wide::zero();
-            compute(at * chunk + i, &mut scratch, &mut more, &mut of_row);
-            *loss = T::narrow(of_row);
-            store(row, &scratch);
+            *loss = T::of_wide(compute(at * chunk + i, &mut scratch, &mut more));
+            T::narrow(&scratch, row);
         }
     };
     let (losses, rows) = (loss.values_mut::<T>()?, backprop.values_mut::<T>()?);
-    if rows.len() < PARALLEL_ELEMENTS {
+    if rows.len() < PARALLEL {
         some_rows((0, (losses, rows)));
     } else {
         losses
@@ -200,8 +182,8 @@ impl<'a, T: Float> Rows<'a, T> {
     fn load(&self, i: usize, to: &mut [T::Wide]) {
         let start = if self.count == 1 { 0 } else { i * self.width };
         match &self.values[start..start + self.width] {
-            [one] => to.fill(one.widen()),
-            row => load(to, row),
+            [one] => to.fill(one.to_wide()),
+            row => T::widen(row, to),
         }
     }
 }

@@ -14,11 +14,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Row-major from the start.
+    /// Row-major from the start. Strides of a box without elements may be anything.
     pub(super) fn packed(dims: &[usize]) -> Layout {
-        let mut strides = SmallVec::from_elem(1, dims.len());
+        let mut strides = SmallVec::<[isize; 6]>::from_elem(1, dims.len());
         for i in (1..dims.len()).rev() {
-            strides[i - 1] = strides[i] * dims[i] as isize;
+            strides[i - 1] = strides[i].saturating_mul(dims[i] as isize);
         }
         Layout { offset: 0, strides }
     }

@@ -4,14 +4,14 @@
 mod rules;
 
 use super::dispatch::{FLOATS, dispatch};
+use super::scalar::Semiring as _;
 use super::scatter::give_reference;
-use super::variable::{PARALLEL, is_parallel};
+use super::threads::{PARALLEL, is_parallel_under_lock};
+use super::wide::{Float, Lane};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::variable::{Variable, VariableInput, lock_all};
-use graph::{DType, Element, Shape, Tensor};
-use half::{bf16, f16};
-use num_traits::Float;
+use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ macro_rules! kernels {
     ($($rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
             KernelDef::of($op, TYPES, |init| dispatch!(float, init.attr::<DType>("T")?, T => {
-                step::<T, $count, _>(init, $flag, rules::$rule::<<T as Real>::Wide>)
+                step::<T, $count, _>(init, $flag, rules::$rule::<<T as Lane>::Wide>)
             }))
         ),*),*]
     };
@@ -61,33 +61,6 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
-/// An element of a variable, and the type in which its step is computed: one that loses nothing between the
-/// operations of a rule.
-trait Real: Element {
-    type Wide: Float + Send + Sync;
-    fn widen(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
-    fn of_i64(value: i64) -> Self::Wide;
-}
-
-macro_rules! reals {
-    ($($t:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {
-        $(impl Real for $t {
-            type Wide = $wide;
-            fn widen(self) -> $wide { $widen(self) }
-            fn narrow(wide: $wide) -> $t { $narrow(wide) }
-            fn of_i64(value: i64) -> $wide { value as $wide }
-        })*
-    };
-}
-
-reals! {
-    f32, f32, |x| x, |x| x;
-    f64, f64, |x| x, |x| x;
-    f16, f32, f16::to_f32, f16::from_f32;
-    bf16, f32, bf16::to_f32, bf16::from_f32;
-}
-
 /// Where the arguments of an optimizer's op are.
 struct Arguments {
     /// The variable's and its slots' names, in order.
@@ -114,15 +87,16 @@ impl Arguments {
         Ok(Arguments { variables, grad, indices, scalars })
     }
 
-    fn scalars<T: Real>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
+    fn scalars<T: Float>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
             if value.shape().rank() != 0 {
                 crate::invalid!("{name} is not a scalar: {}", value.shape());
             }
             match value.dtype() {
-                DType::Int64 => Ok(T::of_i64(value.item()?)),
-                _ => Ok(value.item::<T>()?.widen()),
+                DType::Int64 => num_traits::cast(value.item::<i64>()?)
+                    .ok_or_else(|| Error::internal("an int64 is no float")),
+                _ => Ok(value.item::<T>()?.to_wide()),
             }
         };
         self.scalars.iter().map(read).collect()
@@ -130,7 +104,7 @@ impl Arguments {
 }
 
 /// The kernel of one op: `V` variables, and a rule made from the op's scalars and flag.
-fn step<T: Real, const V: usize, R>(
+fn step<T: Float, const V: usize, R>(
     init: &KernelInit<'_>,
     flag: &str,
     make: fn(&[T::Wide], bool) -> Result<R>,
@@ -178,11 +152,14 @@ where
             *slice = tensor.values_mut::<T>()?;
         }
         match rows {
-            None => dense(slices, grad, &rule, is_parallel(grad.len())),
+            None => dense(slices, grad, &rule, is_parallel_under_lock(grad.len())),
             Some(rows) => {
                 let len = grad.len().checked_div(rows.len()).unwrap_or(0);
-                let bands =
-                    if is_parallel(grad.len()) && len >= 16 { rayon::current_num_threads() } else { 1 };
+                let bands = if is_parallel_under_lock(grad.len()) && len >= 16 {
+                    rayon::current_num_threads()
+                } else {
+                    1
+                };
                 sparse(slices, 0, &Rows { numbers: rows, len }, grad, &rule, bands);
             }
         }
@@ -227,7 +204,7 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
 }
 
 /// Every element, in halves at once where that pays.
-fn dense<T: Real, const V: usize>(
+fn dense<T: Float, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
     rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
@@ -251,7 +228,7 @@ struct Rows {
 
 /// The rows from number `first` on that `vars` hold; in halves at once while `bands` allows it. A row that comes
 /// twice is stepped twice, in order.
-fn sparse<T: Real, const V: usize>(
+fn sparse<T: Float, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
     rows: &Rows,
@@ -295,7 +272,7 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
 /// do not overlap, so that it can use vector registers.
 const BLOCK: usize = 16;
 
-fn walk<T: Real, const V: usize>(
+fn walk<T: Float, const V: usize>(
     vars: &mut [&mut [T]; V],
     grad: &[T],
     rule: &impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V],
@@ -303,11 +280,11 @@ fn walk<T: Real, const V: usize>(
     let (blocks, rest) = grad.as_chunks::<BLOCK>();
     for (b, grad) in blocks.iter().enumerate() {
         let at = b * BLOCK;
-        let g = grad.map(T::widen);
-        let mut states = [[num_traits::zero::<T::Wide>(); BLOCK]; V];
+        let g = grad.map(T::to_wide);
+        let mut states = [[T::Wide::ZERO; BLOCK]; V];
         for (state, var) in states.iter_mut().zip(vars.iter()) {
             for (s, v) in state.iter_mut().zip(&var[at..at + BLOCK]) {
-                *s = v.widen();
+                *s = v.to_wide();
             }
         }
         for i in 0..BLOCK {
@@ -318,15 +295,15 @@ fn walk<T: Real, const V: usize>(
         }
         for (state, var) in states.iter().zip(vars.iter_mut()) {
             for (s, v) in state.iter().zip(&mut var[at..at + BLOCK]) {
-                *v = T::narrow(*s);
+                *v = T::of_wide(*s);
             }
         }
     }
     let done = blocks.len() * BLOCK;
     for (i, g) in rest.iter().enumerate() {
-        let new = rule(std::array::from_fn(|k| vars[k][done + i].widen()), g.widen());
+        let new = rule(std::array::from_fn(|k| vars[k][done + i].to_wide()), g.to_wide());
         for (var, new) in vars.iter_mut().zip(new) {
-            var[done + i] = T::narrow(new);
+            var[done + i] = T::of_wide(new);
         }
     }
 }

@@ -207,6 +207,12 @@ fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_dept
         }
         (dims[h], dims[w], dims[c]) = (times(shape[h], b)?, times(shape[w], b)?, shape[c] / square);
     }
+    let dims = Shape::new(&dims)?;
+    if dims.num_elements() == 0 {
+        let out = E::build(input.dtype(), dims, |_| Ok(()))?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
     let side = b as isize;
@@ -225,7 +231,7 @@ fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_dept
     }
     let boxed: SmallVec<[usize; 6]> = parts.iter().flatten().map(|p| p.0).collect();
     let from = Layout { offset: 0, strides: parts.iter().flatten().map(|p| p.1).collect() };
-    let out = E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&boxed, E::view(input)?, &from, out))?;
+    let out = E::build(input.dtype(), dims, |out| pack(&boxed, E::view(input)?, &from, out))?;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Functions of one operand, element by element, and the element-wise parts of their gradients.
 
-mod polynomial;
+pub(super) mod polynomial;
 
 use super::broadcast::{Binary, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
-use super::elementwise::{self, Cost, Lane, Map, Unary, map_run};
+use super::elementwise::{self, Map, Unary, map_run};
 use super::scalar::{Integer, Number, Real};
+use super::threads::Cost;
+use super::wide::Lane;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef};
 use graph::Bool8;
@@ -122,17 +124,17 @@ macro_rules! polynomial {
 
 /// Chooses between the forms of a function for the type.
 trait Polynomial: Sized {
-    fn pick<'a>(single: &'a Map<f32, f32>, double: &'a Map<f64, f64>) -> &'a Map<Self, Self>;
+    fn pick<'a>(single: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, Self, Self>;
 }
 
 impl Polynomial for f32 {
-    fn pick<'a>(single: &'a Map<f32, f32>, _: &'a Map<f64, f64>) -> &'a Map<f32, f32> {
+    fn pick<'a>(single: &'a Map<'a, f32, f32>, _: &'a Map<'a, f64, f64>) -> &'a Map<'a, f32, f32> {
         single
     }
 }
 
 impl Polynomial for f64 {
-    fn pick<'a>(_: &'a Map<f32, f32>, double: &'a Map<f64, f64>) -> &'a Map<f64, f64> {
+    fn pick<'a>(_: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, f64, f64> {
         double
     }
 }

@@ -1,7 +1,8 @@
 //! Kernels of variables by reference.
 
 use super::dispatch::{INDEX, REALS, dispatch};
-use super::scatter::Number;
+use super::scalar::{Semiring as _, Stored};
+use super::threads::{PARALLEL, is_parallel_under_lock};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
@@ -147,7 +148,7 @@ fn assign(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     Ok(())
 }
 
-fn assign_with<T: Number>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
+fn assign_with<T: Stored>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
     let variable = ctx.ref_input(0)?.clone();
     let by = ctx.input(1)?;
     variable.update(|value| {
@@ -160,17 +161,8 @@ fn assign_with<T: Number>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + 
     Ok(())
 }
 
-/// From this many elements on, work is shared among threads.
-pub(super) const PARALLEL: usize = 1 << 18;
-
-/// Whether a loop over `elements` is worth sharing. Not on a thread of the pool itself: while it waits for the
-/// others it may begin another task, which must not find it holding a variable's lock.
-pub(super) fn is_parallel(elements: usize) -> bool {
-    elements >= PARALLEL && rayon::current_thread_index().is_none()
-}
-
 /// `value = op(value, by)`, element by element, for tensors of one shape.
-pub(super) fn update<T: Number>(
+pub(super) fn update<T: Stored>(
     value: &mut Tensor,
     by: &Tensor,
     op: &(impl Fn(T, T) -> T + Sync),
@@ -186,7 +178,7 @@ pub(super) fn update<T: Number>(
             }
         };
         let out = new.values_mut::<T>()?;
-        if is_parallel(by.len()) {
+        if is_parallel_under_lock(by.len()) {
             let chunks = out.par_chunks_mut(PARALLEL / 4).zip(old.par_chunks(PARALLEL / 4));
             chunks.zip(by.par_chunks(PARALLEL / 4)).for_each(|((new, old), by)| run(new, old, by));
         } else {
@@ -201,7 +193,7 @@ pub(super) fn update<T: Number>(
         }
     };
     let values = value.values_mut::<T>()?;
-    if is_parallel(by.len()) {
+    if is_parallel_under_lock(by.len()) {
         let chunks = values.par_chunks_mut(PARALLEL / 4).zip(by.par_chunks(PARALLEL / 4));
         chunks.for_each(|(value, by)| run(value, by));
     } else {

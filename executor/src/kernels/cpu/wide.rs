@@ -1,171 +1,122 @@
-//! Floating-point elements and the type that arithmetic on them is done in: half-precision elements are
-//! widened to `f32`, once an element, not once an operation. Also the loops over elements that go to several
-//! threads when they are long.
+//! Elements and the types that they are computed in: half-precision elements are widened to `f32`, once an
+//! element, not once an operation; all others are computed in their own type.
 
-use crate::error::{Error, Result};
-use crate::kernel::KernelContext;
-use graph::Element;
+use super::scalar::Real;
+use super::threads::BLOCK;
+use crate::error::Result;
+use graph::{Bool8, Element, Tensor};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use rayon::prelude::*;
 
-/// An element that is computed with in `Wide`.
-pub(super) trait Float: Element {
-    type Wide: Wide;
-    fn widen(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
+/// An element with the type that it is computed in.
+pub(super) trait Lane: Element {
+    type Wide: Element;
+    /// Whether `Wide` is this type itself.
+    const NATIVE: bool;
+    fn to_wide(self) -> Self::Wide;
+    fn of_wide(wide: Self::Wide) -> Self;
+    /// [`Lane::to_wide`] of each of a run, faster than one by one.
+    fn widen(from: &[Self], to: &mut [Self::Wide]);
+    /// [`Lane::of_wide`] of each of a run, faster than one by one.
+    fn narrow(from: &[Self::Wide], to: &mut [Self]);
 }
 
-/// `f32` or `f64`.
-pub(super) trait Wide: num_traits::Float + num_traits::NumAssign + std::iter::Sum + Element {
-    fn of(value: f64) -> Self;
-}
+/// A floating-point element.
+pub(super) trait Float: Lane<Wide: Real> {}
 
-impl Wide for f32 {
-    #[inline(always)]
-    fn of(value: f64) -> f32 {
-        value as f32
-    }
-}
+impl<T: Lane<Wide: Real>> Float for T {}
 
-impl Wide for f64 {
-    #[inline(always)]
-    fn of(value: f64) -> f64 {
-        value
-    }
-}
-
-macro_rules! floats {
-    ($($t:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {
-        $(impl Float for $t {
-            type Wide = $wide;
+macro_rules! native {
+    ($($t:ty),*) => {$(
+        impl Lane for $t {
+            type Wide = $t;
+            const NATIVE: bool = true;
             #[inline(always)]
-            fn widen(self) -> $wide {
-                $widen(self)
+            fn to_wide(self) -> $t {
+                self
             }
             #[inline(always)]
-            fn narrow(wide: $wide) -> $t {
-                $narrow(wide)
+            fn of_wide(wide: $t) -> $t {
+                wide
             }
-        })*
-    };
-}
-
-floats! {
-    f32, f32, std::convert::identity, std::convert::identity;
-    f64, f64, std::convert::identity, std::convert::identity;
-    f16, f32, f16::to_f32, f16::from_f32;
-    bf16, f32, bf16::to_f32, bf16::from_f32;
-}
-
-/// An element and the type it is summed in; integers wrap.
-pub(super) trait Summed: Element {
-    type Sum: Copy + Default + Send + Sync;
-    fn plus(self, other: Self) -> Self;
-    fn into_sum(self) -> Self::Sum;
-    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
-    fn from_sum(sum: Self::Sum) -> Self;
-}
-
-macro_rules! summed {
-    (integer: $($i:ty),*; float: $($f:ty),*; half: $($h:ty),*) => {
-        $(impl Summed for $i {
-            type Sum = $i;
-            fn plus(self, other: $i) -> $i { self.wrapping_add(other) }
-            fn into_sum(self) -> $i { self }
-            fn add(a: $i, b: $i) -> $i { a.wrapping_add(b) }
-            fn from_sum(sum: $i) -> $i { sum }
-        })*
-        $(impl Summed for $f {
-            type Sum = $f;
-            fn plus(self, other: $f) -> $f { self + other }
-            fn into_sum(self) -> $f { self }
-            fn add(a: $f, b: $f) -> $f { a + b }
-            fn from_sum(sum: $f) -> $f { sum }
-        })*
-        $(impl Summed for $h {
-            type Sum = f32;
-            fn plus(self, other: $h) -> $h { <$h>::from_f32(self.to_f32() + other.to_f32()) }
-            fn into_sum(self) -> f32 { self.to_f32() }
-            fn add(a: f32, b: f32) -> f32 { a + b }
-            fn from_sum(sum: f32) -> $h { <$h>::from_f32(sum) }
-        })*
-    };
-}
-
-summed!(integer: i8, i16, i32, i64, u8, u16, u32, u64; float: f32, f64; half: f16, bf16);
-
-/// Loops over fewer elements than this stay on their thread: handing out costs more than it gains.
-pub(super) const PARALLEL_ELEMENTS: usize = 256 << 10;
-
-/// Elements a thread takes at a time.
-const CHUNK: usize = 64 << 10;
-
-/// Output 0: each element of input 0 through `op`, in place where nobody else reads the input.
-pub(super) fn map<T: Element>(ctx: &mut KernelContext<'_>, op: impl Fn(T) -> T + Sync) -> Result<()> {
-    let mut x = ctx.take_input(0)?;
-    if x.is_unique() {
-        let all = x.values_mut::<T>()?;
-        let in_place = |chunk: &mut [T]| chunk.iter_mut().for_each(|v| *v = op(*v));
-        if all.len() < PARALLEL_ELEMENTS {
-            in_place(all);
-        } else {
-            all.par_chunks_mut(CHUNK).for_each(in_place);
+            fn widen(from: &[$t], to: &mut [$t]) {
+                to.copy_from_slice(from);
+            }
+            fn narrow(from: &[$t], to: &mut [$t]) {
+                to.copy_from_slice(from);
+            }
         }
-        ctx.set_output(0, x);
-        return Ok(());
-    }
-    let mut out = ctx.allocate(T::DTYPE, x.shape().clone())?;
-    let from = x.values::<T>()?;
-    let apply = |(out, from): (&mut [T], &[T])| out.iter_mut().zip(from).for_each(|(o, &v)| *o = op(v));
-    let to = out.values_mut::<T>()?;
-    if from.len() < PARALLEL_ELEMENTS {
-        apply((to, from));
-    } else {
-        to.par_chunks_mut(CHUNK).zip(from.par_chunks(CHUNK)).for_each(apply);
-    }
-    ctx.set_output(0, out);
-    Ok(())
+    )*};
 }
 
-/// Output 0: inputs 0 and 1, of one shape, pair by pair through `op`, in place of input 0 where nobody else
-/// reads it.
-pub(super) fn zip<T: Element>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
-    let mut x = ctx.take_input(0)?;
-    let y = ctx.take_input(1)?;
-    if x.shape() != y.shape() {
-        let (name, op) = (&ctx.node().name, ctx.node().op.name());
-        crate::invalid!(
-            "Inputs to operation {name} of type {op} must have the same size and shape.  Input 0: {} != input 1: \
-             {}",
-            x.shape(),
-            y.shape()
-        );
-    }
-    if !x.is_unique() {
-        let mut copy = ctx.allocate(T::DTYPE, x.shape().clone())?;
-        copy.values_mut::<T>()?.copy_from_slice(x.values::<T>()?);
-        x = copy;
-    }
-    let right = y.values::<T>()?;
-    let apply =
-        |(left, right): (&mut [T], &[T])| left.iter_mut().zip(right).for_each(|(l, &r)| *l = op(*l, r));
-    let left = x.values_mut::<T>()?;
-    if left.len() < PARALLEL_ELEMENTS {
-        apply((left, right));
-    } else {
-        left.par_chunks_mut(CHUNK).zip(right.par_chunks(CHUNK)).for_each(apply);
-    }
-    ctx.set_output(0, x);
-    Ok(())
+native!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
+
+macro_rules! through_f32 {
+    ($($t:ty),*) => {$(
+        impl Lane for $t {
+            type Wide = f32;
+            const NATIVE: bool = false;
+            #[inline(always)]
+            fn to_wide(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn of_wide(wide: f32) -> $t {
+                <$t>::from_f32(wide)
+            }
+            fn widen(from: &[$t], to: &mut [f32]) {
+                from.convert_to_f32_slice(to);
+            }
+            fn narrow(from: &[f32], to: &mut [$t]) {
+                to.convert_from_f32_slice(from);
+            }
+        }
+    )*};
 }
 
-/// The product of sizes.
-///
-/// # Errors
-/// `InvalidArgument` if it overflows.
-pub(super) fn checked_product(sizes: &[usize]) -> Result<usize> {
-    sizes
-        .iter()
-        .try_fold(1usize, |n, &s| n.checked_mul(s))
-        .ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
+through_f32!(f16, bf16);
+
+/// A block of `Wide` elements on the stack.
+pub(super) fn block<W: Element>() -> [W; BLOCK] {
+    [W::zeroed(); BLOCK]
+}
+
+/// The elements in the type that they are computed in; `buffer` holds them if that is another.
+pub(super) fn load<'a, A: Lane>(from: &'a [A], buffer: &'a mut [A::Wide]) -> &'a [A::Wide] {
+    if A::NATIVE {
+        return bytemuck::cast_slice(from);
+    }
+    let buffer = &mut buffer[..from.len()];
+    A::widen(from, buffer);
+    buffer
+}
+
+/// Lets `compute` fill `out` in the type that it computes in; `buffer` is used if that is another.
+pub(super) fn store<R: Lane>(out: &mut [R], buffer: &mut [R::Wide], compute: impl FnOnce(&mut [R::Wide])) {
+    if R::NATIVE {
+        return compute(bytemuck::cast_slice_mut(out));
+    }
+    let buffer = &mut buffer[..out.len()];
+    compute(buffer);
+    R::narrow(buffer, out);
+}
+
+/// The tensor in the type that it is computed in.
+pub(super) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
+    if T::NATIVE {
+        return Ok(x.clone());
+    }
+    let mut wide = Tensor::unspecified(T::Wide::DTYPE, x.shape().clone())?;
+    T::widen(x.values::<T>()?, wide.values_mut::<T::Wide>()?);
+    Ok(wide)
+}
+
+/// Back from the type that was computed in.
+pub(super) fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
+    if T::NATIVE {
+        return Ok(wide);
+    }
+    let mut out = Tensor::unspecified(T::DTYPE, wide.shape().clone())?;
+    T::narrow(wide.values::<T::Wide>()?, out.values_mut::<T>()?);
+    Ok(out)
 }

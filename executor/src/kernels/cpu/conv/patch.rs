@@ -1,6 +1,6 @@
 //! Patches: what a filter sees of an image at an output pixel, laid out as a row of a matrix.
 
-use super::gemm::Product;
+use super::super::scalar::Number;
 use graph::ops::conv::ConvSizes;
 
 /// Pixels of the output are numbered through the batch: image, row, column.
@@ -50,7 +50,7 @@ fn each_part(
 }
 
 /// Writes the patches of pixels from `first` on, one a row of `patches`.
-pub(super) fn gather<T: Product>(
+pub(super) fn gather<T: Number>(
     sizes: &ConvSizes,
     group: usize,
     input: &[T],
@@ -60,16 +60,16 @@ pub(super) fn gather<T: Product>(
     for (i, patch) in patches.chunks_exact_mut(patch_len(sizes)).enumerate() {
         let mut written = 0;
         each_part(sizes, group, first + i, |to, from| {
-            patch[written..to.start].fill(T::default());
+            patch[written..to.start].fill(T::ZERO);
             written = to.end;
             patch[to].copy_from_slice(&input[from]);
         });
-        patch[written..].fill(T::default());
+        patch[written..].fill(T::ZERO);
     }
 }
 
 /// Adds the patches of pixels from `first` on to where they come from. `image` is what `output` starts with.
-pub(super) fn scatter<T: Product>(
+pub(super) fn scatter<T: Number>(
     sizes: &ConvSizes,
     group: usize,
     patches: &[T],

@@ -4,6 +4,7 @@
 use super::*;
 use crate::testing::run_op;
 use graph::{AttrValue, Code};
+use half::{bf16, f16};
 
 struct Case {
     input: [usize; 4],

@@ -2,7 +2,8 @@
 //! and in which order it draws them is part of what programs see.
 
 use super::philox::{GROUP, Philox, Singles};
-use crate::kernels::cpu::wide::Float;
+use crate::kernels::cpu::scalar::Real as _;
+use crate::kernels::cpu::wide::{Float, Lane};
 use graph::Element;
 use half::{bf16, f16};
 
@@ -72,7 +73,7 @@ macro_rules! through_f32 {
             }
             fn normal([a, b, c, d]: [u32; GROUP]) -> Group<$t> {
                 let ([p, q], [r, s]) = (box_muller_f32(a, b), box_muller_f32(c, d));
-                [p, q, r, s].map(<$t as Float>::narrow)
+                [p, q, r, s].map(<$t as Lane>::of_wide)
             }
             fn normal_pair(bits: &mut Singles) -> [f32; 2] {
                 let a = bits.next();
@@ -159,14 +160,14 @@ pub(super) const RESERVED: usize = 256;
 /// Normal numbers within two deviations; others are drawn again. Gives [`RandomFloat::COUNT`].
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {
     use num_traits::Float as _;
-    let limit = <T::Wide as crate::kernels::cpu::wide::Wide>::of(2.0);
+    let limit = T::Wide::of(2.0);
     let mut bits = Singles::new(stream);
     let mut out = [T::default(); MOST];
     let mut count = 0;
     loop {
         for value in T::normal_pair(&mut bits) {
             if value.abs() < limit {
-                out[count] = T::narrow(value);
+                out[count] = T::of_wide(value);
                 count += 1;
                 if count == T::COUNT {
                     return out;

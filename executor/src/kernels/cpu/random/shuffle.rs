@@ -5,7 +5,8 @@ use super::{RESERVED, Stream};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::dispatch::dispatch;
-use crate::kernels::cpu::wide::{Float, Wide as _};
+use crate::kernels::cpu::scalar::Real as _;
+use crate::kernels::cpu::wide::Float;
 use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 
@@ -98,11 +99,11 @@ where
         let mut sums = vec![0f64; classes];
         let values = logits.values::<T>()?;
         for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {
-            let finite = row.iter().map(|v| v.widen()).filter(|v| v.is_finite());
+            let finite = row.iter().map(|v| v.to_wide()).filter(|v| v.is_finite());
             let max: f64 = finite.fold(T::Wide::of(f64::MIN), T::Wide::max).as_();
             let mut total = 0.0;
             for (sum, v) in sums.iter_mut().zip(row) {
-                let v = v.widen();
+                let v = v.to_wide();
                 if v.is_finite() {
                     let v: f64 = v.as_();
                     total += (v - max).exp();

@@ -1,8 +1,9 @@
 //! Folding axes of a tensor with an associative function: in one pass over the input, in vectors, with partial
 //! results so that sums of many floats stay exact enough, and on several threads where that pays.
 
-use super::super::elementwise::{BLOCK, Cost, block};
 use super::super::simd::{Vector, vectorized};
+use super::super::threads::{BLOCK, Cost};
+use super::super::wide::block;
 use graph::Element;
 use rayon::prelude::*;
 use smallvec::SmallVec;

@@ -1,8 +1,9 @@
 //! Running sums and products along an axis.
 
 use super::super::dispatch::dispatch;
-use super::super::elementwise::{Cost, Lane, chunk_size, for_chunks};
 use super::super::scalar::Number;
+use super::super::threads::{Cost, chunk_size, for_chunks};
+use super::super::wide::Lane;
 use super::fold::Monoid;
 use super::{Prod, Sum};
 use crate::error::Result;

@@ -1,74 +1,126 @@
 //! What is computed of one row of logits, in place.
 
-use super::exp::{Exp, vectorised};
+use super::super::scalar::Real;
+use super::super::simd::{Vector, vectorized_wide};
+use super::super::unary::polynomial::exp_of;
+
+/// A type with an exponential.
+pub(super) trait Exp: Real {
+    /// `exp(self)`, as the math family computes it.
+    fn exponential(self) -> Self;
+}
+
+impl Exp for f32 {
+    #[inline(always)]
+    fn exponential(self) -> f32 {
+        exp_of(self)
+    }
+}
+
+impl Exp for f64 {
+    #[inline(always)]
+    fn exponential(self) -> f64 {
+        self.exp()
+    }
+}
 
 /// Sums and maxima are kept side by side in as many lanes, so that the compiler can use vectors.
 const LANES: usize = 16;
 
-vectorised! {
-    /// `exp(x - max) / sum`
-    fn softmax<W: Exp>(row: &mut [W]) = softmax_body
+/// `exp(x - max) / sum`
+pub(super) fn softmax<W: Exp>(row: &mut [W]) {
+    vectorized_wide(Softmax(row));
 }
 
-vectorised! {
-    /// `x - max - ln(sum)`
-    fn log_softmax<W: Exp>(row: &mut [W]) = log_softmax_body
+/// `x - max - ln(sum)`
+pub(super) fn log_softmax<W: Exp>(row: &mut [W]) {
+    vectorized_wide(LogSoftmax(row));
 }
 
-vectorised! {
-    /// Makes of logits the gradient of their loss against `labels`, and sets the loss.
-    fn dense<W: Exp>(row: &mut [W], labels: &[W], loss: &mut W) = dense_body
+/// Makes of logits the gradient of their loss against `labels`, and gives the loss.
+pub(super) fn dense<W: Exp>(row: &mut [W], labels: &[W]) -> W {
+    vectorized_wide(Dense { row, labels })
 }
 
-vectorised! {
-    /// As [`dense`], of labels that are 1 at one index and 0 elsewhere.
-    fn sparse<W: Exp>(row: &mut [W], label: usize, loss: &mut W) = sparse_body
+/// As [`dense`], of labels that are 1 at one index and 0 elsewhere.
+pub(super) fn sparse<W: Exp>(row: &mut [W], label: usize) -> W {
+    vectorized_wide(Sparse { row, label })
 }
 
-#[inline(always)]
-fn softmax_body<W: Exp>(row: &mut [W]) {
-    let max = max(row);
-    let scale = W::one() / exp_and_sum(row, max);
-    row.iter_mut().for_each(|v| *v *= scale);
+struct Softmax<'a, W>(&'a mut [W]);
+
+impl<W: Exp> Vector for Softmax<'_, W> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let row = self.0;
+        let max = max(row);
+        let scale = W::one() / exp_and_sum(row, max);
+        row.iter_mut().for_each(|v| *v *= scale);
+    }
 }
 
-#[inline(always)]
-fn log_softmax_body<W: Exp>(row: &mut [W]) {
-    let max = max(row);
-    let log = exp_sum(row, max).ln();
-    row.iter_mut().for_each(|v| *v = *v - max - log);
+struct LogSoftmax<'a, W>(&'a mut [W]);
+
+impl<W: Exp> Vector for LogSoftmax<'_, W> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let row = self.0;
+        let max = max(row);
+        let log = exp_sum(row, max).ln();
+        row.iter_mut().for_each(|v| *v = *v - max - log);
+    }
 }
 
-#[inline(always)]
-fn dense_body<W: Exp>(row: &mut [W], labels: &[W], loss: &mut W) {
-    let max = max(row);
-    let log = exp_sum(row, max).ln();
-    let mut lanes = [W::zero(); LANES];
-    let (values, value_rest) = row.as_chunks::<LANES>();
-    let (parts, part_rest) = labels.as_chunks::<LANES>();
-    for (values, parts) in values.iter().zip(parts) {
-        for i in 0..LANES {
-            lanes[i] += parts[i] * (log - (values[i] - max));
+struct Dense<'a, W> {
+    row: &'a mut [W],
+    labels: &'a [W],
+}
+
+impl<W: Exp> Vector for Dense<'_, W> {
+    type Output = W;
+    #[inline(always)]
+    fn run(self) -> W {
+        let Dense { row, labels } = self;
+        let max = max(row);
+        let log = exp_sum(row, max).ln();
+        let mut lanes = [W::zero(); LANES];
+        let (values, value_rest) = row.as_chunks::<LANES>();
+        let (parts, part_rest) = labels.as_chunks::<LANES>();
+        for (values, parts) in values.iter().zip(parts) {
+            for i in 0..LANES {
+                lanes[i] += parts[i] * (log - (values[i] - max));
+            }
         }
+        let mut loss: W = lanes.into_iter().sum();
+        for (&v, &p) in value_rest.iter().zip(part_rest) {
+            loss += p * (log - (v - max));
+        }
+        let scale = W::one() / exp_and_sum(row, max);
+        row.iter_mut().zip(labels).for_each(|(v, &label)| *v = *v * scale - label);
+        loss
     }
-    let mut total: W = lanes.into_iter().sum();
-    for (&v, &p) in value_rest.iter().zip(part_rest) {
-        total += p * (log - (v - max));
-    }
-    *loss = total;
-    let scale = W::one() / exp_and_sum(row, max);
-    row.iter_mut().zip(labels).for_each(|(v, &label)| *v = *v * scale - label);
 }
 
-#[inline(always)]
-fn sparse_body<W: Exp>(row: &mut [W], label: usize, loss: &mut W) {
-    let max = max(row);
-    let shifted = row[label] - max;
-    let sum = exp_and_sum(row, max);
-    *loss = sum.ln() - shifted;
-    let scale = W::one() / sum;
-    row.iter_mut().for_each(|v| *v *= scale);
-    row[label] -= W::one();
+struct Sparse<'a, W> {
+    row: &'a mut [W],
+    label: usize,
+}
+
+impl<W: Exp> Vector for Sparse<'_, W> {
+    type Output = W;
+    #[inline(always)]
+    fn run(self) -> W {
+        let Sparse { row, label } = self;
+        let max = max(row);
+        let shifted = row[label] - max;
+        let sum = exp_and_sum(row, max);
+        let scale = W::one() / sum;
+        row.iter_mut().for_each(|v| *v *= scale);
+        row[label] -= W::one();
+        sum.ln() - shifted
+    }
 }
 
 /// The largest element that is not NaN, negative infinity if there is none.
@@ -92,13 +144,13 @@ fn exp_and_sum<W: Exp>(row: &mut [W], max: W) -> W {
     let (whole, rest) = row.as_chunks_mut::<LANES>();
     for values in whole {
         for i in 0..LANES {
-            values[i] = (values[i] - max).fast_exp();
+            values[i] = (values[i] - max).exponential();
             lanes[i] += values[i];
         }
     }
     let mut sum: W = lanes.into_iter().sum();
     for v in rest {
-        *v = (*v - max).fast_exp();
+        *v = (*v - max).exponential();
         sum += *v;
     }
     sum
@@ -111,8 +163,8 @@ fn exp_sum<W: Exp>(row: &[W], max: W) -> W {
     let (whole, rest) = row.as_chunks::<LANES>();
     for values in whole {
         for i in 0..LANES {
-            lanes[i] += (values[i] - max).fast_exp();
+            lanes[i] += (values[i] - max).exponential();
         }
     }
-    lanes.into_iter().sum::<W>() + rest.iter().map(|&v| (v - max).fast_exp()).sum::<W>()
+    lanes.into_iter().sum::<W>() + rest.iter().map(|&v| (v - max).exponential()).sum::<W>()
 }

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::testing::{LoneDevice, run_node_on};
 use crate::value::Value;
 use graph::{Code, Node, PartialShape};
+use half::{bf16, f16};
 
 /// One optimizer with its settings, and what TensorFlow 2.21 made of [`VARIABLE`] and the slots.
 struct Case {
@@ -29,11 +30,11 @@ fn shape() -> Result<Shape> {
 }
 
 /// The values as a tensor of any floating type.
-fn cast<T: Real>(values: &[f32], shape: Shape) -> Result<Tensor>
+fn cast<T: Float>(values: &[f32], shape: Shape) -> Result<Tensor>
 where
     T::Wide: From<f32>,
 {
-    let values: Vec<T> = values.iter().map(|&v| T::narrow(v.into())).collect();
+    let values: Vec<T> = values.iter().map(|&v| T::of_wide(v.into())).collect();
     Ok(Tensor::from_slice(&values, shape)?)
 }
 
@@ -91,7 +92,7 @@ fn node(op: &str) -> Result<Node> {
 }
 
 /// Three steps of one op; gives the variable and the slots.
-fn three_steps<T: Real>(case: &Case, op: &str) -> Result<Vec<Vec<f64>>>
+fn three_steps<T: Float>(case: &Case, op: &str) -> Result<Vec<Vec<f64>>>
 where
     T::Wide: From<f32>,
 {
@@ -122,12 +123,12 @@ where
     }
     let read = |v: &Arc<Variable>| {
         let value = v.value()?;
-        Ok(value.values::<T>()?.iter().map(|v| num_traits::cast(v.widen()).unwrap_or(f64::NAN)).collect())
+        Ok(value.values::<T>()?.iter().map(|v| num_traits::cast(v.to_wide()).unwrap_or(f64::NAN)).collect())
     };
     bench.variables.iter().map(read).collect()
 }
 
-fn check<T: Real>(tolerance: f64) -> Result<()>
+fn check<T: Float>(tolerance: f64) -> Result<()>
 where
     T::Wide: From<f32>,
 {

@@ -2,9 +2,8 @@
 //! times faster than a call of the C library for each element. Relative errors stay under 2e-7; results under
 //! the smallest normal number are 0.
 
-use super::super::elementwise::Unary;
-use super::super::simd::{Vector, vectorized_wide};
-use std::marker::PhantomData;
+use super::super::elementwise::{MapLoop, Unary};
+use super::super::simd::vectorized_wide;
 
 pub(crate) fn exp(out: &mut [f32], x: &[f32]) {
     run::<Exp>(out, x);
@@ -22,24 +21,8 @@ pub(crate) fn sigmoid(out: &mut [f32], x: &[f32]) {
     run::<Sigmoid>(out, x);
 }
 
-struct Loop<'a, O> {
-    out: &'a mut [f32],
-    x: &'a [f32],
-    op: PhantomData<O>,
-}
-
-impl<O: Unary<f32, Out = f32>> Vector for Loop<'_, O> {
-    type Output = ();
-    #[inline(always)]
-    fn run(self) {
-        for (o, &x) in self.out.iter_mut().zip(self.x) {
-            *o = O::apply(x);
-        }
-    }
-}
-
 fn run<O: Unary<f32, Out = f32>>(out: &mut [f32], x: &[f32]) {
-    vectorized_wide(Loop::<O> { out, x, op: PhantomData });
+    vectorized_wide(MapLoop { out, x, op: O::apply });
 }
 
 struct Exp;
@@ -61,7 +44,7 @@ impl Unary<f32> for Exp {
 
 /// `2^n * p(r)` with `x = n ln 2 + r` and `|r| <= ln 2 / 2` (Cephes' polynomial).
 #[inline(always)]
-fn exp_of(x: f32) -> f32 {
+pub(crate) fn exp_of(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > EXP_HIGH { EXP_HIGH } else { x };

@@ -1,0 +1,191 @@
+//! Products of strided matrices, behind a safe interface.
+
+use super::scalar::Number;
+use super::threads::PARALLEL_PRODUCT;
+use gemm::Parallelism;
+use std::any::TypeId;
+
+/// A view of a matrix: element (i, j) is at `i * row_stride + j * column_stride`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// Columns of a row-major matrix that start with the first of `data`.
+    pub(super) fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a, T> {
+        Matrix { data, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    pub(super) fn transposed(self) -> Matrix<'a, T> {
+        Matrix {
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+            ..self
+        }
+    }
+
+    fn check(&self) {
+        let end = extent(self.rows, self.row_stride).saturating_add(extent(self.columns, self.column_stride));
+        let fits = self.rows == 0 || self.columns == 0 || end < self.data.len();
+        assert!(fits, "a matrix view reaches outside its data");
+    }
+}
+
+/// Where the last of `count` begins.
+fn extent(count: usize, stride: usize) -> usize {
+    count.saturating_sub(1).saturating_mul(stride)
+}
+
+/// Whether a product may be handed out to several threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Threads {
+    One,
+    All,
+}
+
+impl Threads {
+    /// All from so many multiplications and additions on that sharing pays.
+    pub(super) fn for_work(operations: usize) -> Threads {
+        if operations > PARALLEL_PRODUCT { Threads::All } else { Threads::One }
+    }
+}
+
+/// The conditions under which every element of a product is inside its slice.
+fn check<T>(out: &[T], stride: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) {
+    a.check();
+    b.check();
+    assert_eq!(a.columns, b.rows, "a product of matrices that do not fit");
+    let end = extent(a.rows, stride).saturating_add(b.columns);
+    assert!(a.rows == 0 || b.columns == 0 || end <= out.len(), "a product is larger than its place");
+    assert!(a.rows < 2 || stride >= b.columns, "rows of a product overlap");
+}
+
+/// `out = a * b`, or `out += a * b`; `out` is row-major, its rows `stride` apart.
+///
+/// # Panics
+/// If sizes do not fit, or a matrix reaches outside its data.
+pub(super) fn product<T: Number>(
+    out: &mut [T],
+    stride: usize,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    accumulate: bool,
+    threads: Threads,
+) {
+    check(out, stride, &a, &b);
+    if TypeId::of::<T>() != TypeId::of::<f32>() && TypeId::of::<T>() != TypeId::of::<f64>() {
+        return integer_product(out, stride, a, b, accumulate);
+    }
+    let parallelism = match threads {
+        Threads::All if rayon::current_num_threads() > 1 => Parallelism::Rayon(0),
+        _ => Parallelism::None,
+    };
+    // SAFETY: `check` saw that every element that the strides reach is inside its slice, and that no two
+    // elements of `out` are one; lengths of slices fit isize. The type is one that `gemm` knows.
+    unsafe {
+        gemm::gemm(
+            a.rows,
+            b.columns,
+            a.columns,
+            out.as_mut_ptr(),
+            1,
+            stride as isize,
+            accumulate,
+            a.data.as_ptr(),
+            a.column_stride as isize,
+            a.row_stride as isize,
+            b.data.as_ptr(),
+            b.column_stride as isize,
+            b.row_stride as isize,
+            T::ONE,
+            T::ONE,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+/// Row by row: each element of `a` times a row of `b`.
+fn integer_product<T: Number>(
+    out: &mut [T],
+    stride: usize,
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    accumulate: bool,
+) {
+    if a.rows == 0 || b.columns == 0 {
+        return;
+    }
+    for i in 0..a.rows {
+        let out = &mut out[i * stride..][..b.columns];
+        if !accumulate {
+            out.fill(T::ZERO);
+        }
+        for k in 0..a.columns {
+            let factor = a.data[i * a.row_stride + k * a.column_stride];
+            let row = &b.data[k * b.row_stride..];
+            if b.column_stride == 1 {
+                out.iter_mut().zip(row).for_each(|(o, &v)| *o = o.plus(factor.times(v)));
+            } else {
+                let row = row.iter().step_by(b.column_stride);
+                out.iter_mut().zip(row).for_each(|(o, &v)| *o = o.plus(factor.times(v)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_and_accumulation() {
+        let a: Vec<i32> = (1..13).collect();
+        let b: Vec<i32> = (1..9).collect();
+        let float = |v: &[i32]| v.iter().map(|&x| x as f32).collect::<Vec<_>>();
+        // Two columns of a 4 x 3 matrix, transposed, times a 4 x 2 matrix.
+        let mut exact = [1; 5];
+        let (fa, fb, mut real) = (float(&a), float(&b), [1f32; 5]);
+        product(
+            &mut exact,
+            3,
+            Matrix::new(&a[1..], 4, 2, 3).transposed(),
+            Matrix::new(&b, 4, 2, 2),
+            true,
+            Threads::One,
+        );
+        product(
+            &mut real,
+            3,
+            Matrix::new(&fa[1..], 4, 2, 3).transposed(),
+            Matrix::new(&fb, 4, 2, 2),
+            true,
+            Threads::All,
+        );
+        assert_eq!(exact, [135, 161, 1, 151, 181]);
+        assert_eq!(float(&exact), real);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its data")]
+    fn views_outside_are_refused() {
+        let mut out = [0f32; 4];
+        product(
+            &mut out,
+            2,
+            Matrix::new(&[0.0; 4], 2, 2, 3),
+            Matrix::new(&[0.0; 4], 2, 2, 2),
+            false,
+            Threads::One,
+        );
+    }
+}
