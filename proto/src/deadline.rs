@@ -42,19 +42,10 @@ pub fn from_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// When the caller of a request gives up.
-pub fn of_caller<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    Instant::now().checked_add(time_left(request)?)
-}
-
 /// When a call has to end here, for its answer to arrive in time.
 pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    let left = time_left(request)?;
+    let left = from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?;
     Instant::now().checked_add(left - MARGIN.min(left / 10))
-}
-
-fn time_left<T>(request: &tonic::Request<T>) -> Option<Duration> {
-    from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
 }
 
 #[cfg(test)]
