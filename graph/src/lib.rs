@@ -36,5 +36,5 @@ pub use node::Node;
 pub use ops::{Op, OpDef, Role};
 pub use rendezvous_key::RendezvousKey;
 pub use shape::{Dim, PartialShape, Shape};
-pub use tensor::{Buffer, ResourceHandle, Tensor};
+pub use tensor::{Buffer, ResourceHandle, Tensor, Variant, VariantObject};
 pub use topology::{Producer, Topology};

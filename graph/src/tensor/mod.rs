@@ -2,12 +2,14 @@
 
 mod buffer;
 mod display;
+mod object;
 
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
+pub use object::{ResourceHandle, Variant, VariantObject};
 
 use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};
-use crate::shape::{PartialShape, Shape};
+use crate::shape::Shape;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -24,29 +26,18 @@ enum Storage {
     Plain(Arc<Buffer>),
     Strings(Arc<Vec<Bytes>>),
     Resources(Arc<Vec<ResourceHandle>>),
-}
-
-/// The name of an object that lives on a device: what a tensor of dtype `resource` holds.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ResourceHandle {
-    pub device: Arc<str>,
-    pub container: Arc<str>,
-    pub name: Arc<str>,
-    /// A hash of the kind of object, and its name for messages.
-    pub hash_code: u64,
-    pub type_name: Arc<str>,
-    /// What is known of a variable's value.
-    pub dtypes_and_shapes: Vec<(DType, PartialShape)>,
+    Variants(Arc<Vec<Variant>>),
 }
 
 impl Tensor {
-    /// A tensor of zeros, of empty strings for `String`.
+    /// A tensor of zeros: of empty strings for `String`, of nothing for `Variant`.
     ///
     /// # Errors
     /// `ResourceExhausted` if memory does not suffice; `Unimplemented` for types without host storage.
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Tensor> {
         let storage = match dtype {
             DType::String => Storage::Strings(Arc::new(objects(shape.num_elements(), Bytes::new())?)),
+            DType::Variant => Storage::Variants(Arc::new(objects(shape.num_elements(), Variant::EMPTY)?)),
             _ => Storage::Plain(Arc::new(Buffer::zeroed(plain_bytes(dtype, &shape)?)?)),
         };
         Ok(Tensor { dtype, shape, storage })
@@ -142,6 +133,21 @@ impl Tensor {
         Ok(Tensor { dtype: DType::Resource, shape, storage: Storage::Resources(Arc::new(handles)) })
     }
 
+    pub fn variant<T: VariantObject>(object: T) -> Tensor {
+        Tensor {
+            dtype: DType::Variant,
+            shape: Shape::scalar(),
+            storage: Storage::Variants(Arc::new(vec![Variant::new(object)])),
+        }
+    }
+
+    pub fn variants(values: Vec<Variant>, shape: Shape) -> Result<Tensor> {
+        if values.len() != shape.num_elements() {
+            crate::invalid!("{} variants do not make a tensor of shape {shape}", values.len());
+        }
+        Ok(Tensor { dtype: DType::Variant, shape, storage: Storage::Variants(Arc::new(values)) })
+    }
+
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -160,6 +166,7 @@ impl Tensor {
             Storage::Plain(b) => b.len(),
             Storage::Strings(s) => s.iter().map(Bytes::len).sum(),
             Storage::Resources(r) => r.len() * size_of::<ResourceHandle>(),
+            Storage::Variants(v) => v.len() * size_of::<Variant>(),
         }
     }
 
@@ -241,12 +248,20 @@ impl Tensor {
         }
     }
 
+    pub fn as_variants(&self) -> Result<&[Variant]> {
+        match &self.storage {
+            Storage::Variants(v) => Ok(v),
+            _ => Err(Error::DType { expected: DType::Variant, actual: self.dtype }),
+        }
+    }
+
     /// Whether nobody else reads the storage, so that writing needs no copy.
     pub fn is_unique(&self) -> bool {
         match &self.storage {
             Storage::Plain(b) => Arc::strong_count(b) == 1,
             Storage::Strings(s) => Arc::strong_count(s) == 1,
             Storage::Resources(r) => Arc::strong_count(r) == 1,
+            Storage::Variants(v) => Arc::strong_count(v) == 1,
         }
     }
 
@@ -283,7 +298,7 @@ impl Tensor {
     }
 }
 
-/// Equal types, shapes and elements; floating-point elements are compared by their bits.
+/// Equal types, shapes and elements; floating-point elements are compared by their bits, variants by identity.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         self.dtype == other.dtype
@@ -292,6 +307,7 @@ impl PartialEq for Tensor {
                 (Storage::Plain(a), Storage::Plain(b)) => a.as_slice() == b.as_slice(),
                 (Storage::Strings(a), Storage::Strings(b)) => a == b,
                 (Storage::Resources(a), Storage::Resources(b)) => a == b,
+                (Storage::Variants(a), Storage::Variants(b)) => a == b,
                 _ => false,
             }
     }

@@ -1,0 +1,121 @@
+//! Elements that are objects and not plain bytes: handles of resources, and variants.
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::PartialShape;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of an object that lives on a device: what a tensor of dtype `resource` holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceHandle {
+    pub device: Arc<str>,
+    pub container: Arc<str>,
+    pub name: Arc<str>,
+    /// A hash of the kind of object, and its name for messages.
+    pub hash_code: u64,
+    pub type_name: Arc<str>,
+    /// What is known of a variable's value.
+    pub dtypes_and_shapes: Vec<(DType, PartialShape)>,
+}
+
+/// What an element of dtype `variant` may be: a list of tensors, an optional value, a dataset. It is immutable
+/// and shared; a kernel that changes one makes another.
+pub trait VariantObject: Any + Send + Sync + fmt::Debug {
+    /// The kind's name, as it is on the wire and in messages.
+    fn type_name(&self) -> &'static str;
+}
+
+/// An element of dtype `variant`: an object, or nothing.
+#[derive(Clone, Default)]
+pub struct Variant(Option<Arc<dyn VariantObject>>);
+
+impl Variant {
+    /// Nothing: what a tensor of zeros holds.
+    pub const EMPTY: Variant = Variant(None);
+
+    pub fn new<T: VariantObject>(object: T) -> Variant {
+        Variant(Some(Arc::new(object)))
+    }
+
+    /// The object, if it is a `T`.
+    pub fn get<T: VariantObject>(&self) -> Option<&T> {
+        (self.0.as_deref()? as &dyn Any).downcast_ref()
+    }
+
+    /// The object, shared.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that says what it is instead, where `what` is what is wanted.
+    pub fn expect<T: VariantObject>(&self, what: &str) -> Result<Arc<T>> {
+        match self.0.clone().map(|object| (object.clone() as Arc<dyn Any + Send + Sync>).downcast::<T>()) {
+            Some(Ok(object)) => Ok(object),
+            _ => crate::invalid!("expected a variant that holds {what}, got {}", self.type_name()),
+        }
+    }
+
+    pub fn object(&self) -> Option<&Arc<dyn VariantObject>> {
+        self.0.as_ref()
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        self.0.as_ref().map_or("nothing", |object| object.type_name())
+    }
+}
+
+impl fmt::Debug for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(object) => object.fmt(f),
+            None => f.write_str("nothing"),
+        }
+    }
+}
+
+/// The same object, not an equal one.
+impl PartialEq for Variant {
+    fn eq(&self, other: &Variant) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Pair(u8, u8);
+
+    impl VariantObject for Pair {
+        fn type_name(&self) -> &'static str {
+            "pair"
+        }
+    }
+
+    #[derive(Debug)]
+    struct Other;
+
+    impl VariantObject for Other {
+        fn type_name(&self) -> &'static str {
+            "other"
+        }
+    }
+
+    #[test]
+    fn a_variant_gives_its_object_to_who_knows_its_type() -> Result<()> {
+        let variant = Variant::new(Pair(1, 2));
+        assert_eq!(variant.get::<Pair>().map(|p| p.0 + p.1), Some(3));
+        assert_eq!(variant.expect::<Pair>("a pair")?.1, 2);
+        assert!(variant.get::<Other>().is_none());
+        let refused = variant.expect::<Other>("another").map(|_| ()).map_err(|e| e.to_string());
+        assert_eq!(refused, Err("expected a variant that holds another, got pair".to_owned()));
+        assert!(Variant::EMPTY.expect::<Pair>("a pair").is_err());
+        assert_eq!(variant, variant.clone());
+        assert_ne!(variant, Variant::new(Pair(1, 2)));
+        Ok(())
+    }
+}
