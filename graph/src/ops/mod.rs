@@ -1,7 +1,9 @@
 //! The op table: what ops there are, their signatures, shape inference and gradients. One file a family; an op
 //! is a row in its family's slice, and nothing else.
 
+mod accumulator;
 mod activation;
+mod barrier;
 pub mod bias;
 mod binary;
 mod broadcast;
@@ -14,19 +16,24 @@ pub mod conv;
 mod gather;
 mod identity;
 mod matmul;
+mod mutex;
 mod pad;
 mod partition;
 pub mod pool;
+mod queue;
 mod random;
 mod reduce;
 mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod staging;
+mod table;
 mod topk;
 mod training;
 mod transfer;
@@ -58,7 +65,9 @@ macro_rules! families {
 }
 
 const FAMILIES: &[(&str, &[OpDef])] = families! {
+    accumulator,
     activation,
+    barrier,
     bias,
     binary,
     cast,
@@ -70,18 +79,23 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     gather,
     identity,
     matmul,
+    mutex,
     pad,
     partition,
     pool,
+    queue,
     random,
     reduce,
     resource,
     scatter,
     segment,
     select,
+    session_tensor,
     shape,
     slice,
     softmax,
+    staging,
+    table,
     topk,
     training,
     transfer,

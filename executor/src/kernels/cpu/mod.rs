@@ -1,6 +1,8 @@
 //! CPU kernels: one file a family, named as in the op table.
 
+mod accumulator;
 mod activation;
+mod barrier;
 mod bias;
 mod binary;
 mod broadcast;
@@ -10,7 +12,7 @@ mod compare;
 mod concat;
 mod constant;
 mod conv;
-mod dispatch;
+pub(crate) mod dispatch;
 mod elementwise;
 mod gather;
 mod identity;
@@ -21,10 +23,11 @@ mod pad;
 mod partition;
 mod pool;
 mod product;
-mod random;
+mod queue;
+pub(crate) mod random;
 mod reduce;
 mod resource;
-mod scalar;
+pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
@@ -47,7 +50,9 @@ use crate::kernel::KernelDef;
 
 /// The families, in no order that matters.
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
+    accumulator::KERNELS,
     activation::KERNELS,
+    barrier::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
     cast::KERNELS,
@@ -62,6 +67,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    queue::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resource::KERNELS,
