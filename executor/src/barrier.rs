@@ -3,7 +3,7 @@
 
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
-use crate::queue::{Element, Kind, Queue, QueueSpec};
+use crate::queue::{Element, Kind, Queue, QueueSpec, shapes_text, types_text};
 use crate::resource::Resource;
 use crate::rows;
 use crate::waiting::Finish;
@@ -62,8 +62,25 @@ impl Barrier {
         &self.types
     }
 
-    pub fn shapes(&self) -> &[PartialShape] {
-        &self.shapes
+    /// # Errors
+    /// `InvalidArgument` if a node that asks for these components may not have this barrier.
+    pub fn check_same(&self, types: &[DType], shapes: &[PartialShape]) -> Result<()> {
+        let name = &self.name;
+        if self.types != types {
+            crate::invalid!(
+                "Shared barrier '{name}' has component types {} but requested component types were {}",
+                types_text(&self.types),
+                types_text(types)
+            );
+        }
+        if self.shapes != shapes {
+            crate::invalid!(
+                "Shared barrier '{name}' has component shapes {} but requested component shapes were {}",
+                shapes_text(&self.shapes),
+                shapes_text(shapes)
+            );
+        }
+        Ok(())
     }
 
     pub fn ready_size(&self) -> usize {
@@ -87,18 +104,17 @@ impl Barrier {
         index: usize,
         done: Finish<Vec<Element>>,
     ) {
-        let complete = match self.add(keys, values, index) {
-            Ok(complete) => complete,
-            Err(error) => return done(Err(error)),
-        };
+        let mut complete = Vec::new();
+        let added = self.add(keys, values, index, &mut complete);
         if complete.is_empty() {
-            return done(Ok(Vec::new()));
+            return done(added.map(|()| Vec::new()));
         }
-        self.ready.enqueue_all(step, complete, done);
+        self.ready.enqueue_all(step, complete, Box::new(move |result| done(added.and(result))));
         self.close_ready_if_over(step);
     }
 
-    fn add(&self, keys: &Tensor, values: &Tensor, index: usize) -> Result<Vec<Element>> {
+    /// Inserts key by key; what becomes complete goes to `complete`.
+    fn add(&self, keys: &Tensor, values: &Tensor, index: usize, complete: &mut Vec<Element>) -> Result<()> {
         if keys.shape().rank() != 1 {
             crate::invalid!("keys must be a vector, got shape {}", keys.shape());
         }
@@ -130,7 +146,6 @@ impl Barrier {
             return Err(Error::new(Code::Cancelled, message));
         }
         let number = *next;
-        let mut complete = Vec::new();
         for (i, (key, value)) in keys.iter().zip(values).enumerate() {
             if !incomplete.contains_key(key) {
                 if *is_closed {
@@ -168,7 +183,7 @@ impl Barrier {
                 complete.push(element);
             }
         }
-        Ok(complete)
+        Ok(())
     }
 
     /// Takes `count` complete tuples as soon as they are there; of a closed barrier, with `allow_small`, those

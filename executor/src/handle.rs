@@ -111,7 +111,7 @@ impl<T: Resource> Owner<T> {
         {
             return Ok(known.handle.clone());
         }
-        let object = self.object(store, make)?;
+        let object = store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))?;
         check(&object)?;
         let handle = match &*held {
             Some(known) => known.handle.clone(),
@@ -121,13 +121,10 @@ impl<T: Resource> Owner<T> {
         Ok(handle)
     }
 
-    /// The object, made by `make` where there is none.
-    pub fn object(
-        &self,
-        store: &ResourceStore,
-        make: impl FnOnce(&Arc<str>) -> Result<T>,
-    ) -> Result<Arc<T>> {
-        store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))
+    /// The object itself, made by `make` where there is none: for ops that give out no handle.
+    pub fn object(&self, make: impl FnOnce(&Arc<str>) -> Result<T>) -> Result<Arc<T>> {
+        let ObjectName { container, name, .. } = &self.name;
+        self.device.resources().lookup_or_create(container, name, || make(name))
     }
 
     fn new_handle(&self) -> Result<Value> {

@@ -19,6 +19,7 @@ pub mod queue;
 pub mod rendezvous;
 pub mod resource;
 pub mod rows;
+pub mod staging;
 pub mod testing;
 mod value;
 pub mod variable;

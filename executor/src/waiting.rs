@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// What one try of an attempt comes to.
+#[derive(Debug)]
 pub enum Tried<R> {
     /// Nothing has changed.
     Waits,

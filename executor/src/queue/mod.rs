@@ -100,6 +100,9 @@ impl QueueSpec {
             }
         }
         if kind == Kind::Priority {
+            if spec.shapes.is_empty() && !spec.types.is_empty() {
+                crate::invalid!("a PriorityQueue needs the shapes of its components");
+            }
             spec.types.insert(0, DType::Int64);
             spec.shapes.insert(0, PartialShape::scalar());
         }
@@ -124,11 +127,12 @@ impl QueueSpec {
     }
 }
 
-fn types_text(types: &[DType]) -> String {
+/// Types as messages list them.
+pub(crate) fn types_text(types: &[DType]) -> String {
     types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ")
 }
 
-fn shapes_text(shapes: &[PartialShape]) -> String {
+pub(crate) fn shapes_text(shapes: &[PartialShape]) -> String {
     format!("[{}]", shapes.iter().map(PartialShape::to_string).collect::<Vec<_>>().join(", "))
 }
 

@@ -4,7 +4,7 @@ use crate::barrier::Barrier;
 use crate::error::Result;
 use crate::handle::{HandleInput, ObjectName, Owner};
 use crate::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
-use crate::queue::Element;
+use crate::queue::{Element, types_text};
 use crate::value::Value;
 use graph::{DType, PartialShape, Tensor};
 use smallvec::SmallVec;
@@ -27,12 +27,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let types = init.attr::<Vec<DType>>("component_types")?;
-    let mut shapes = init.attr::<Vec<PartialShape>>("shapes")?;
+    let shapes = init.attr::<Vec<PartialShape>>("shapes")?;
     if init.attr::<i64>("capacity")? != -1 {
         crate::invalid!("Barrier only accepts capacity=-1.  Feed the inputs to your Barrier through a queue to enforce a limited capacity.");
-    }
-    if shapes.is_empty() {
-        shapes = vec![PartialShape::unknown(); types.len()];
     }
     if shapes.len() != types.len() {
         crate::invalid!("All of the component shapes must be specified");
@@ -40,23 +37,7 @@ fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let (wanted_types, wanted_shapes) = (types.clone(), shapes.clone());
     Owner::new(init, ObjectName::of(init, true)?).kernel(
         move |_, name| Ok(Barrier::new(name.clone(), types.clone(), shapes.clone())),
-        move |_, barrier: &Barrier| {
-            if barrier.types() != wanted_types {
-                crate::invalid!(
-                    "Shared barrier has component types {:?} but requested component types were {:?}",
-                    barrier.types(),
-                    wanted_types
-                );
-            }
-            if barrier.shapes() != wanted_shapes {
-                crate::invalid!(
-                    "Shared barrier has component shapes {:?} but requested component shapes were {:?}",
-                    barrier.shapes(),
-                    wanted_shapes
-                );
-            }
-            Ok(())
-        },
+        move |_, barrier: &Barrier| barrier.check_same(&wanted_types, &wanted_shapes),
     )
 }
 
@@ -115,12 +96,11 @@ fn take(init: &KernelInit<'_>) -> Result<Kernel> {
         let value = ctx.inputs.first().cloned().unwrap_or_default();
         let found = handle.get(&ctx.device, &value).and_then(|barrier| {
             if barrier.types() != types {
-                let text = |types: &[DType]| types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ");
                 crate::invalid!(
                     "Signature mismatch, have: string_ref, int32->int64, string, {} expected: string_ref, \
                      int32->int64, string, {}",
-                    text(&types),
-                    text(barrier.types())
+                    types_text(&types),
+                    types_text(barrier.types())
                 );
             }
             let count = ctx.input(1)?.item::<i32>()?;

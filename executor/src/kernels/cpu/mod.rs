@@ -35,6 +35,7 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod staging;
 mod strided;
 mod threads;
 mod topk;
@@ -77,6 +78,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    staging::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
