@@ -20,6 +20,7 @@ pub mod rendezvous;
 pub mod resource;
 pub mod rows;
 pub mod staging;
+pub mod table;
 pub mod testing;
 mod value;
 pub mod variable;

@@ -68,7 +68,7 @@ impl Resource for StagingArea {
 
 impl StagingArea {
     pub fn new(bounds: Bounds) -> StagingArea {
-        StagingArea { bounds, waiting: Waiting::new(Staged::default(), 2) }
+        StagingArea { bounds, waiting: Waiting::in_any_order(Staged::default(), 2) }
     }
 
     pub fn len(&self) -> usize {
@@ -190,7 +190,7 @@ impl Places {
 
 impl StagingMap {
     pub fn new(bounds: Bounds, width: usize) -> StagingMap {
-        StagingMap { bounds, width, waiting: Waiting::new(Mapped::default(), 2) }
+        StagingMap { bounds, width, waiting: Waiting::in_any_order(Mapped::default(), 2) }
     }
 
     pub fn len(&self) -> usize {

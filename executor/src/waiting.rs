@@ -37,7 +37,8 @@ impl<S, R, F: FnMut(&mut S) -> Tried<R> + Send> Attempt<S, R> for F {
 /// Called once with how an attempt ended.
 pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
-/// State, and who waits for it. Attempts of one lane are served in order; lanes do not wait for each other.
+/// State, and who waits for it. Attempts of one lane are served in order, the first before the next, unless the
+/// object says that any may go before another; lanes do not wait for each other.
 pub struct Waiting<S, R> {
     inner: Arc<Mutex<Inner<S, R>>>,
 }
@@ -45,6 +46,7 @@ pub struct Waiting<S, R> {
 struct Inner<S, R> {
     state: S,
     lanes: Vec<VecDeque<Waiter<S, R>>>,
+    in_order: bool,
     next: u64,
 }
 
@@ -61,8 +63,17 @@ type Ended<S, R> = Vec<(Waiter<S, R>, Result<R>)>;
 
 impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
     pub fn new(state: S, lanes: usize) -> Waiting<S, R> {
+        Waiting::with_lanes(state, lanes, true)
+    }
+
+    /// Whoever waits goes on as soon as the state lets it, whoever waits before it.
+    pub fn in_any_order(state: S, lanes: usize) -> Waiting<S, R> {
+        Waiting::with_lanes(state, lanes, false)
+    }
+
+    fn with_lanes(state: S, lanes: usize, in_order: bool) -> Waiting<S, R> {
         let lanes = (0..lanes).map(|_| VecDeque::new()).collect();
-        Waiting { inner: Arc::new(Mutex::new(Inner { state, lanes, next: 0 })) }
+        Waiting { inner: Arc::new(Mutex::new(Inner { state, lanes, in_order, next: 0 })) }
     }
 
     /// Looks at the state, or changes it; who waits is then tried again.
@@ -160,24 +171,27 @@ fn cancel<S, R>(inner: &Mutex<Inner<S, R>>, lane: usize, id: u64, reason: Error)
 }
 
 impl<S, R> Inner<S, R> {
-    /// Tries the first of each lane, in turn, until none gets further.
+    /// Tries the lanes in turn until none gets further.
     fn flush(&mut self, ended: &mut Ended<S, R>) {
-        let Inner { state, lanes, .. } = self;
+        let Inner { state, lanes, in_order, .. } = self;
         loop {
             let mut changed = false;
             for lane in lanes.iter_mut() {
-                while let Some(first) = lane.front_mut() {
-                    match first.attempt.advance(state) {
-                        Tried::Waits => break,
-                        Tried::Advanced => {
-                            changed = true;
-                            break;
-                        }
+                let mut place = 0;
+                while let Some(waiter) = lane.get_mut(place) {
+                    match waiter.attempt.advance(state) {
                         Tried::Over(result) => {
                             changed = true;
-                            ended.extend(lane.pop_front().map(|waiter| (waiter, result)));
+                            ended.extend(lane.remove(place).map(|waiter| (waiter, result)));
+                            continue;
                         }
+                        Tried::Advanced => changed = true,
+                        Tried::Waits => {}
                     }
+                    if *in_order {
+                        break;
+                    }
+                    place += 1;
                 }
             }
             if !changed {
@@ -264,6 +278,20 @@ mod tests {
         assert_eq!(*log.lock(), [Err(Error::new(Code::Cancelled, "over").derived()), Ok(2)]);
         take(&counter, 1, &first, &log);
         assert_eq!(log.lock().len(), 3, "a cancelled step does not wait");
+    }
+
+    #[test]
+    fn without_an_order_nobody_waits_for_who_came_before() {
+        let (counter, step, log) =
+            (Counter::in_any_order(0, 1), Arc::new(Cancellation::new()), Log::default());
+        let at_least = |limit: i64| {
+            let log = log.clone();
+            let attempt = move |n: &mut i64| if *n < limit { Tried::Waits } else { Tried::Over(Ok(limit)) };
+            counter.attempt(0, &step, attempt, Box::new(move |r| log.lock().push(r)));
+        };
+        [5, 1, 3].into_iter().for_each(at_least);
+        counter.with(|n| *n = 3);
+        assert_eq!(*log.lock(), [Ok(1), Ok(3)]);
     }
 
     #[test]

@@ -25,8 +25,8 @@ def tables_are_initialised_once(peer):
         with tf.Graph().as_default():
             init = tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values))
             table = tf.lookup.StaticHashTable(init, default, name=peer.name("t"))
-            ask = tf.constant([keys[2], keys[0], keys[0]])
-            missing = tf.constant([[b"no"], [keys[1]]] if keys is WORDS else [[99], [keys[1]]], ask.dtype)
+            ask = tf.constant(np.array(keys)[[2, 0, 0]])
+            missing = tf.constant([[b"no"], [keys[1]]] if keys is WORDS else np.array([[99], [keys[1]]], keys.dtype))
             with peer.session() as s:
                 peer.say("early", lambda: s.run(table.lookup(ask)))
                 peer.say("early", lambda: s.run(table.size()))
@@ -161,7 +161,7 @@ def mutable_tables_of_tensors(peer):
     makers = [
         lambda: raw.MutableHashTableOfTensorsV2(key_dtype=tf.string, value_dtype=tf.int64, value_shape=[2], shared_name=peer.name("t")),
         lambda: raw.MutableDenseHashTableV2(
-            empty_key=b"", deleted_key=b"-", key_dtype=tf.string, value_dtype=tf.int64, value_shape=[2], initial_num_buckets=4, shared_name=peer.name("t")
+            empty_key=b"", deleted_key=b"-", value_dtype=tf.int64, value_shape=[2], initial_num_buckets=4, shared_name=peer.name("t")
         ),
     ]
     for make in makers:
@@ -192,7 +192,7 @@ def mutable_tables_of_tensors(peer):
 def dense_tables_refuse_special_keys(peer):
     raw = tf.raw_ops
     handle = raw.MutableDenseHashTableV2(
-        empty_key=tf.constant(0, tf.int64), deleted_key=tf.constant(-1, tf.int64), key_dtype=tf.int64, value_dtype=tf.int64, shared_name=peer.name("t")
+        empty_key=tf.constant(0, tf.int64), deleted_key=tf.constant(-1, tf.int64), value_dtype=tf.int64, shared_name=peer.name("t")
     )
     k = tf.placeholder(tf.int64)
     insert = raw.LookupTableInsertV2(table_handle=handle, keys=k, values=k)
@@ -205,10 +205,10 @@ def dense_tables_refuse_special_keys(peer):
         s.run(insert, {k: [3, 4]})
         peer.say("found", s.run(find, {k: [3, 5]}))
     makers = [
-        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=1, key_dtype=tf.int32, value_dtype=tf.int32, shared_name=peer.name("t")),
-        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=2, key_dtype=tf.int32, value_dtype=tf.int32, initial_num_buckets=3, shared_name=peer.name("t")),
-        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=2, key_dtype=tf.int32, value_dtype=tf.int32, max_load_factor=1.5, shared_name=peer.name("t")),
-        lambda: raw.MutableDenseHashTableV2(empty_key=[1], deleted_key=2, key_dtype=tf.int32, value_dtype=tf.int32, shared_name=peer.name("t")),
+        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=1, value_dtype=tf.int32, shared_name=peer.name("t")),
+        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=2, value_dtype=tf.int32, initial_num_buckets=3, shared_name=peer.name("t")),
+        lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=2, value_dtype=tf.int32, max_load_factor=1.5, shared_name=peer.name("t")),
+        lambda: raw.MutableDenseHashTableV2(empty_key=[1], deleted_key=2, value_dtype=tf.int32, shared_name=peer.name("t")),
         lambda: raw.MutableHashTableOfTensorsV2(key_dtype=tf.string, value_dtype=tf.int64, value_shape=[2, 2], shared_name=peer.name("t")),
     ]
     for i, make in enumerate(makers):
@@ -248,7 +248,6 @@ def tables_by_reference(peer):
     for handle in (
         raw.MutableHashTable(key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t")),
         raw.MutableHashTableOfTensors(key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t")),
-        raw.MutableDenseHashTable(empty_key=b"", key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t")),
     ):
         with peer.session() as s:
             peer.say("insert", lambda: s.run(raw.LookupTableInsert(table_handle=handle, keys=k, values=v)))
@@ -263,7 +262,7 @@ def anonymous_tables(peer):
     for handle in (
         raw.AnonymousMutableHashTable(key_dtype=tf.string, value_dtype=tf.int64),
         raw.AnonymousMutableHashTableOfTensors(key_dtype=tf.string, value_dtype=tf.int64),
-        raw.AnonymousMutableDenseHashTable(empty_key=b"", deleted_key=b"-", key_dtype=tf.string, value_dtype=tf.int64),
+        raw.AnonymousMutableDenseHashTable(empty_key=b"", deleted_key=b"-", value_dtype=tf.int64),
     ):
         insert = raw.LookupTableInsertV2(table_handle=handle, keys=WORDS, values=tf.constant([1, 2, 3], tf.int64))
         with tf.control_dependencies([insert]):

@@ -19,6 +19,7 @@ mod identity;
 mod image;
 mod matmul;
 mod moved;
+mod mutex;
 mod pad;
 mod partition;
 mod pool;
@@ -31,12 +32,14 @@ pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 mod shape;
 mod simd;
 mod slice;
 mod softmax;
 mod staging;
 mod strided;
+mod table;
 mod threads;
 mod topk;
 mod training;
@@ -65,6 +68,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    mutex::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
@@ -75,10 +79,12 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    session_tensor::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
     staging::KERNELS,
+    table::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
