@@ -209,7 +209,8 @@ impl StagingMap {
         self.waiting.with(|mapped| *mapped = Mapped::default());
     }
 
-    /// Puts some of a tuple's tensors, as soon as there is room. A key that is complete already keeps what it has.
+    /// Puts some of a tuple's tensors, as soon as there is room. A key that is complete already keeps what it has;
+    /// a whole tuple does not meet parts of one under the same key.
     pub fn put(
         &self,
         step: &Arc<Cancellation>,
@@ -227,8 +228,7 @@ impl StagingMap {
             if mapped.complete.contains_key(&key) {
                 return Tried::Over(Ok((key, Tuple::new())));
             }
-            let empty = || vec![None; width];
-            let there = mapped.incomplete.get(&key);
+            let there = if places.len() < width { mapped.incomplete.get(&key) } else { None };
             if let Some(place) =
                 places.0.iter().find(|&&place| there.is_some_and(|tuple| tuple[place].is_some()))
             {
@@ -245,7 +245,8 @@ impl StagingMap {
             if !has_room {
                 return Tried::Waits;
             }
-            let mut tuple = mapped.incomplete.remove(&key).unwrap_or_else(empty);
+            let parts = if places.len() < width { mapped.incomplete.remove(&key) } else { None };
+            let mut tuple = parts.unwrap_or_else(|| vec![None; width]);
             for (&place, tensor) in places.0.iter().zip(tensors.take().unwrap_or_default()) {
                 tuple[place] = Some(tensor);
             }

@@ -53,9 +53,6 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     let Some(&rows) = dims.first() else {
         crate::invalid!("Values cannot be 0-dimensional.");
     };
-    if indices.is_empty() {
-        crate::invalid!("Empty indices");
-    }
     if rows != indices.len() {
         crate::invalid!("Expected {} non-empty input values, got {rows}", indices.len());
     }

@@ -204,6 +204,13 @@ impl Table {
         if let Kind::Static = self.kind {
             return self.initialize(keys, values);
         }
+        // Dense tables of the peer export scalar keys as rows of one element.
+        let rows = values.shape().first().copied().unwrap_or(0);
+        let shape = Shape::new(&[&[rows], self.layout.key_shape.dims()].concat())?;
+        let keys = &match keys.num_elements() == shape.num_elements() {
+            true => keys.reshaped(shape)?,
+            false => keys.clone(),
+        };
         let (keys, outer) = self.keys(keys)?;
         self.check_values(values, &outer)?;
         let mut new = Rows::new(&self.layout, true)?;

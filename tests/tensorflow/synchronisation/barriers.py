@@ -63,9 +63,10 @@ def a_closed_barrier_waits_for_the_incomplete(peer):
         s.run(b.insert_many(1, [b"a"], [b"x"]))
         s.run(b.close())
         peer.say("too many", lambda: s.run(b.take_many(3)))
-        small = peer.background(s.make_callable(b.take_many(3, allow_small_batch=True)))
+        peer.say("small", s.run(b.take_many(3, allow_small_batch=True)))
+        one = peer.background(s.make_callable(b.take_many(1)))
         s.run(b.insert_many(1, [b"b"], [b"y"]))
-        peer.say("small", small.join())
+        peer.say("one", one.join())
         peer.say("empty", lambda: s.run(b.take_many(3, allow_small_batch=True)))
 
 

@@ -112,9 +112,7 @@ def what_staging_by_key_refuses(peer):
     with peer.session() as s:
         peer.say("order", lambda: s.run(both, {key: 1, indices: [1, 0], x: 1.0, n: 1}))
         peer.say("negative", lambda: s.run(one, {key: 1, indices: [-1], n: 1}))
-        peer.say("memory", lambda: s.run(both, {key: 5, indices: [0, 1], x: [0.0] * 50, n: 1}))
         peer.say("incomplete memory", lambda: s.run(one, {key: 6, indices: [1], n: [1] * 50}))
-        peer.say("type", lambda: s.run(one, {key: 7, indices: [0], n: 1}))
         peer.say("key", lambda: s.run(both, {key: [1, 2], indices: [0, 1], x: 1.0, n: 1}))
         peer.say("size", s.run(raw.MapSize(dtypes=dtypes, shared_name=name, memory_limit=100)))
 
