@@ -214,7 +214,7 @@ impl Barrier {
             }
         }
         drop(state);
-        self.ready.dequeue(step, wanted, allow_small, done);
+        self.ready.dequeue_many(step, wanted, allow_small, done);
     }
 
     /// The numbers, the keys and the components of what was taken.

@@ -311,7 +311,7 @@ impl Queue {
 
     /// Takes `count` elements, all or none, as soon as they are there; of a closed queue with `up_to`, what is
     /// left.
-    pub fn dequeue(
+    pub fn dequeue_many(
         &self,
         step: &Arc<Cancellation>,
         count: usize,
@@ -321,8 +321,16 @@ impl Queue {
         if count == 0 {
             return done(Ok(Vec::new()));
         }
-        let name = format!("{} '{}'", self.spec.kind.name_of_base(), self.name);
-        self.waiting.attempt(DEQUEUE, step, Taking::new(name, count, up_to), done);
+        self.take(step, self.spec.kind.name(), Taking::of(count, up_to), done);
+    }
+
+    /// Takes one element, as soon as it is there.
+    pub fn dequeue(&self, step: &Arc<Cancellation>, done: Finish<Vec<Element>>) {
+        self.take(step, self.spec.kind.name_of_base(), Taking::of(1, false), done);
+    }
+
+    fn take(&self, step: &Arc<Cancellation>, kind: &str, taking: Taking, done: Finish<Vec<Element>>) {
+        self.waiting.attempt(DEQUEUE, step, taking.from(format!("{kind} '{}'", self.name)), done);
     }
 
     /// No element is added from now on. Enqueues that wait are let through first, or cancelled.

@@ -14,8 +14,13 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub(super) fn new(queue: String, wanted: usize, up_to: bool) -> Taking {
-        Taking { queue, wanted, up_to, taken: Vec::new() }
+    pub(super) fn of(wanted: usize, up_to: bool) -> Taking {
+        Taking { queue: String::new(), wanted, up_to, taken: Vec::new() }
+    }
+
+    /// The same of a queue by this name.
+    pub(super) fn from(self, queue: String) -> Taking {
+        Taking { queue, ..self }
     }
 }
 

@@ -116,12 +116,12 @@ fn transfer(
                 let give = move |taken: Vec<Element>| {
                     Ok(taken.into_iter().next().unwrap_or_default().into_iter().map(Value::Host).collect())
                 };
-                queue.dequeue(step, 1, false, Box::new(move |taken| done(taken.and_then(give))));
+                queue.dequeue(step, Box::new(move |taken| done(taken.and_then(give))));
             }
             Ok(Transfer::DequeueMany { count, up_to }) => {
                 let of = queue.clone();
                 let give = move |taken: Vec<Element>| Ok(of.batch(&taken)?.into_iter().map(Value::Host).collect());
-                queue.dequeue(step, count, up_to, Box::new(move |taken| done(taken.and_then(give))));
+                queue.dequeue_many(step, count, up_to, Box::new(move |taken| done(taken.and_then(give))));
             }
         }
         Ok(())
