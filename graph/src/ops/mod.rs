@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
 mod gather;
 mod identity;
@@ -27,6 +28,8 @@ pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod stack;
+mod tensor_array;
 mod topk;
 mod training;
 mod transfer;
@@ -66,6 +69,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
     gather,
     identity,
@@ -82,6 +86,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    stack,
+    tensor_array,
     topk,
     training,
     transfer,

@@ -9,6 +9,7 @@ mod check;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
@@ -55,6 +56,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
