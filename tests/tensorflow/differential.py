@@ -24,6 +24,10 @@ SPINE = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64
 EXCUSED = {
     "_Arg": "added by whoever calls a function",
     "_Retval": "added by whoever calls a function",
+    "_FusedBatchNormEx": "made by the peer's optimiser alone",
+    "_FusedConv2D": "made by the peer's optimiser alone",
+    "_FusedMatMul": "made by the peer's optimiser alone",
+    "_UnaryOpsComposition": "made by the peer's optimiser alone",
     "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
     "_Send": "added by the master",
     "_Recv": "added by the master",
