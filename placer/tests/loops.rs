@@ -50,7 +50,10 @@ fn check(text: &str, split: Split, expected: Expect) -> Result<()> {
 
 #[test]
 fn a_loop_goes_where_its_body_is() -> Result<()> {
-    check(&looping("w:0/CPU:0"), Split::Task, expect![[r#"
+    check(
+        &looping("w:0/CPU:0"),
+        Split::Task,
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         start = Const() @ps:0/CPU:0
         end = Identity(exit_S3) @ps:0/CPU:0
@@ -67,12 +70,16 @@ fn a_loop_goes_where_its_body_is() -> Result<()> {
         exit = Exit(switch) @w:0/CPU:0
         start_S1 = _Recv() @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_start T=float
         exit_S2 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_10_exit
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
 fn a_loop_over_two_tasks_has_a_control_loop_where_it_receives() -> Result<()> {
-    check(&looping("ps:0/CPU:0"), Split::Task, expect![[r#"
+    check(
+        &looping("ps:0/CPU:0"),
+        Split::Task,
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         start = Const() @ps:0/CPU:0
         body = Identity(switch_S13, ^_cloopbody_S1) @ps:0/CPU:0
@@ -105,12 +112,16 @@ fn a_loop_over_two_tasks_has_a_control_loop_where_it_receives() -> Result<()> {
         body_S15 = _Recv(^_cloopnext_S6) @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_9_body T=float
         exit_S16 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_12_exit
         condition_S18 = _Send(condition) @w:0/CPU:0 T=bool recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_17_condition
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
 fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_split() -> Result<()> {
-    check(&looping("w:0/CPU:1"), Split::Task, expect![[r#"
+    check(
+        &looping("w:0/CPU:1"),
+        Split::Task,
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         start = Const() @ps:0/CPU:0
         end = Identity(exit_S13) @ps:0/CPU:0
@@ -137,7 +148,8 @@ fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_sp
         _cloopnext_S9 = Const() @w:0/CPU:0
         start_S11 = _Recv() @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_start T=float
         exit_S12 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_12_exit
-    "#]])?;
+    "#]],
+    )?;
     // What the split by task leaves to the split by device.
     let (set, graph) = (devices(CLUSTER)?, placed(&looping("w:0/CPU:1"))?);
     let placement = placed_devices(&graph, &set)?;
@@ -201,7 +213,10 @@ fn a_loop_in_a_loop_has_a_control_loop_in_a_control_loop() -> Result<()> {
         in_exit = Exit(in_switch) @w:0/CPU:0
         next = NextIteration(in_exit) @w:0/CPU:0
         exit = Exit(switch) @w:0/CPU:0";
-    check(text, Split::Task, expect![[r#"
+    check(
+        text,
+        Split::Task,
+        expect![[r#"
         -- /job:ps/replica:0/task:0
         in_body = Identity(in_switch_S19, ^_cloopin_body_S1) @ps:0/CPU:0
         _cloopin_body_S0 = Enter(_cloopin_body_S5) @ps:0/CPU:0
@@ -246,7 +261,8 @@ fn a_loop_in_a_loop_has_a_control_loop_in_a_control_loop() -> Result<()> {
         in_body_S21 = _Recv(^_cloopin_next_S10) @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_16_in_body T=float
         in_condition_S22 = _Send(in_condition) @w:0/CPU:0 T=bool recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_25_in_condition
         condition_S24 = _Send(condition) @w:0/CPU:0 T=bool recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_32_condition
-    "#]])
+    "#]],
+    )
 }
 
 #[test]
@@ -254,8 +270,16 @@ fn a_loop_that_crosses_without_a_condition_is_refused() -> Result<()> {
     let text = looping("ps:0/CPU:0").replace("condition = LoopCond(more)", "condition = Identity(more)");
     let text =
         text.replace("dtype=bool\n", "dtype=bool\n").replace("(more) @w:0/CPU:0", "(more) @w:0/CPU:0 T=bool");
-    check(&text, Split::Task, expect!["InvalidArgument: A cross-device loop must have a pivot predicate: loop"])?;
-    check(&looping("w:0/CPU:1"), Split::Device, expect![[r#"
+    check(
+        &text,
+        Split::Task,
+        expect!["InvalidArgument: A cross-device loop must have a pivot predicate: loop"],
+    )?;
+    check(
+        &looping("w:0/CPU:1"),
+        Split::Device,
+        expect![[r#"
         InvalidArgument: The edge from {{node enter}} to {{node merge}} crosses devices inside loop 'loop', which has no control loop there
-        	 [[merge]]"#]])
+        	 [[merge]]"#]],
+    )
 }
