@@ -34,7 +34,10 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod stack;
+mod step_object;
 mod strided;
+mod tensor_array;
 mod threads;
 mod topk;
 mod training;
@@ -75,6 +78,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
