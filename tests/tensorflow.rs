@@ -34,3 +34,12 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 12, "{said}");
     Ok(())
 }
+
+#[test]
+fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("control_flow.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 19, "{said}");
+    Ok(())
+}
