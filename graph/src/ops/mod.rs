@@ -12,6 +12,7 @@ mod concat;
 pub mod constant;
 mod control_flow;
 pub mod conv;
+mod fused;
 mod gather;
 mod identity;
 mod matmul;
@@ -71,6 +72,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     constant,
     control_flow,
     conv,
+    fused,
     gather,
     identity,
     matmul,

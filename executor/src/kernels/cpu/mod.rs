@@ -13,6 +13,7 @@ mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
+mod fused;
 mod gather;
 mod identity;
 mod image;
@@ -61,6 +62,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     constant::KERNELS,
     control_flow::KERNELS,
     conv::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
