@@ -219,6 +219,9 @@ fn arrays() -> Vec<Case> {
     let index = |values: &[i32], dims: &[usize]| Input::Fixed(ints(values, dims));
     vec![
         x("BroadcastTo").k(&[2, 2, 3]),
+        case("Merge").xs(&[&[2, 3]]),
+        Case { outputs: 1, ..x("Switch").arg(Input::Constant(false.into())) },
+        Case { outputs: 1, ..x("_SwitchN").arg(Input::Constant(0i32.into())).attr("num_outs", 2i64) },
         case("BroadcastTo").x(&[2, 1], -2.0, 2.0).k(&[2, 3]),
         case("Concat").i(1).xs(&[&[2, 1], &[2, 3]]),
         case("ConcatV2").xs(&[&[2, 1], &[2, 3]]).i(-1),

@@ -265,7 +265,12 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
         let sent = received.map_err(|e| crate::failure(&e))?;
         let tensor = match sent {
             Sent { is_dead: true, .. } => {
-                return Err(Status::invalid(format!("The tensor returned for {text} was not valid.")));
+                let text = format!(
+                    "Failed to fetch outputs for step {}. (Original error message: The tensor returned for {text} \
+                     was not valid.)",
+                    step.id
+                );
+                return Err(Status::new(Code::Internal, text));
             }
             Sent { value: Value::Host(tensor), .. } => tensor,
             Sent { value, .. } => {
