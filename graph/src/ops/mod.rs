@@ -7,10 +7,12 @@ mod binary;
 mod broadcast;
 mod cast;
 mod check;
+mod checkpoint;
 mod compare;
 mod concat;
 pub mod constant;
 pub mod conv;
+mod file;
 mod gather;
 mod identity;
 mod matmul;
@@ -63,10 +65,12 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     binary,
     cast,
     check,
+    checkpoint,
     compare,
     concat,
     constant,
     conv,
+    file,
     gather,
     identity,
     matmul,

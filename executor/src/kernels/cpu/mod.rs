@@ -6,12 +6,14 @@ mod binary;
 mod broadcast;
 mod cast;
 mod check;
+mod checkpoint;
 mod compare;
 mod concat;
 mod constant;
 mod conv;
 mod dispatch;
 mod elementwise;
+mod file;
 mod gather;
 mod identity;
 mod image;
@@ -52,10 +54,12 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     binary::KERNELS,
     cast::KERNELS,
     check::KERNELS,
+    checkpoint::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    file::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
