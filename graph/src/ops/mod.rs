@@ -11,6 +11,7 @@ mod checkpoint;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
 mod file;
 mod gather;
@@ -29,6 +30,8 @@ pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod stack;
+mod tensor_array;
 mod topk;
 mod training;
 mod transfer;
@@ -69,6 +72,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
     file,
     gather,
@@ -86,6 +90,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    stack,
+    tensor_array,
     topk,
     training,
     transfer,

@@ -10,6 +10,7 @@ mod checkpoint;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
@@ -58,6 +59,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
     file::KERNELS,
     gather::KERNELS,
