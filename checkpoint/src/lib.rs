@@ -12,6 +12,7 @@ pub mod pattern;
 pub mod proto;
 mod slice;
 mod table;
+pub mod tensor;
 #[cfg(test)]
 mod testing;
 

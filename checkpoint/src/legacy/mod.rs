@@ -1,7 +1,6 @@
 //! Checkpoints of the first format (V1): one table a file, tensors as messages in it.
 
 mod reader;
-mod values;
 mod writer;
 
 pub use reader::Reader;

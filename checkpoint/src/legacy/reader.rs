@@ -1,12 +1,13 @@
 //! Reads checkpoints of the first format: all files that a pattern matches, as one.
 
-use super::{META_KEY, values};
+use super::META_KEY;
 use crate::bundle::Part;
 use crate::error::{Error, Result, invalid};
 use crate::pattern;
 use crate::proto::{Fields, Malformed};
 use crate::slice::{SliceSpec, TensorSlice, intersect, read_shape, slice_field};
 use crate::table::Table;
+use crate::tensor::read_values;
 use graph::{Code, DType, Shape, Tensor};
 use std::collections::BTreeMap;
 
@@ -148,7 +149,7 @@ fn decode(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor, Malformed>
         let (2, saved) = field? else { continue };
         for field in saved.fields()? {
             if let (3, tensor) = field? {
-                return values::read(tensor.bytes()?, dtype, shape);
+                return read_values(tensor.bytes()?, dtype, shape);
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Writes a checkpoint of the first format.
 
-use super::{META_KEY, values};
+use super::META_KEY;
 use crate::error::{Error, Result, invalid};
 use crate::file::{PendingFile, sync_folder_of};
 use crate::proto::Writer as Proto;
 use crate::slice::{SliceSpec, TensorSlice, write_shape};
 use crate::table::Builder;
-use graph::{Code, Tensor};
+use crate::tensor::write_values;
+use graph::{Code, DType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -73,7 +74,7 @@ pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
     table.add(META_KEY, &header.finish())?;
     for (key, (slice, item)) in &data {
         let mut elements = Proto::new();
-        values::write(&mut elements, item.tensor)?;
+        write_values(&mut elements, item.tensor)?;
         let elements = elements.finish();
         let mut value = Proto::new();
         value.message(2, |saved| {
@@ -90,13 +91,39 @@ fn whole_shape<'a>(item: &'a Item<'_>) -> &'a graph::Shape {
     item.spec.as_ref().map_or(item.tensor.shape(), |spec| &spec.shape)
 }
 
+/// Whether the format has a place for the type.
+pub(super) fn is_stored(dtype: DType) -> bool {
+    use DType::*;
+    matches!(
+        dtype,
+        Float
+            | Double
+            | Int32
+            | Int16
+            | Int8
+            | UInt8
+            | UInt16
+            | QInt8
+            | QUInt8
+            | QInt32
+            | QInt16
+            | QUInt16
+            | String
+            | Complex64
+            | Int64
+            | Bool
+            | Complex128
+            | Half
+    )
+}
+
 fn check(item: &Item<'_>) -> Result<()> {
     if item.name.is_empty() {
         invalid!("a tensor in a checkpoint must have a name");
     }
     let dtype = item.tensor.dtype();
-    if values::field_of(dtype).is_none() {
-        if matches!(dtype, graph::DType::UInt32 | graph::DType::UInt64) {
+    if !is_stored(dtype) {
+        if matches!(dtype, DType::UInt32 | DType::UInt64) {
             invalid!("Tensor slice serialization not implemented for dtype {}", dtype.number());
         }
         let message = format!("Saving data type {dtype} not yet supported");

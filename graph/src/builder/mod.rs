@@ -30,6 +30,7 @@ mod shape;
 mod slice;
 mod softmax;
 mod stack;
+mod summary;
 mod tensor_array;
 mod topk;
 pub mod training;

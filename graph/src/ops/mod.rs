@@ -31,6 +31,7 @@ pub mod slice;
 mod softmax;
 pub mod spec;
 mod stack;
+mod summary;
 mod tensor_array;
 mod topk;
 mod training;
@@ -91,6 +92,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     slice,
     softmax,
     stack,
+    summary,
     tensor_array,
     topk,
     training,

@@ -36,6 +36,7 @@ mod simd;
 mod slice;
 mod softmax;
 mod strided;
+mod summary;
 mod threads;
 mod topk;
 mod training;
@@ -77,6 +78,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    summary::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
