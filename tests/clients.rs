@@ -36,7 +36,10 @@ fn scripts_that_start_servers_run_unchanged() -> Fallible {
     let run = |job: &str| -> Fallible<Command> {
         let script = script("own_server.py")?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
-        command.args(["run", "--server-flag=--threads=2", "--"]).arg(script.get_program()).args(script.get_args());
+        command
+            .args(["run", "--server-flag=--threads=2", "--"])
+            .arg(script.get_program())
+            .args(script.get_args());
         command.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.arg(format!("--ps_hosts={}", cluster.address("ps", 0)));
         command.arg(format!("--worker_hosts={}", cluster.address("worker", 0)));
@@ -61,7 +64,8 @@ fn run_ends_as_its_program_does() -> Fallible {
         .args(["-c", "import sys; sys.exit(7)"])
         .status()?;
     assert_eq!(ended.code(), Some(7));
-    let missing = Command::new(env!("CARGO_BIN_EXE_anabranch")).args(["run", "--", "no-such-program"]).output()?;
+    let missing =
+        Command::new(env!("CARGO_BIN_EXE_anabranch")).args(["run", "--", "no-such-program"]).output()?;
     assert_eq!(missing.status.code(), Some(1));
     let said = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(said.contains("no-such-program cannot be started"), "{said}");

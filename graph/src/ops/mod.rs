@@ -7,11 +7,13 @@ mod binary;
 mod broadcast;
 mod cast;
 mod check;
+mod checkpoint;
 mod compare;
 mod concat;
 pub mod constant;
 mod control_flow;
 pub mod conv;
+mod file;
 mod fused;
 mod gather;
 mod identity;
@@ -30,6 +32,7 @@ pub mod slice;
 mod softmax;
 pub mod spec;
 mod stack;
+mod summary;
 mod tensor_array;
 mod topk;
 mod training;
@@ -67,11 +70,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     binary,
     cast,
     check,
+    checkpoint,
     compare,
     concat,
     constant,
     control_flow,
     conv,
+    file,
     fused,
     gather,
     identity,
@@ -89,6 +94,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     slice,
     softmax,
     stack,
+    summary,
     tensor_array,
     topk,
     training,

@@ -6,6 +6,7 @@ mod binary;
 mod broadcast;
 mod cast;
 mod check;
+mod checkpoint;
 mod compare;
 mod concat;
 mod constant;
@@ -13,6 +14,7 @@ mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
+mod file;
 mod fused;
 mod gather;
 mod identity;
@@ -37,6 +39,7 @@ mod softmax;
 mod stack;
 mod step_object;
 mod strided;
+mod summary;
 mod tensor_array;
 mod threads;
 mod topk;
@@ -57,11 +60,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     binary::KERNELS,
     cast::KERNELS,
     check::KERNELS,
+    checkpoint::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     control_flow::KERNELS,
     conv::KERNELS,
+    file::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
@@ -79,6 +84,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     slice::KERNELS,
     softmax::KERNELS,
     stack::KERNELS,
+    summary::KERNELS,
     tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
