@@ -8,6 +8,7 @@ mod call;
 mod cast;
 mod check;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod conv;

@@ -8,6 +8,7 @@ mod broadcast;
 mod cast;
 mod check;
 mod compare;
+pub(crate) mod complex;
 mod concat;
 pub mod constant;
 pub mod conv;
@@ -64,6 +65,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     cast,
     check,
     compare,
+    complex,
     concat,
     constant,
     conv,

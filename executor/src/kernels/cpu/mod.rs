@@ -7,6 +7,7 @@ mod broadcast;
 mod cast;
 mod check;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod conv;
@@ -53,6 +54,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     cast::KERNELS,
     check::KERNELS,
     compare::KERNELS,
+    complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
