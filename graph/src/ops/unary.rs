@@ -129,8 +129,8 @@ pub(super) const OPS: &[OpDef] = &[
     test("IsFinite"),
     row("Invert", INTEGERS, Gradient::Leaf),
     OpDef { outputs: &["y: uint8"], ..row("PopulationCount", INTEGERS, Gradient::Leaf) },
-    row("Tanh", FLOAT_COMPLEX, gradient_op!(|s, y, dy| s.op("TanhGrad").input(y).input(dy).output())),
-    row("Sigmoid", FLOAT_COMPLEX, gradient_op!(|s, y, dy| s.op("SigmoidGrad").input(y).input(dy).output())),
+    row("Tanh", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.op("TanhGrad").input(y).input(dy).output())),
+    row("Sigmoid", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.op("SigmoidGrad").input(y).input(dy).output())),
     gradient_row(
         "SqrtGrad",
         second_gradient!(|s, a, b, c, dc| {

@@ -233,7 +233,7 @@ macro_rules! averages {
         impl Average for Complex<$t> {
             type Sum = Complex<$t>;
             const LOAD: Option<Load<Self, Self::Sum>> = None;
-            fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count as $t }
+            fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count.max(1) as $t }
             fn store(sums: Tensor) -> Result<Tensor> { Ok(sums) }
         }
     )*};

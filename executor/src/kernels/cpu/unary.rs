@@ -108,14 +108,8 @@ gradients! {
         let y = y.conjugated();
         -dy.times(y.times(y))
     };
-    TanhGrad, |y, dy| {
-        let y = y.conjugated();
-        dy.times(T::ONE.minus(y.times(y)))
-    };
-    SigmoidGrad, |y, dy| {
-        let y = y.conjugated();
-        dy.times(T::ONE.minus(y)).times(y)
-    };
+    TanhGrad, |y, dy| dy.times(T::ONE.minus(y.times(y)));
+    SigmoidGrad, |y, dy| dy.times(T::ONE.minus(y)).times(y);
 }
 
 macro_rules! kernel {
