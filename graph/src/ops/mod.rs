@@ -5,6 +5,7 @@ mod activation;
 pub mod bias;
 mod binary;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
 mod compare;
@@ -27,6 +28,8 @@ mod select;
 pub mod shape;
 pub mod slice;
 mod softmax;
+mod sparse;
+mod sparse_segment;
 pub mod spec;
 mod topk;
 mod training;
@@ -62,6 +65,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     activation,
     bias,
     binary,
+    candidate,
     cast,
     check,
     compare,
@@ -84,6 +88,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    sparse,
+    sparse_segment,
     topk,
     training,
     transfer,

@@ -40,33 +40,33 @@ impl<P: num_traits::Float> Binary<P> for Make {
 }
 
 macro_rules! part {
-    ($op:literal, $Function:ident) => {
-        KernelDef::of($op, PART, |init| match init.input_type(0) {
-            Complex64 => Kernel::sync(|ctx| {
-                elementwise::unary::<Complex<f32>, f32>(ctx, Cost::Cheap, &map_run::<_, _, $Function>)
-            }),
-            _ => Kernel::sync(|ctx| {
-                elementwise::unary::<Complex<f64>, f64>(ctx, Cost::Cheap, &map_run::<_, _, $Function>)
-            }),
+    ($op:literal, $Function:ident, $types:expr, $P:ty) => {
+        KernelDef::of($op, $types, |_| {
+            Kernel::sync(|ctx| {
+                elementwise::unary::<Complex<$P>, $P>(ctx, Cost::Cheap, &map_run::<_, _, $Function>)
+            })
         })
     };
 }
 
-const PART: &[(&str, &[DType])] = &[("T", COMPLEX), ("Tout", &[Float, Double])];
+const SINGLE_PARTS: &[(&str, &[DType])] = &[("T", &[Complex64]), ("Tout", &[Float])];
+const DOUBLE_PARTS: &[(&str, &[DType])] = &[("T", &[Complex128]), ("Tout", &[Double])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Complex", &[("T", &[Float, Double]), ("Tout", COMPLEX)], |init| match init.input_type(0) {
-        Float => Kernel::sync(|ctx| {
-            broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>)
-        }),
-        _ => Kernel::sync(|ctx| {
-            broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>)
-        }),
+    KernelDef::of("Complex", &[("T", &[Float]), ("Tout", &[Complex64])], |_| {
+        Kernel::sync(|ctx| broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>))
     }),
-    part!("Real", Real),
-    part!("Imag", Imag),
-    part!("ComplexAbs", Abs),
-    part!("Angle", Angle),
+    KernelDef::of("Complex", &[("T", &[Double]), ("Tout", &[Complex128])], |_| {
+        Kernel::sync(|ctx| broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>))
+    }),
+    part!("Real", Real, SINGLE_PARTS, f32),
+    part!("Real", Real, DOUBLE_PARTS, f64),
+    part!("Imag", Imag, SINGLE_PARTS, f32),
+    part!("Imag", Imag, DOUBLE_PARTS, f64),
+    part!("ComplexAbs", Abs, SINGLE_PARTS, f32),
+    part!("ComplexAbs", Abs, DOUBLE_PARTS, f64),
+    part!("Angle", Angle, SINGLE_PARTS, f32),
+    part!("Angle", Angle, DOUBLE_PARTS, f64),
     KernelDef::of("Conj", &[("T", COMPLEX)], |_| {
         Kernel::sync(|ctx| {
             let mut x = ctx.take_input(0)?;

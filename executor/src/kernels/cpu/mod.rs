@@ -4,6 +4,7 @@ mod activation;
 mod bias;
 mod binary;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
 mod compare;
@@ -33,6 +34,8 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod sparse;
+mod sparse_segment;
 mod strided;
 mod threads;
 mod topk;
@@ -51,6 +54,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     activation::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    candidate::KERNELS,
     cast::KERNELS,
     check::KERNELS,
     compare::KERNELS,
@@ -73,6 +77,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    sparse::KERNELS,
+    sparse_segment::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
