@@ -9,6 +9,7 @@ mod cast;
 mod check;
 mod checkpoint;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod control_flow;

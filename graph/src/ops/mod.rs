@@ -5,10 +5,12 @@ mod activation;
 pub mod bias;
 mod binary;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
 mod compare;
+pub(crate) mod complex;
 mod concat;
 pub mod constant;
 mod control_flow;
@@ -30,6 +32,8 @@ mod select;
 pub mod shape;
 pub mod slice;
 mod softmax;
+mod sparse;
+mod sparse_segment;
 pub mod spec;
 mod stack;
 mod summary;
@@ -68,10 +72,12 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     activation,
     bias,
     binary,
+    candidate,
     cast,
     check,
     checkpoint,
     compare,
+    complex,
     concat,
     constant,
     control_flow,
@@ -93,6 +99,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    sparse,
+    sparse_segment,
     stack,
     summary,
     tensor_array,

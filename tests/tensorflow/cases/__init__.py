@@ -10,6 +10,7 @@ GENERATORS = {}
 
 FLOATS = ("half", "bfloat16", "float", "double")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+COMPLEX = ("complex64", "complex128")
 SIGNED = ("int8", "int16", "int32", "int64")
 
 
@@ -48,6 +49,9 @@ class Context:
     def is_float(self, attr="T"):
         return self.name(attr) in FLOATS
 
+    def is_complex(self, attr="T"):
+        return self.name(attr) in COMPLEX
+
     def is_unsigned(self, attr="T"):
         return self.name(attr) in UNSIGNED
 
@@ -71,6 +75,9 @@ class Context:
             return np.array(made, dtype=object).reshape(shape)
         if name in FLOATS:
             return np.asarray(self.rng.uniform(low, high, shape)).astype(self.dtype(attr))
+        if name in COMPLEX:
+            parts = [np.asarray(self.rng.uniform(low, high, shape)) for _ in range(2)]
+            return (parts[0] + 1j * parts[1]).astype(self.dtype(attr))
         if name in UNSIGNED:
             low = max(0, low)
             high = max(high, low + 1)
@@ -101,4 +108,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, elementwise, nn, reductions, state  # noqa: E402,F401
+from . import arrays, candidate, elementwise, nn, reductions, sparse, state  # noqa: E402,F401

@@ -4,10 +4,12 @@ mod activation;
 mod bias;
 mod binary;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod control_flow;
@@ -36,6 +38,8 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod sparse;
+mod sparse_segment;
 mod stack;
 mod step_object;
 mod strided;
@@ -58,10 +62,12 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     activation::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    candidate::KERNELS,
     cast::KERNELS,
     check::KERNELS,
     checkpoint::KERNELS,
     compare::KERNELS,
+    complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     control_flow::KERNELS,
@@ -83,6 +89,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    sparse::KERNELS,
+    sparse_segment::KERNELS,
     stack::KERNELS,
     summary::KERNELS,
     tensor_array::KERNELS,

@@ -162,7 +162,7 @@ fn gradient_inputs(
 }
 
 /// Each window's gradient goes to its first maximum.
-fn max_pool_grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = Tensor::zeros(T::DTYPE, input_nhwc(&sizes)?)?;
     let (values, grads) = (input.values::<T>()?, grad.values::<T>()?);
