@@ -14,6 +14,7 @@ pub mod conv;
 mod gather;
 mod identity;
 mod matmul;
+pub mod normalization;
 mod pad;
 mod partition;
 pub mod pool;
@@ -70,6 +71,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     gather,
     identity,
     matmul,
+    normalization,
     pad,
     partition,
     pool,

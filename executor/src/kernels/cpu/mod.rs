@@ -17,6 +17,7 @@ mod identity;
 mod image;
 mod matmul;
 mod moved;
+mod normalization;
 mod pad;
 mod partition;
 mod pool;
@@ -59,6 +60,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    normalization::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
