@@ -128,6 +128,7 @@ class Probe:
         name = self.node(self.op, "", inputs, **attrs)
         self.steps, self.exact, self.loose = call.steps, call.exact, call.loose
         self.fetch(name)
+        self.fetches = [f for i, f in enumerate(self.fetches) if i not in call.unset]
         return self
 
     def fetch(self, name):

@@ -4,9 +4,11 @@
 mod activation;
 pub mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
 mod cast;
 mod check;
+mod color;
 mod compare;
 mod concat;
 pub mod constant;
@@ -20,6 +22,7 @@ mod partition;
 pub mod pool;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scatter;
 mod segment;
@@ -27,6 +30,7 @@ mod select;
 pub mod shape;
 pub mod slice;
 mod softmax;
+pub mod space;
 pub mod spec;
 mod topk;
 mod training;
@@ -62,8 +66,10 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     activation,
     bias,
     binary,
+    boxes,
     cast,
     check,
+    color,
     compare,
     concat,
     constant,
@@ -77,6 +83,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     pool,
     random,
     reduce,
+    resize,
     resource,
     scatter,
     segment,
@@ -84,6 +91,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    space,
     topk,
     training,
     transfer,

@@ -26,9 +26,11 @@ def case(*ops):
 
 
 class Call:
-    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits."""
+    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `unset`: outputs that
+    the peer leaves as its memory happens to be."""
 
-    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, **attrs):
+    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), **attrs):
+        self.unset = unset
         self.inputs = inputs
         self.attrs = attrs
         self.steps = steps
@@ -100,4 +102,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, elementwise, nn, normalization, reductions, state, windows  # noqa: E402,F401
+from . import arrays, elementwise, nn, normalization, reductions, space, state, windows  # noqa: E402,F401

@@ -31,7 +31,7 @@ def batch_norm(c):
         n = channels(x, attrs)
         vector = lambda low, high: c.values((n,), low, high, "float")
         yield Call(x, vector(-2, 2), vector(-2, 2), NONE, NONE, loose=20, **attrs)
-        yield Call(x, vector(-2, 2), vector(-2, 2), vector(-1, 1), vector(0.5, 2), is_training=False, loose=20, **attrs)
+        yield Call(x, vector(-2, 2), vector(-2, 2), vector(-1, 1), vector(0.5, 2), is_training=False, loose=20, unset=(3, 4), **attrs)
         yield Call(x, vector(-2, 2), vector(-2, 2), vector(-1, 1), vector(0.5, 2), exponential_avg_factor=0.25, loose=20, **attrs)
 
 

@@ -3,9 +3,11 @@
 mod activation;
 mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
 mod cast;
 mod check;
+mod color;
 mod compare;
 mod concat;
 mod constant;
@@ -24,6 +26,7 @@ mod pool;
 mod product;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scalar;
 mod scatter;
@@ -33,6 +36,7 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod space;
 mod strided;
 mod threads;
 mod topk;
@@ -51,8 +55,10 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     activation::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    boxes::KERNELS,
     cast::KERNELS,
     check::KERNELS,
+    color::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
@@ -66,6 +72,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
+    resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
@@ -73,6 +80,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    space::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
