@@ -115,7 +115,7 @@ class Probe:
                 inputs.append(self.variable(value, run, static))
             elif arg.type == tf.resource.as_datatype_enum:
                 inputs.append(self.resource(value, run, static))
-            elif static and is_parameter(arg, definition):
+            elif (static or call.known) and is_parameter(arg, definition):
                 inputs.append(self.constant(np.asarray(value)))
             else:
                 inputs.append(self.feed(np.asarray(value), static, self.feeds))

@@ -8,11 +8,13 @@ mod boxes;
 mod broadcast;
 mod cast;
 mod check;
+mod codec;
 mod color;
 mod compare;
 mod concat;
 pub mod constant;
 pub mod conv;
+mod ctc;
 mod gather;
 mod identity;
 mod matmul;
@@ -20,6 +22,7 @@ pub mod normalization;
 mod pad;
 mod partition;
 pub mod pool;
+mod quantize;
 mod random;
 mod reduce;
 mod resize;
@@ -69,11 +72,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     boxes,
     cast,
     check,
+    codec,
     color,
     compare,
     concat,
     constant,
     conv,
+    ctc,
     gather,
     identity,
     matmul,
@@ -81,6 +86,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     pad,
     partition,
     pool,
+    quantize,
     random,
     reduce,
     resize,

@@ -11,7 +11,7 @@ def to_batch(c):
         ((3, 4), (), ()), ((2, 4), (2,), ((1, 1),)), ((0, 4, 4, 1), (2, 2), ((0, 0), (0, 0))),
     ):
         pads = np.array(pads).reshape(-1, 2)
-        yield Call(c.values(x), c.array(block, "Tblock_shape"), c.array(pads, "Tpaddings"))
+        yield Call(c.values(x), c.array(block, "Tblock_shape"), c.array(pads, "Tpaddings"), known=True)
 
 
 @case("BatchToSpaceND")
@@ -21,7 +21,7 @@ def to_space(c):
         ((3, 4), (), ()), ((4, 4), (2,), ((1, 1),)),
     ):
         crops = np.array(crops).reshape(-1, 2)
-        yield Call(c.values(x), c.array(block, "Tblock_shape"), c.array(crops, "Tcrops"))
+        yield Call(c.values(x), c.array(block, "Tblock_shape"), c.array(crops, "Tcrops"), known=True)
 
 
 @case("SpaceToBatch")

@@ -7,11 +7,13 @@ mod boxes;
 mod broadcast;
 mod cast;
 mod check;
+mod codec;
 mod color;
 mod compare;
 mod concat;
 mod constant;
 mod conv;
+mod ctc;
 mod dispatch;
 mod elementwise;
 mod gather;
@@ -24,6 +26,7 @@ mod pad;
 mod partition;
 mod pool;
 mod product;
+mod quantize;
 mod random;
 mod reduce;
 mod resize;
@@ -58,11 +61,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     boxes::KERNELS,
     cast::KERNELS,
     check::KERNELS,
+    codec::KERNELS,
     color::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    ctc::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
@@ -70,6 +75,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    quantize::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,

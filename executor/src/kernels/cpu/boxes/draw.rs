@@ -35,11 +35,11 @@ pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) ->
         crate::invalid!("Channel depth should be either 1 (GRY), 3 (RGB), or 4 (RGBA)");
     }
     let mut palette: Vec<Vec<f32>> = PALETTE.iter().map(|c| c.to_vec()).collect();
-    if with_colours {
-        palette = given(ctx.input(2)?, depth)?.unwrap_or(palette);
-    }
     if depth == 1 {
         palette.iter_mut().for_each(|c| c[0] = 1.0);
+    }
+    if with_colours {
+        palette = given(ctx.input(2)?, depth)?.unwrap_or(palette);
     }
     let mut out = images.clone();
     let boxes = boxes.values::<f32>()?;

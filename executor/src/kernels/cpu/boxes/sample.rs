@@ -72,7 +72,7 @@ impl Sampler {
         if size.shape().dims() != [3] {
             crate::invalid!("image_size must be a vector of 3 elements, got shape {}", size.shape());
         }
-        let sizes = size.to_i64s()?;
+        let sizes = integers(size)?;
         let side = |v: i64| i32::try_from(v).ok().filter(|&v| v > 0);
         let (Some(height), Some(width)) = (side(sizes[0]), side(sizes[1])) else {
             crate::invalid!("image height and width must be positive: {sizes:?}");
@@ -201,6 +201,15 @@ fn boxes(given: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
     Ok(out)
 }
 
+fn integers(sizes: &Tensor) -> Result<Vec<i64>> {
+    Ok(match sizes.dtype() {
+        DType::UInt8 => sizes.values::<u8>()?.iter().map(|&v| i64::from(v)).collect(),
+        DType::Int8 => sizes.values::<i8>()?.iter().map(|&v| i64::from(v)).collect(),
+        DType::Int16 => sizes.values::<i16>()?.iter().map(|&v| i64::from(v)).collect(),
+        _ => sizes.to_i64s()?,
+    })
+}
+
 fn cast(dtype: DType, values: [i32; 3]) -> Result<Tensor> {
     let shape = Shape::new(&[3])?;
     Ok(match dtype {
@@ -233,7 +242,9 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
             0 => 0,
             rest => words.below((rest + 1) as u32) as usize,
         };
-        let (top, left) = (offset(height, rows), offset(width, columns));
+        // The column is drawn before the row.
+        let left = offset(width, columns);
+        let top = offset(height, rows);
         let mut out = ctx.allocate(image.dtype(), Shape::new(&[rows, columns, channels])?)?;
         if out.num_elements() > 0 {
             let pixel = channels * image.dtype().size().unwrap_or(1);

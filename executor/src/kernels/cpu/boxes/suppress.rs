@@ -39,6 +39,13 @@ struct Rules {
     score: f32,
     /// How wide overlaps lower scores; 0 where they leave out altogether.
     sigma: f32,
+    /// Numbers are as wide as the scores' type.
+    rounded: fn(f32) -> f32,
+}
+
+/// How numbers of a type are rounded.
+fn rounding(dtype: DType) -> fn(f32) -> f32 {
+    if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
 }
 
 /// Numbers and scores of the boxes that are chosen.
@@ -47,7 +54,8 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
     let mut queue: BinaryHeap<Candidate> =
         candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
     let soft = rules.sigma > 0.0;
-    let scale = if soft { -0.5 / rules.sigma } else { 0.0 };
+    let rounded = rules.rounded;
+    let scale = if soft { rounded(-0.5 / rules.sigma) } else { 0.0 };
     let mut chosen: Vec<(usize, f32)> = Vec::new();
     while chosen.len() < rules.most
         && let Some(mut next) = queue.pop()
@@ -55,12 +63,13 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
         let score = next.score;
         let mut suppressed = false;
         for &(other, _) in chosen[next.compared..].iter().rev() {
-            let common = overlap(next.number, other);
+            let common = rounded(overlap(next.number, other));
             if !soft && common > rules.overlap {
                 suppressed = true;
                 break;
             }
-            next.score *= if common <= rules.overlap { (scale * common * common).exp() } else { 0.0 };
+            let weight = rounded(rounded(rounded(scale * common) * common).exp());
+            next.score = if common <= rules.overlap { rounded(next.score * weight) } else { 0.0 };
             if next.score <= rules.score {
                 break;
             }
@@ -153,7 +162,7 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
 }
 
 pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
-    let rules = Rules { most: most(ctx)?, overlap: part(threshold)?, score: f32::MIN, sigma: 0.0 };
+    let rules = Rules { most: most(ctx)?, overlap: part(threshold)?, score: f32::MIN, sigma: 0.0, rounded: rounding(DType::Float) };
     let chosen = among_boxes(ctx, &rules)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
@@ -161,7 +170,8 @@ pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
 
 pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
     let overlap = part(number(ctx, 3, "iou_threshold")?)?;
-    let rules = Rules { most: most(ctx)?, overlap, score: f32::MIN, sigma: 0.0 };
+    let rounded = rounding(ctx.input(1)?.dtype());
+    let rules = Rules { most: most(ctx)?, overlap, score: f32::MIN, sigma: 0.0, rounded };
     let chosen = among_boxes(ctx, &rules)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
@@ -169,7 +179,8 @@ pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 fn with_scores(ctx: &KernelContext<'_>, sigma: f32) -> Result<(Vec<(usize, f32)>, usize)> {
     let overlap = part(number(ctx, 3, "iou_threshold")?)?;
-    let rules = Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma };
+    let rounded = rounding(ctx.input(1)?.dtype());
+    let rules = Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma, rounded };
     Ok((among_boxes(ctx, &rules)?, rules.most))
 }
 
@@ -216,7 +227,8 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     };
     let scores = scores(ctx, count)?;
     let overlap = number(ctx, 3, "overlap_threshold")?;
-    let rules = Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma: 0.0 };
+    let (score, rounded) = (number(ctx, 4, "score_threshold")?, rounding(DType::Float));
+    let rules = Rules { most: most(ctx)?, overlap, score, sigma: 0.0, rounded };
     let overlaps = overlaps.values::<f32>()?;
     let chosen = choose(scores.values::<f32>()?, &rules, |i, j| overlaps[i * count + j]);
     ctx.set_output(0, numbers(&chosen, 0)?);

@@ -10,6 +10,10 @@ use graph::DType;
 fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
+        // Corners of a single position are that position.
+        if scale == 0.0 {
+            return vec![(0, 1.0)];
+        }
         let (start, end) = (i as f32 * scale, (i + 1) as f32 * scale);
         let share = |v: i64| {
             let at = v as f32;
@@ -33,7 +37,11 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     if out.num_elements() > 0 {
         let rows = shares(grid, sizes.input[0], sizes.output[0]);
         let columns = shares(grid, sizes.input[1], sizes.output[1]);
-        let area = grid.scale(sizes.input[0], sizes.output[0]) * grid.scale(sizes.input[1], sizes.output[1]);
+        let covered = |axis: usize| match grid.scale(sizes.input[axis], sizes.output[axis]) {
+            0.0 => 1.0,
+            scale => scale,
+        };
+        let area = covered(0) * covered(1);
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());
         for_rows(out.values_mut::<f32>()?, sizes.output_line(), |first, lines| {
             let mut sums = vec![0.0; line_in];
