@@ -99,7 +99,8 @@ impl Case {
             if let Input::Differentiable(tensor) = input {
                 let values: Vec<f32> =
                     tensor.values::<f64>().unwrap_or_default().iter().map(|v| *v as f32).collect();
-                *tensor = Tensor::from_slice(&values, tensor.shape().clone()).unwrap_or_else(|e| panic!("{e}"));
+                *tensor =
+                    Tensor::from_slice(&values, tensor.shape().clone()).unwrap_or_else(|e| panic!("{e}"));
             }
         }
         self

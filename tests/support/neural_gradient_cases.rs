@@ -32,7 +32,9 @@ fn convolutions() -> Vec<Case> {
         let op = |name| attrs(case(name));
         out.push(op("DepthwiseConv2dNative").x(&x, -2.0, 2.0).x(&w, -1.0, 1.5));
         out.push(op("DepthwiseConv2dNativeBackpropInput").c(&[1, 4, 4, 2]).x(&w, -2.0, 2.0).x(&y, -1.0, 1.5));
-        out.push(op("DepthwiseConv2dNativeBackpropFilter").x(&x, -2.0, 2.0).c(&[3, 3, 2, 2]).x(&y, -1.0, 1.5));
+        out.push(
+            op("DepthwiseConv2dNativeBackpropFilter").x(&x, -2.0, 2.0).c(&[3, 3, 2, 2]).x(&y, -1.0, 1.5),
+        );
         let attrs = |c: Case| c.attr("strides", vec![1, stride, stride, stride, 1]).attr("padding", padding);
         let rows = if stride == 1 { 3 } else { 1 };
         let (x, w, y) = ([1, 3, 3, 3, 1], [2, 2, 2, 1, 2], [1, rows, rows, rows, 2]);
@@ -104,7 +106,8 @@ fn normalisations() -> Vec<Case> {
         for training in [true, false] {
             for format in ["NHWC", "NCHW"] {
                 let channels = if format == "NHWC" { [2, 2, 3, 2] } else { [2, 2, 2, 3] };
-                let moments: (&[f32], &[f32]) = if training { (&[], &[]) } else { (&[0.2, -0.3], &[0.8, 1.3]) };
+                let moments: (&[f32], &[f32]) =
+                    if training { (&[], &[]) } else { (&[0.2, -0.3], &[0.8, 1.3]) };
                 out.push(
                     case(op)
                         .x(&channels, -2.0, 2.0)

@@ -39,7 +39,12 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "CTCGreedyDecoder",
         inputs: &["inputs: T", "sequence_length: int32"],
-        outputs: &["decoded_indices: int64", "decoded_values: int64", "decoded_shape: int64", "log_probability: T"],
+        outputs: &[
+            "decoded_indices: int64",
+            "decoded_values: int64",
+            "decoded_shape: int64",
+            "log_probability: T",
+        ],
         attrs: &["merge_repeated: bool = false", "blank_index: int = -1", FLOATS],
         infer: |infer| infer_decoded(infer, 1),
         gradient: Gradient::Leaf,

@@ -33,7 +33,13 @@ const BATCH: OpDef = OpDef {
 };
 const BATCH_GRAD: OpDef = OpDef {
     inputs: &["y_backprop: T", "x: T", "scale: float", "reserve_space_1: U", "reserve_space_2: U"],
-    outputs: &["x_backprop: T", "scale_backprop: U", "offset_backprop: U", "reserve_space_3: U", "reserve_space_4: U"],
+    outputs: &[
+        "x_backprop: T",
+        "scale_backprop: U",
+        "offset_backprop: U",
+        "reserve_space_3: U",
+        "reserve_space_4: U",
+    ],
     infer: infer_batch_grad,
     ..OpDef::NEW
 };

@@ -31,11 +31,8 @@ const BATCH_IN_INDEX: &str = "include_batch_in_index: bool = false";
 
 /// A pooling; its gradients take the image, the pooled image and a gradient.
 const FORWARD: OpDef = OpDef { inputs: &["input: T"], outputs: &["output: T"], ..OpDef::NEW };
-const OF_MAXIMA: OpDef = OpDef {
-    inputs: &["orig_input: T", "orig_output: T", "grad: T"],
-    outputs: &["output: T"],
-    ..OpDef::NEW
-};
+const OF_MAXIMA: OpDef =
+    OpDef { inputs: &["orig_input: T", "orig_output: T", "grad: T"], outputs: &["output: T"], ..OpDef::NEW };
 const OF_MEANS: OpDef =
     OpDef { inputs: &["orig_input_shape: int32", "grad: T"], outputs: &["output: T"], ..OpDef::NEW };
 
@@ -409,7 +406,8 @@ fn max_grad_grad_v2(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> R
 
 /// The pooling's attributes on one of its gradients, as far as that has them.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
-    for name in ["ksize", "strides", "padding", "data_format", "explicit_paddings", "include_batch_in_index"] {
+    for name in ["ksize", "strides", "padding", "data_format", "explicit_paddings", "include_batch_in_index"]
+    {
         if f.node.op.attr_spec(name).is_some() && call.takes_attr(name) {
             call = call.attr(name, f.attr::<AttrValue>(name)?);
         }

@@ -66,7 +66,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["outputs: float"],
         attrs: &[BITS, NARROW],
         infer: like_first,
-        gradient: Gradient::Defined(|s, f, dy| of_bounds(s, f, dy, "FakeQuantWithMinMaxVarsPerChannelGradient")),
+        gradient: Gradient::Defined(|s, f, dy| {
+            of_bounds(s, f, dy, "FakeQuantWithMinMaxVarsPerChannelGradient")
+        }),
         ..OpDef::NEW
     },
     OpDef {

@@ -151,7 +151,10 @@ impl Blocks {
             };
             let padded = size + before + after;
             if !padded.is_multiple_of(*block) {
-                crate::invalid!("padded_shape[{}]={padded} is not divisible by block_shape[{0}]={block}", out.len() - 1);
+                crate::invalid!(
+                    "padded_shape[{}]={padded} is not divisible by block_shape[{0}]={block}",
+                    out.len() - 1
+                );
             }
             out.push(Some(padded / block));
         }
@@ -164,7 +167,9 @@ impl Blocks {
         if let Some(batch) = batch
             && !batch.is_multiple_of(len)
         {
-            crate::invalid!("Input batch dimension ({batch}) is not divisible by product of block sizes ({len})");
+            crate::invalid!(
+                "Input batch dimension ({batch}) is not divisible by product of block sizes ({len})"
+            );
         }
         let mut out = vec![batch.map(|b| b / len)];
         for ((size, block), [before, after]) in space.iter().zip(&self.sizes).zip(&self.margins) {
@@ -172,7 +177,8 @@ impl Blocks {
                 out.push(None);
                 continue;
             };
-            let whole = size.checked_mul(*block).ok_or_else(|| Error::invalid("the space's size overflows"))?;
+            let whole =
+                size.checked_mul(*block).ok_or_else(|| Error::invalid("the space's size overflows"))?;
             let Some(cropped) = whole.checked_sub(before + after) else {
                 crate::invalid!(
                     "cropped_shape[{}]={} must be non-negative",
@@ -210,7 +216,8 @@ fn infer_blocks(
         crate::invalid!("Shape must be at least rank {moved} but is rank {}", dims.len());
     }
     let space = &dims[1..moved];
-    let mut out = if to_batch { blocks.to_batch(dims[0], space)? } else { blocks.to_space(dims[0], space)? };
+    let mut out =
+        if to_batch { blocks.to_batch(dims[0], space)? } else { blocks.to_space(dims[0], space)? };
     out.extend_from_slice(&dims[moved..]);
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
@@ -243,7 +250,11 @@ impl Patches<2> {
             ksizes: spatial(node, "ksizes")?,
             strides: spatial(node, "strides")?,
             rates: spatial(node, "rates")?,
-            padding: Padding::parse(&node.read_attr::<String>("padding")?, &[], super::window::DataFormat::Nhwc)?,
+            padding: Padding::parse(
+                &node.read_attr::<String>("padding")?,
+                &[],
+                super::window::DataFormat::Nhwc,
+            )?,
         })
     }
 }
@@ -254,7 +265,11 @@ impl Patches<3> {
             ksizes: spatial(node, "ksizes")?,
             strides: spatial(node, "strides")?,
             rates: [1; 3],
-            padding: Padding::parse(&node.read_attr::<String>("padding")?, &[], super::window::DataFormat::Nhwc)?,
+            padding: Padding::parse(
+                &node.read_attr::<String>("padding")?,
+                &[],
+                super::window::DataFormat::Nhwc,
+            )?,
         })
     }
 }
@@ -281,7 +296,10 @@ impl<const N: usize> Patches<N> {
 fn spatial<const N: usize>(node: &impl ReadAttr, name: &str) -> Result<[usize; N]> {
     let values: Vec<i64> = node.read_attr(name)?;
     if values.len() != N + 2 || values[0] != 1 || values[N + 1] != 1 {
-        crate::invalid!("{name} must be 1 in the batch and depth dimensions, of {} in all, got {values:?}", N + 2);
+        crate::invalid!(
+            "{name} must be 1 in the batch and depth dimensions, of {} in all, got {values:?}",
+            N + 2
+        );
     }
     let mut out = [0; N];
     for (o, &v) in out.iter_mut().zip(&values[1..]) {
@@ -295,7 +313,9 @@ fn infer_patches<const N: usize>(infer: &mut Infer<'_>, patches: &Patches<N>) ->
     let x = infer.input_of_rank(0, N + 2)?;
     let mut dims = vec![x.dim(0)];
     for axis in 0..N {
-        dims.push(x.dim(axis + 1).map(|size| Ok::<_, Error>(patches.window(size, axis)?.output)).transpose()?);
+        dims.push(
+            x.dim(axis + 1).map(|size| Ok::<_, Error>(patches.window(size, axis)?.output)).transpose()?,
+        );
     }
     let len = patches.len()?;
     dims.push(x.dim(N + 1).and_then(|c| c.checked_mul(len)));

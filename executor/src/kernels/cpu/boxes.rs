@@ -24,22 +24,30 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["image_size"],
-        ..KernelDef::of("CropAndResizeGradImage", &[("T", &[DType::Float, DType::Half, DType::Double])], |i| {
-            let method = crop::Method::of(i)?;
-            dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::of_image::<T>(ctx, method)))
-        })
+        ..KernelDef::of(
+            "CropAndResizeGradImage",
+            &[("T", &[DType::Float, DType::Half, DType::Double])],
+            |i| {
+                let method = crop::Method::of(i)?;
+                dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::of_image::<T>(ctx, method)))
+            },
+        )
     },
     KernelDef::of(
         "CropAndResizeGradBoxes",
         PLAIN,
         |i| dispatch!(real, i.input_type(1), T => Kernel::sync(crop::of_boxes::<T>)),
     ),
-    KernelDef::of("DrawBoundingBoxes", SCORES, |i| {
-        dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, false)))
-    }),
-    KernelDef::of("DrawBoundingBoxesV2", SCORES, |i| {
-        dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, true)))
-    }),
+    KernelDef::of(
+        "DrawBoundingBoxes",
+        SCORES,
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, false))),
+    ),
+    KernelDef::of(
+        "DrawBoundingBoxesV2",
+        SCORES,
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, true))),
+    ),
     KernelDef::of("SampleDistortedBoundingBox", SIZES, |i| {
         let sampler = sample::Sampler::of(i, Some(i.attr("min_object_covered")?))?;
         Kernel::sync(move |ctx| sampler.run(ctx))

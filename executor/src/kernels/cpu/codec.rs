@@ -14,8 +14,8 @@ mod png;
 use super::dispatch::INDEX;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelDef};
-use graph::DType;
 use bytes::Bytes;
+use graph::DType;
 
 const PNG_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16])];
 const ALL_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16, DType::Float])];

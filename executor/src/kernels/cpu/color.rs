@@ -40,12 +40,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         }))
     }),
-    KernelDef::of("RGBToHSV", &[("T", FLOATS)], |i| {
-        dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_hsv)))
-    }),
-    KernelDef::of("HSVToRGB", &[("T", FLOATS)], |i| {
-        dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_rgb)))
-    }),
+    KernelDef::of(
+        "RGBToHSV",
+        &[("T", FLOATS)],
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_hsv))),
+    ),
+    KernelDef::of(
+        "HSVToRGB",
+        &[("T", FLOATS)],
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_rgb))),
+    ),
 ];
 
 /// Red, green and blue as hue, saturation and value: hue is in [0, 1).

@@ -53,10 +53,16 @@ impl<'a, T: Element> Scores<'a, T> {
             crate::invalid!("sequence_length is not a vector");
         }
         if lengths.num_elements() != batch {
-            crate::invalid!("len(sequence_length) != batch_size.  len(sequence_length):  {} batch_size: {batch}", lengths.num_elements());
+            crate::invalid!(
+                "len(sequence_length) != batch_size.  len(sequence_length):  {} batch_size: {batch}",
+                lengths.num_elements()
+            );
         }
         if batch == 0 || classes == 0 {
-            crate::invalid!("batch_size and num_classes must not be 0, got inputs of shape {}", inputs.shape());
+            crate::invalid!(
+                "batch_size and num_classes must not be 0, got inputs of shape {}",
+                inputs.shape()
+            );
         }
         let mut known = Vec::with_capacity(batch);
         for (b, &length) in lengths.values::<i32>()?.iter().enumerate() {
@@ -96,7 +102,8 @@ fn log_softmax<T: Real>(scores: &[T]) -> Vec<T> {
 
 /// Sequences of labels as a sparse matrix: outputs for the places, the labels and the matrix's shape.
 fn set_sparse(ctx: &mut KernelContext<'_>, at: [usize; 3], sequences: &[Vec<i64>]) -> Result<()> {
-    let places = sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));
+    let places =
+        sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));
     let places: Vec<i64> = places.collect();
     let labels: Vec<i64> = sequences.iter().flatten().copied().collect();
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);

@@ -352,8 +352,7 @@ fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &
         let pooled = &pooled[i * line..(i + 1) * line];
         for (j, (o, max)) in out.iter_mut().zip(pooled).enumerate() {
             let channel = j % sizes.channels;
-            let first =
-                under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
+            let first = under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
             *o = first.map(|at| grads[at + channel]).unwrap_or_default();
         }
     });

@@ -86,7 +86,8 @@ struct Grid {
 
 impl Grid {
     fn of(init: &KernelInit<'_>) -> Result<Grid> {
-        let grid = Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? };
+        let grid =
+            Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? };
         if grid.align_corners && grid.centers {
             crate::invalid!("If half_pixel_centers is True, align_corners must be False.");
         }

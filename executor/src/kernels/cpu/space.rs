@@ -72,11 +72,26 @@ pub(super) const KERNELS: &[KernelDef] = &[
 macro_rules! by_width {
     ($dtype:expr, $W:ident => $body:expr) => {
         match $dtype.size() {
-            Some(1) => { type $W = u8; $body }
-            Some(2) => { type $W = u16; $body }
-            Some(4) => { type $W = u32; $body }
-            Some(8) => { type $W = u64; $body }
-            Some(16) => { type $W = u128; $body }
+            Some(1) => {
+                type $W = u8;
+                $body
+            }
+            Some(2) => {
+                type $W = u16;
+                $body
+            }
+            Some(4) => {
+                type $W = u32;
+                $body
+            }
+            Some(8) => {
+                type $W = u64;
+                $body
+            }
+            Some(16) => {
+                type $W = u128;
+                $body
+            }
             _ => return Err(Error::unimplemented(format!("no kernel for elements of type {}", $dtype))),
         }
     };
@@ -164,7 +179,12 @@ impl<'a> Layout<'a> {
     }
 }
 
-fn copy_blocks<W: Pod + Send + Sync>(layout: &Layout<'_>, x: &Tensor, out: &mut Tensor, to_batch: bool) -> Result<()> {
+fn copy_blocks<W: Pod + Send + Sync>(
+    layout: &Layout<'_>,
+    x: &Tensor,
+    out: &mut Tensor,
+    to_batch: bool,
+) -> Result<()> {
     let depth = layout.depth;
     if layout.narrow.len() > 16 {
         return Err(Error::unimplemented("blocks over more than 16 axes"));

@@ -57,11 +57,8 @@ pub(super) const MAX_GRAD: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-pub(super) const MEAN: OpDef = OpDef {
-    name: "FractionalAvgPool",
-    gradient: Gradient::Defined(mean_grad),
-    ..FORWARD
-};
+pub(super) const MEAN: OpDef =
+    OpDef { name: "FractionalAvgPool", gradient: Gradient::Defined(mean_grad), ..FORWARD };
 
 pub(super) const MEAN_GRAD: OpDef = OpDef {
     name: "FractionalAvgPoolGrad",

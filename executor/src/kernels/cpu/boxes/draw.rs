@@ -86,7 +86,9 @@ fn given(colours: &Tensor, depth: usize) -> Result<Option<Vec<Vec<f32>>>> {
         return Ok(None);
     }
     if channels < depth {
-        crate::invalid!("colors must have equal or more channels than the image provided: {channels} vs {depth}");
+        crate::invalid!(
+            "colors must have equal or more channels than the image provided: {channels} vs {depth}"
+        );
     }
     Ok(Some(colours.values::<f32>()?.chunks_exact(channels).map(<[f32]>::to_vec).collect()))
 }

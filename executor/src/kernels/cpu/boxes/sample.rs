@@ -150,7 +150,8 @@ impl Sampler {
         if !fits || area(tall) < least || area(tall) > most {
             return None;
         }
-        let mut start = |size: i32, of: i32| if of < size { uniform(words, (size - of) as u32) as i32 } else { 0 };
+        let mut start =
+            |size: i32, of: i32| if of < size { uniform(words, (size - of) as u32) as i32 } else { 0 };
         let y = start(height, tall);
         let x = start(width, wide);
         Some(Rectangle { x: [x, x + wide], y: [y, y + tall] })

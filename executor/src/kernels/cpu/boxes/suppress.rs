@@ -87,17 +87,20 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
     chosen
 }
 
-/// The area that two boxes have in common, of what both cover. Corners may be given in any order.
-fn intersection_over_union(a: &[f32; 4], b: &[f32; 4]) -> f32 {
+/// The area that two boxes have in common, of what both cover. Corners may be given in any order; each result is
+/// rounded.
+fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
     let sorted = |r: &[f32; 4]| [r[0].min(r[2]), r[1].min(r[3]), r[0].max(r[2]), r[1].max(r[3])];
     let (a, b) = (sorted(a), sorted(b));
-    let area = |r: [f32; 4]| (r[2] - r[0]) * (r[3] - r[1]);
-    if area(a) <= 0.0 || area(b) <= 0.0 {
+    let area = |r: [f32; 4]| rounded(rounded(r[2] - r[0]) * rounded(r[3] - r[1]));
+    let (of_a, of_b) = (area(a), area(b));
+    if of_a <= 0.0 || of_b <= 0.0 {
         return 0.0;
     }
-    let height = (a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
-    let width = (a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
-    height * width / (area(a) + area(b) - height * width)
+    let height = rounded(a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
+    let width = rounded(a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
+    let common = rounded(height * width);
+    rounded(common / rounded(rounded(of_a + of_b) - common))
 }
 
 /// A tensor of `float` or `half` as `f32`.
@@ -150,7 +153,7 @@ fn among_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32
     let scores = scores(ctx, count)?;
     let boxes = single(boxes)?;
     let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
-    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j]);
+    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
     Ok(choose(scores.values::<f32>()?, rules, overlap))
 }
 
@@ -162,7 +165,13 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
 }
 
 pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
-    let rules = Rules { most: most(ctx)?, overlap: part(threshold)?, score: f32::MIN, sigma: 0.0, rounded: rounding(DType::Float) };
+    let rules = Rules {
+        most: most(ctx)?,
+        overlap: part(threshold)?,
+        score: f32::MIN,
+        sigma: 0.0,
+        rounded: rounding(DType::Float),
+    };
     let chosen = among_boxes(ctx, &rules)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
@@ -180,7 +189,8 @@ pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn with_scores(ctx: &KernelContext<'_>, sigma: f32) -> Result<(Vec<(usize, f32)>, usize)> {
     let overlap = part(number(ctx, 3, "iou_threshold")?)?;
     let rounded = rounding(ctx.input(1)?.dtype());
-    let rules = Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma, rounded };
+    let rules =
+        Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma, rounded };
     Ok((among_boxes(ctx, &rules)?, rules.most))
 }
 

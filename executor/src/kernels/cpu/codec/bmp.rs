@@ -5,7 +5,12 @@ use crate::error::{Error, Result};
 
 /// `channels` 0 stands for as many as the file has.
 pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
-    let short = || Error::invalid(format!("Incomplete bmp content, requires at least 32 bytes to find the header size, width, height, and bpp, got {} bytes", file.len()));
+    let short = || {
+        Error::invalid(format!(
+            "Incomplete bmp content, requires at least 32 bytes to find the header size, width, height, and bpp, got {} bytes",
+            file.len()
+        ))
+    };
     let word = |at: usize| -> Result<i32> {
         let bytes = file.get(at..at + 4).and_then(|b| b.try_into().ok()).ok_or_else(short)?;
         Ok(i32::from_le_bytes(bytes))

@@ -72,7 +72,11 @@ impl Jpeg {
         let mut encoder = Encoder::new(&mut file, (quality as u8).max(1));
         encoder.set_progressive(self.progressive);
         encoder.set_optimized_huffman_tables(self.optimized || self.progressive);
-        encoder.set_sampling_factor(if self.downsampled { SamplingFactor::F_2_2 } else { SamplingFactor::F_1_1 });
+        encoder.set_sampling_factor(if self.downsampled {
+            SamplingFactor::F_2_2
+        } else {
+            SamplingFactor::F_1_1
+        });
         encoder.set_density(self.density);
         if !self.metadata.is_empty() {
             let segment = [b"http://ns.adobe.com/xap/1.0/\0", &self.metadata[..]].concat();
@@ -157,7 +161,9 @@ pub(super) fn png(init: &KernelInit<'_>) -> Result<Kernel> {
             image.bytes()?.to_vec()
         };
         let one = bytes.len().checked_div(count).unwrap_or(0).max(1);
-        let files = bytes.chunks_exact(one).map(|bytes| png::encode(bytes, [height, width, channels], wide, compression));
+        let files = bytes
+            .chunks_exact(one)
+            .map(|bytes| png::encode(bytes, [height, width, channels], wide, compression));
         let files: Vec<Bytes> = files.map(|f| f.map(Bytes::from)).collect::<Result<_>>()?;
         ctx.set_output(0, Tensor::strings(files, batch)?);
         Ok(())

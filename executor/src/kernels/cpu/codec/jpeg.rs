@@ -3,9 +3,9 @@
 use super::{Pixels, Samples, sample_count};
 use crate::error::{Error, Result};
 use crate::kernel::KernelInit;
+use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder;
 
 /// How to decode.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +70,13 @@ pub(super) fn decode(
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     let wanted = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
     let is_whole = options.recover || ends(file);
-    let bytes = if is_whole { decoder(file, wanted).decode().ok() } else { None };
+    let bytes = if is_whole { decoder(&without_metadata(file), wanted).decode().ok() } else { None };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
     let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
     if let Some([y, x, rows, columns]) = window {
-        let inside = |from: usize, len: usize, size: usize| len > 0 && from.checked_add(len).is_some_and(|e| e <= size);
+        let inside = |from: usize, len: usize, size: usize| {
+            len > 0 && from.checked_add(len).is_some_and(|e| e <= size)
+        };
         if !inside(y, rows, height) || !inside(x, columns, width) {
             return Err(invalid());
         }
@@ -86,6 +88,27 @@ pub(super) fn decode(
         bytes = bytes.into_iter().flat_map(|v| [v; 3]).collect();
     }
     Ok(Pixels { frames: 1, height, width, channels, samples: Samples::Bytes(bytes) })
+}
+
+/// The file without metadata, which say nothing of the pixels and of which the decoder takes some for colours.
+fn without_metadata(file: &[u8]) -> Vec<u8> {
+    let mut out = file.get(..2).unwrap_or(file).to_vec();
+    let mut at = out.len();
+    // Segments: a marker of two bytes, their length in two, and as many less two. Scans end the walk.
+    while let Some(&[0xff, marker, high, low]) = file.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        let end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
+        let Some(segment) = file.get(at..end) else { break };
+        if matches!(marker, 0xda | 0xd9 | 0xff) {
+            break;
+        }
+        // Comments, and applications' data but for the two that tell of colours.
+        if !matches!(marker, 0xe1..=0xed | 0xef | 0xfe) {
+            out.extend_from_slice(segment);
+        }
+        at = end;
+    }
+    out.extend_from_slice(&file[at..]);
+    out
 }
 
 /// Whether the file has the marker that ends an image.

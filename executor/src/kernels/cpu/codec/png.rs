@@ -51,7 +51,7 @@ fn arranged(samples: &[u16], given: usize, wanted: usize, words: bool) -> Vec<u1
     let mut out = Vec::with_capacity(samples.len() / given * wanted);
     for pixel in samples.chunks_exact(given) {
         match (pixel, wanted < 3) {
-            (&[r, g, b, ..], true) => out.push(grey(r, g, b)),
+            (&[r, g, b, ..], true) => out.push(grey(r, g, b, words)),
             (&[r, g, b, ..], false) => out.extend([r, g, b]),
             (&[v, ..], true) => out.push(v),
             (&[v, ..], false) => out.extend([v; 3]),
@@ -65,16 +65,22 @@ fn arranged(samples: &[u16], given: usize, wanted: usize, words: bool) -> Vec<u1
 }
 
 /// The luminance, by weights in units of 2^-15.
-fn grey(r: u16, g: u16, b: u16) -> u16 {
+fn grey(r: u16, g: u16, b: u16, words: bool) -> u16 {
     if r == g && g == b {
         return r;
     }
-    let sum = 9798 * u64::from(r) + 19235 * u64::from(g) + 3735 * u64::from(b);
-    (sum >> 15) as u16
+    let sum = 9797 * u64::from(r) + 19234 * u64::from(g) + 3737 * u64::from(b);
+    // Words are rounded, bytes are not.
+    ((sum + if words { 1 << 14 } else { 0 }) >> 15) as u16
 }
 
 /// An image as a file. `bytes` has samples of sixteen bits in the order of the file's.
-pub(super) fn encode(bytes: &[u8], [height, width, channels]: [usize; 3], wide: bool, level: i64) -> Result<Vec<u8>> {
+pub(super) fn encode(
+    bytes: &[u8],
+    [height, width, channels]: [usize; 3],
+    wide: bool,
+    level: i64,
+) -> Result<Vec<u8>> {
     let side = |v: usize| u32::try_from(v).map_err(|_| Error::invalid("image is too large"));
     let mut file = Vec::new();
     let mut encoder = Encoder::new(&mut file, side(width)?, side(height)?);

@@ -184,7 +184,12 @@ pub(super) fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Con
             let from = &input[(image * rows.input + y) * columns.input * depth..][..columns.input * depth];
             for (k, column) in inside.clone().enumerate() {
                 let x = &from[(x + k * columns.stride) * depth..][..depth];
-                add_products(dw, x, &dy[(line * columns.output + column) * channels..][..channels], plan.multiplier);
+                add_products(
+                    dw,
+                    x,
+                    &dy[(line * columns.output + column) * channels..][..channels],
+                    plan.multiplier,
+                );
             }
         }
     });

@@ -19,11 +19,22 @@ impl Search {
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Search> {
         let size = |name: &str| -> Result<usize> {
             let value: i64 = init.attr(name)?;
-            usize::try_from(value).ok().filter(|&v| v > 0).ok_or_else(|| Error::invalid(format!("{name} must be > 0")))
+            usize::try_from(value)
+                .ok()
+                .filter(|&v| v > 0)
+                .ok_or_else(|| Error::invalid(format!("{name} must be > 0")))
         };
-        let search = Search { width: size("beam_width")?, paths: size("top_paths")?, merged: init.attr("merge_repeated")? };
+        let search = Search {
+            width: size("beam_width")?,
+            paths: size("top_paths")?,
+            merged: init.attr("merge_repeated")?,
+        };
         if search.paths > search.width {
-            crate::invalid!("top_paths must not be greater than beam_width: {} > {}", search.paths, search.width);
+            crate::invalid!(
+                "top_paths must not be greater than beam_width: {} > {}",
+                search.paths,
+                search.width
+            );
         }
         Ok(search)
     }
@@ -78,7 +89,8 @@ impl<T: Real> Beam<T> {
 
     /// The leaf with the least chance, by its place among the leaves.
     fn bottom(&self) -> usize {
-        (1..self.leaves.len()).fold(0, |b, i| if self.total(self.leaves[i]) < self.total(self.leaves[b]) { i } else { b })
+        (1..self.leaves.len())
+            .fold(0, |b, i| if self.total(self.leaves[i]) < self.total(self.leaves[b]) { i } else { b })
     }
 
     fn is_candidate(&self, total: T, least: T) -> bool {
@@ -149,7 +161,8 @@ impl<T: Real> Beam<T> {
     /// The leaves, the likeliest first.
     fn sorted(&self) -> Vec<usize> {
         let mut leaves = self.leaves.clone();
-        leaves.sort_by(|&a, &b| self.total(b).partial_cmp(&self.total(a)).unwrap_or(std::cmp::Ordering::Equal));
+        leaves
+            .sort_by(|&a, &b| self.total(b).partial_cmp(&self.total(a)).unwrap_or(std::cmp::Ordering::Equal));
         leaves
     }
 
@@ -179,7 +192,11 @@ pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, search: Sea
         }
         let leaves = beam.sorted();
         if leaves.len() < search.paths {
-            crate::invalid!("Less leaves in the beam search than requested: {} of {}", leaves.len(), search.paths);
+            crate::invalid!(
+                "Less leaves in the beam search than requested: {} of {}",
+                leaves.len(),
+                search.paths
+            );
         }
         for (path, &leaf) in decoded.iter_mut().zip(&leaves) {
             path.push(beam.labels(leaf, search.merged));

@@ -11,7 +11,8 @@ pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, merged: boo
     let classes = scores.classes as i64;
     let blank = if blank < 0 { blank.checked_add(classes) } else { Some(blank) };
     let blank = blank.and_then(|b| usize::try_from(b).ok()).filter(|&b| b < scores.classes);
-    let blank = blank.ok_or_else(|| Error::invalid(format!("blank_index expected to be in [-{classes}, {classes})")))?;
+    let blank = blank
+        .ok_or_else(|| Error::invalid(format!("blank_index expected to be in [-{classes}, {classes})")))?;
     let mut sequences = vec![Vec::new(); scores.batch];
     let mut costs = vec![T::zero(); scores.batch];
     for (b, (sequence, cost)) in sequences.iter_mut().zip(&mut costs).enumerate() {

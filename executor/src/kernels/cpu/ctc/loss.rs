@@ -96,7 +96,12 @@ impl Rules {
     }
 
     /// The loss of one sequence, and its gradient by time; `None` where no alignment is possible.
-    fn of_sequence<T: Real>(&self, chances: &[Vec<T>], labels: &[usize], blank: usize) -> (T, Option<Vec<Vec<T>>>) {
+    fn of_sequence<T: Real>(
+        &self,
+        chances: &[Vec<T>],
+        labels: &[usize],
+        blank: usize,
+    ) -> (T, Option<Vec<Vec<T>>>) {
         let (time, zero) = (chances.len(), T::neg_infinity());
         // A blank before, between and after the labels.
         let path: Vec<usize> = labels.iter().flat_map(|&l| [blank, l]).chain([blank]).collect();

@@ -16,7 +16,10 @@ pub(super) struct Global {
 
 impl Global {
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Global> {
-        Ok(Global { epsilon: init.attr("variance_epsilon")?, scaled: init.attr("scale_after_normalization")? })
+        Ok(Global {
+            epsilon: init.attr("variance_epsilon")?,
+            scaled: init.attr("scale_after_normalization")?,
+        })
     }
 }
 
@@ -39,8 +42,12 @@ pub(super) fn forward<T: Float>(ctx: &mut KernelContext<'_>, attrs: Global) -> R
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "beta"), (4, "gamma")])?;
     let wide = |i: usize| widened::<T>(ctx.input(i)?);
     let (x, mean, variance, beta, gamma) = (wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?);
-    let (x, mean, beta, gamma) =
-        (x.values::<T::Wide>()?, mean.values::<T::Wide>()?, beta.values::<T::Wide>()?, gamma.values::<T::Wide>()?);
+    let (x, mean, beta, gamma) = (
+        x.values::<T::Wide>()?,
+        mean.values::<T::Wide>()?,
+        beta.values::<T::Wide>()?,
+        gamma.values::<T::Wide>()?,
+    );
     let factor = factors::<T>(attrs, variance.values()?, gamma);
     let mut out = Tensor::zeros(T::Wide::DTYPE, ctx.input(0)?.shape().clone())?;
     if channels > 0 {
@@ -73,7 +80,10 @@ where
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "gamma")])?;
     let shape = ctx.input(0)?.shape().clone();
     if *ctx.input(4)?.shape() != shape {
-        crate::invalid!("input and backprop must have the same shape, got {shape} and {}", ctx.input(4)?.shape());
+        crate::invalid!(
+            "input and backprop must have the same shape, got {shape} and {}",
+            ctx.input(4)?.shape()
+        );
     }
     let wide = |i: usize| widened::<T>(ctx.input(i)?);
     let (x, mean, variance, gamma, dy) = (wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?);

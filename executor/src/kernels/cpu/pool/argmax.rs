@@ -93,7 +93,10 @@ fn grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool) -
         let first = if in_batch { 0 } else { i / per_image.max(1) * image_in };
         let at = usize::try_from(place).ok().and_then(|p| p.checked_add(first));
         let Some(o) = at.and_then(|at| values.get_mut(at)) else {
-            crate::invalid!("Invalid input_backprop index: {place}, not in an input of shape {}", input.shape());
+            crate::invalid!(
+                "Invalid input_backprop index: {place}, not in an input of shape {}",
+                input.shape()
+            );
         };
         *o = o.plus(g);
     }

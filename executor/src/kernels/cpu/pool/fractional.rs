@@ -100,9 +100,7 @@ impl<'a> Windows<'a> {
         if n != pooled_n || c != pooled_c {
             crate::invalid!("out_backprop has shape {pooled}, which does not fit orig_input's {shape}");
         }
-        for (name, given, outputs, size) in
-            [("row", rows, pooled_h, h), ("col", columns, pooled_w, w)]
-        {
+        for (name, given, outputs, size) in [("row", rows, pooled_h, h), ("col", columns, pooled_w, w)] {
             if given.shape().dims() != [outputs + 1] {
                 crate::invalid!(
                     "{name}_pooling_sequence must have {} elements, has shape {}",
@@ -112,7 +110,10 @@ impl<'a> Windows<'a> {
             }
             let ends = given.values::<i64>()?;
             let is_rising = ends.windows(2).all(|w| w[0] < w[1]);
-            if !is_rising || ends.first().is_some_and(|&f| f < 0) || ends.last().is_some_and(|&l| l > size as i64) {
+            if !is_rising
+                || ends.first().is_some_and(|&f| f < 0)
+                || ends.last().is_some_and(|&l| l > size as i64)
+            {
                 crate::invalid!("{name}_pooling_sequence must rise from 0 to {size}, is {ends:?}");
             }
         }
@@ -209,7 +210,8 @@ fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result
     windows.each(input.shape()[0], |i, pixels| {
         for channel in 0..c {
             // The first of the largest.
-            let first = pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
+            let first =
+                pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
             if let Some(at) = first {
                 sums[at] = sums[at].plus(grads[i * c + channel]);
             }
@@ -226,7 +228,10 @@ where
 {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [4] {
-        crate::invalid!("orig_input_tensor_shape must be 1-dimensional and 4 elements, got {}", shape.shape());
+        crate::invalid!(
+            "orig_input_tensor_shape must be 1-dimensional and 4 elements, got {}",
+            shape.shape()
+        );
     }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     let windows = Windows::checked(&shape, grad.shape(), ctx.input(2)?, ctx.input(3)?, overlapping)?;

@@ -89,7 +89,12 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
 }
 
 /// The ranges that inputs from `first` on hold: one, or one for each channel. `None` where both ends are 0.
-fn ranges(ctx: &KernelContext<'_>, first: usize, levels: Levels, channels: Option<usize>) -> Result<Vec<Option<Range>>> {
+fn ranges(
+    ctx: &KernelContext<'_>,
+    first: usize,
+    levels: Levels,
+    channels: Option<usize>,
+) -> Result<Vec<Option<Range>>> {
     let (min, max) = (ctx.input(first)?, ctx.input(first + 1)?);
     let count = channels.unwrap_or(1);
     for (name, bound) in [("min", min), ("max", max)] {

@@ -54,7 +54,9 @@ fn slices(x: &Tensor, axis: i64) -> Result<[usize; 3]> {
         return Ok([1, 1, x.num_elements()]);
     }
     let axis = usize::try_from(axis).ok().filter(|&a| a < dims.len());
-    let axis = axis.ok_or_else(|| Error::invalid(format!("Axis should be -1 or 0 or a positive value less than {}", dims.len())))?;
+    let axis = axis.ok_or_else(|| {
+        Error::invalid(format!("Axis should be -1 or 0 or a positive value less than {}", dims.len()))
+    })?;
     Ok([dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()])
 }
 

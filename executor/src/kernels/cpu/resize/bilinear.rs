@@ -75,7 +75,8 @@ pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
             for (row, grads) in rows.iter().zip(grads.chunks_exact(sizes.output_line())) {
                 for (column, grad) in columns.iter().zip(grads.chunks_exact(channels)) {
                     for (y, by_row) in [(row.lower, 1.0 - row.part), (row.upper, row.part)] {
-                        for (x, by_column) in [(column.lower, 1.0 - column.part), (column.upper, column.part)] {
+                        for (x, by_column) in [(column.lower, 1.0 - column.part), (column.upper, column.part)]
+                        {
                             let at = y * sizes.input_line() + x * channels;
                             for (s, &g) in sums[at..at + channels].iter_mut().zip(grad) {
                                 *s += T::Wide::of(f64::from(g * by_row * by_column));

@@ -29,7 +29,8 @@ pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Re
         for_rows(out.values_mut::<T>()?, sizes.output_line(), |first, lines| {
             for (i, out) in lines.chunks_exact_mut(sizes.output_line()).enumerate() {
                 let (image, row) = ((first + i) / sizes.output[0], rows[(first + i) % sizes.output[0]]);
-                let line = &values[(image * sizes.input[0] + row) * sizes.input_line()..][..sizes.input_line()];
+                let line =
+                    &values[(image * sizes.input[0] + row) * sizes.input_line()..][..sizes.input_line()];
                 for (out, &column) in out.chunks_exact_mut(channels).zip(&columns) {
                     out.copy_from_slice(&line[column * channels..][..channels]);
                 }

@@ -159,7 +159,8 @@ pub(super) fn backward(ctx: &mut KernelContext<'_>, sampler: Sampler) -> Result<
                 for ((start, weights), grads) in rows.iter().zip(grads.chunks_exact(sizes.output_line())) {
                     sums.fill(0.0);
                     for ((start, weights), grad) in columns.iter().zip(grads.chunks_exact(channels)) {
-                        for (sums, weight) in sums[start * channels..].chunks_exact_mut(channels).zip(weights) {
+                        for (sums, weight) in sums[start * channels..].chunks_exact_mut(channels).zip(weights)
+                        {
                             sums.iter_mut().zip(grad).for_each(|(s, g)| *s += g * weight);
                         }
                     }
