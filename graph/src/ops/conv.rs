@@ -10,12 +10,12 @@ use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape, Shape};
 use smallvec::SmallVec;
 
-const STRIDES: &str = "strides: list(int)";
+pub(super) const STRIDES: &str = "strides: list(int)";
 const CUDNN: &str = "use_cudnn_on_gpu: bool = true";
-const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
-const EXPLICIT: &str = "explicit_paddings: list(int) = []";
+pub(super) const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
+pub(super) const EXPLICIT: &str = "explicit_paddings: list(int) = []";
 const FORMAT: &str = "data_format: {'NHWC', 'NCHW'} = 'NHWC'";
-const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
+pub(super) const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
 const FLOATS: &str = "T: {half, bfloat16, float, double}";
 const FLOATS_AND_INT: &str = "T: {half, bfloat16, float, double, int32}";
 const DEPTHWISE: &[&str] = &[FLOATS, STRIDES, PADDING, EXPLICIT, FORMAT, DILATIONS];
@@ -51,7 +51,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: IMAGES.0[0],
         attrs: &[FLOATS_AND_INT, STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
-        infer: |infer| infer_forward(infer, &Conv::of_images(infer)?, false),
+        infer: infer_images,
         gradient: Gradient::Defined(|s, f, dy| IMAGES.forward_grad(s, f, dy)),
         ..FORWARD
     },
@@ -310,6 +310,11 @@ fn check_depth(input: usize, filter: usize, output: usize) -> Result<()> {
         crate::invalid!("output depth must be evenly divisible by number of groups: {output} vs {groups}");
     }
     Ok(())
+}
+
+/// The output of a convolution over images.
+pub(super) fn infer_images(infer: &mut Infer<'_>) -> Result<()> {
+    infer_forward(infer, &Conv::of_images(infer)?, false)
 }
 
 /// The output of a convolution with these attributes; a depthwise one has its input's channels times the filter's.

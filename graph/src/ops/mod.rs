@@ -13,8 +13,10 @@ mod color;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
 mod ctc;
+mod fused;
 mod gather;
 mod identity;
 mod matmul;
@@ -35,6 +37,8 @@ pub mod slice;
 mod softmax;
 pub mod space;
 pub mod spec;
+mod stack;
+mod tensor_array;
 mod topk;
 mod training;
 mod transfer;
@@ -77,8 +81,10 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
     ctc,
+    fused,
     gather,
     identity,
     matmul,
@@ -98,6 +104,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     slice,
     softmax,
     space,
+    stack,
+    tensor_array,
     topk,
     training,
     transfer,

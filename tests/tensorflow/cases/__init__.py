@@ -26,8 +26,9 @@ def case(*ops):
 
 
 class Call:
-    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `unset`: outputs that
-    the peer leaves as its memory happens to be; `known`: the graph always holds the parameters' values."""
+    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
+    the tolerance 16-bit floats may differ; `unset`: outputs that the peer leaves as its memory happens to be; `known`:
+    the graph always holds the parameters' values."""
 
     def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, **attrs):
         self.unset = unset

@@ -1,13 +1,11 @@
 //! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
 
 use super::dispatch::{FLOATS, dispatch};
-use super::scalar::Real as _;
 use super::threads::for_rows;
 use super::wide::{Float, Lane, narrowed, widened};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Element as _, Tensor};
-use num_traits::{Float as _, One as _, Zero as _};
+use graph::{DType, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 

@@ -12,10 +12,12 @@ mod color;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod ctc;
 mod dispatch;
 mod elementwise;
+mod fused;
 mod gather;
 mod identity;
 mod image;
@@ -40,7 +42,10 @@ mod simd;
 mod slice;
 mod softmax;
 mod space;
+mod stack;
+mod step_object;
 mod strided;
+mod tensor_array;
 mod threads;
 mod topk;
 mod training;
@@ -66,8 +71,10 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
     ctc::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
@@ -87,6 +94,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     slice::KERNELS,
     softmax::KERNELS,
     space::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
