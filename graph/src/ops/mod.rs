@@ -4,27 +4,34 @@
 mod activation;
 pub mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
 mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
+mod codec;
+mod color;
 mod compare;
 pub(crate) mod complex;
 mod concat;
 pub mod constant;
 mod control_flow;
 pub mod conv;
+mod ctc;
 mod file;
 mod fused;
 mod gather;
 mod identity;
 mod matmul;
+pub mod normalization;
 mod pad;
 mod partition;
 pub mod pool;
+mod quantize;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scatter;
 mod segment;
@@ -32,6 +39,7 @@ mod select;
 pub mod shape;
 pub mod slice;
 mod softmax;
+pub mod space;
 mod sparse;
 mod sparse_segment;
 pub mod spec;
@@ -72,26 +80,33 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     activation,
     bias,
     binary,
+    boxes,
     candidate,
     cast,
     check,
     checkpoint,
+    codec,
+    color,
     compare,
     complex,
     concat,
     constant,
     control_flow,
     conv,
+    ctc,
     file,
     fused,
     gather,
     identity,
     matmul,
+    normalization,
     pad,
     partition,
     pool,
+    quantize,
     random,
     reduce,
+    resize,
     resource,
     scatter,
     segment,
@@ -99,6 +114,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    space,
     sparse,
     sparse_segment,
     stack,

@@ -3,17 +3,21 @@
 mod activation;
 mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
 mod candidate;
 mod cast;
 mod check;
 mod checkpoint;
+mod codec;
+mod color;
 mod compare;
 mod complex;
 mod concat;
 mod constant;
 mod control_flow;
 mod conv;
+mod ctc;
 mod dispatch;
 mod elementwise;
 mod file;
@@ -23,12 +27,15 @@ mod identity;
 mod image;
 mod matmul;
 mod moved;
+mod normalization;
 mod pad;
 mod partition;
 mod pool;
 mod product;
+mod quantize;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scalar;
 mod scatter;
@@ -38,6 +45,7 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod space;
 mod sparse;
 mod sparse_segment;
 mod stack;
@@ -62,26 +70,33 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     activation::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    boxes::KERNELS,
     candidate::KERNELS,
     cast::KERNELS,
     check::KERNELS,
     checkpoint::KERNELS,
+    codec::KERNELS,
+    color::KERNELS,
     compare::KERNELS,
     complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     control_flow::KERNELS,
     conv::KERNELS,
+    ctc::KERNELS,
     file::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    normalization::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    quantize::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
+    resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
@@ -89,6 +104,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    space::KERNELS,
     sparse::KERNELS,
     sparse_segment::KERNELS,
     stack::KERNELS,

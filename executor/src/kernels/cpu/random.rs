@@ -4,6 +4,9 @@
 pub(super) mod distribution;
 pub(super) mod philox;
 mod shuffle;
+mod words;
+
+pub(super) use self::words::{WordStream, Words};
 
 use self::distribution::{
     Distribution, Integers, MOST, Normal, RESERVED, RandomFloat, Uniform, truncated_normal,
