@@ -1,7 +1,9 @@
 //! The op table: what ops there are, their signatures, shape inference and gradients. One file a family; an op
 //! is a row in its family's slice, and nothing else.
 
+mod accumulator;
 mod activation;
+mod barrier;
 pub mod bias;
 mod binary;
 mod boxes;
@@ -24,11 +26,13 @@ mod fused;
 mod gather;
 mod identity;
 mod matmul;
+mod mutex;
 pub mod normalization;
 mod pad;
 mod partition;
 pub mod pool;
 mod quantize;
+mod queue;
 mod random;
 mod reduce;
 mod resize;
@@ -36,6 +40,7 @@ mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 pub mod shape;
 pub mod slice;
 mod softmax;
@@ -44,7 +49,9 @@ mod sparse;
 mod sparse_segment;
 pub mod spec;
 mod stack;
+mod staging;
 mod summary;
+mod table;
 mod tensor_array;
 mod topk;
 mod training;
@@ -77,7 +84,9 @@ macro_rules! families {
 }
 
 const FAMILIES: &[(&str, &[OpDef])] = families! {
+    accumulator,
     activation,
+    barrier,
     bias,
     binary,
     boxes,
@@ -99,11 +108,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     gather,
     identity,
     matmul,
+    mutex,
     normalization,
     pad,
     partition,
     pool,
     quantize,
+    queue,
     random,
     reduce,
     resize,
@@ -111,6 +122,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     scatter,
     segment,
     select,
+    session_tensor,
     shape,
     slice,
     softmax,
@@ -118,7 +130,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     sparse,
     sparse_segment,
     stack,
+    staging,
     summary,
+    table,
     tensor_array,
     topk,
     training,

@@ -1,6 +1,8 @@
 //! CPU kernels: one file a family, named as in the op table.
 
+mod accumulator;
 mod activation;
+mod barrier;
 mod bias;
 mod binary;
 mod boxes;
@@ -18,7 +20,7 @@ mod constant;
 mod control_flow;
 mod conv;
 mod ctc;
-mod dispatch;
+pub(crate) mod dispatch;
 mod elementwise;
 mod file;
 mod fused;
@@ -27,20 +29,23 @@ mod identity;
 mod image;
 mod matmul;
 mod moved;
+mod mutex;
 mod normalization;
 mod pad;
 mod partition;
 mod pool;
 mod product;
 mod quantize;
-mod random;
+mod queue;
+pub(crate) mod random;
 mod reduce;
 mod resize;
 mod resource;
-mod scalar;
+pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 mod shape;
 mod simd;
 mod slice;
@@ -49,9 +54,11 @@ mod space;
 mod sparse;
 mod sparse_segment;
 mod stack;
+mod staging;
 mod step_object;
 mod strided;
 mod summary;
+mod table;
 mod tensor_array;
 mod threads;
 mod topk;
@@ -67,7 +74,9 @@ use crate::kernel::KernelDef;
 
 /// The families, in no order that matters.
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
+    accumulator::KERNELS,
     activation::KERNELS,
+    barrier::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
     boxes::KERNELS,
@@ -89,11 +98,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    mutex::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
     quantize::KERNELS,
+    queue::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,
@@ -101,6 +112,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    session_tensor::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
@@ -108,7 +120,9 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     sparse::KERNELS,
     sparse_segment::KERNELS,
     stack::KERNELS,
+    staging::KERNELS,
     summary::KERNELS,
+    table::KERNELS,
     tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
