@@ -11,9 +11,18 @@ mod compare;
 mod concat;
 pub mod constant;
 pub mod conv;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
 mod gather;
 mod identity;
+mod iterator;
 mod matmul;
+mod optional;
 mod pad;
 mod partition;
 pub mod pool;
@@ -67,9 +76,18 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     concat,
     constant,
     conv,
+    dataset_batch,
+    dataset_function,
+    dataset_memory,
+    dataset_options,
+    dataset_query,
+    dataset_source,
+    dataset_transform,
     gather,
     identity,
+    iterator,
     matmul,
+    optional,
     pad,
     partition,
     pool,
