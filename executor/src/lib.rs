@@ -7,6 +7,7 @@ pub mod device;
 mod error;
 mod evaluate;
 mod executor;
+pub mod io;
 pub mod kernel;
 mod kernel_cache;
 pub mod kernels;

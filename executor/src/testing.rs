@@ -39,6 +39,40 @@ pub fn run_kernel(
 #[cfg(test)]
 pub(crate) use lone::step as lone_step;
 
+/// A folder for the files of one test, removed with what is in it.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct TempDir(std::path::PathBuf);
+
+#[cfg(test)]
+impl TempDir {
+    pub(crate) fn new() -> Result<TempDir> {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("anabranch-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
+        Ok(TempDir(path))
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// Writes a file of the folder.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.0.join(name);
+        Ok(std::fs::write(&path, bytes).map_err(|e| checkpoint::Error::file(&path, &e))?)
+    }
+}
+
+#[cfg(test)]
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Runs an op by name: inputs and attributes as given, outputs as host tensors.
 pub fn run_op(op: &str, inputs: &[Tensor], attrs: &[(&str, graph::AttrValue)]) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
