@@ -3,6 +3,7 @@
 
 pub mod cancel;
 mod cpu_device;
+mod dataset;
 pub mod device;
 mod error;
 mod evaluate;

@@ -1,7 +1,7 @@
 //! Prefetching: elements are made while the consumer works.
 
 use super::ahead::{Ahead, Limit};
-use super::{Dataset, DatasetIterator, DatasetKind, Element, MakeContext, Pull};
+use super::{Dataset, DatasetIterator, DatasetKind, MakeContext};
 use crate::error::Result;
 use std::sync::Arc;
 

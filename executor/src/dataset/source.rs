@@ -1,7 +1,7 @@
 //! Datasets without an input: tensors, their slices, ranges, random numbers.
 
 use super::element::{part, row};
-use super::shuffle::{Seeds, SeedSource};
+use super::shuffle::SeedSource;
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
 use super::{MakeContext, Pull};
 use crate::error::{Error, Result};
@@ -209,7 +209,7 @@ impl Range {
         }
         number(0, dtype)?;
         let (distance, pace) = (i128::from(stop) - i128::from(start), i128::from(step));
-        let count = if (distance > 0) == (pace > 0) { distance.abs().div_ceil(pace.abs()) } else { 0 };
+        let count = if (distance > 0) == (pace > 0) { (distance.abs() + pace.abs() - 1) / pace.abs() } else { 0 };
         let cardinality = Cardinality::try_from(count).unwrap_or(INFINITE);
         let kind = Range { start, step, count: count as u64, dtype };
         Dataset::new(ElementSpec::scalars(&[dtype]), cardinality, &[], kind)
@@ -255,9 +255,9 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    pub fn dataset(seeds: Seeds, rerandomize: bool, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    pub fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
         spec.check(&ElementSpec::scalars(&[DType::Int64]))?;
-        Dataset::new(spec, INFINITE, &[], Random { seeds: SeedSource::new(seeds, rerandomize) })
+        Dataset::new(spec, INFINITE, &[], Random { seeds })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
 use super::{MakeContext, Pull, relaxed};
 use crate::error::{Error, Result};
-use graph::{Code, DType, Tensor};
+use graph::{Code, DType, PartialShape, Tensor};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
@@ -396,7 +396,7 @@ pub(crate) fn directed_interleave(
     inputs: Vec<Arc<Dataset>>,
     stop_on_empty: bool,
 ) -> Result<Arc<Dataset>> {
-    if selector.spec.dtypes != [DType::Int64] || !selector.spec.shapes[0].is_compatible(&[].into()) {
+    if selector.spec.dtypes != [DType::Int64] || !selector.spec.shapes[0].is_compatible(&PartialShape::scalar()) {
         crate::invalid!("The selector input must be a dataset of scalar int64 elements.");
     }
     let Some(first) = inputs.first() else { crate::invalid!("there is no dataset to choose from") };

@@ -164,22 +164,4 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
-    OpDef {
-        name: "DenseToSparseBatchDataset",
-        inputs: &["input_dataset: variant", "batch_size: int64", "row_shape: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "ExperimentalDenseToSparseBatchDataset",
-        inputs: &["input_dataset: variant", "batch_size: int64", "row_shape: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
 ];

@@ -185,22 +185,4 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
-    OpDef {
-        name: "SleepDataset",
-        inputs: &["input_dataset: variant", "sleep_microseconds: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "ExperimentalSleepDataset",
-        inputs: &["input_dataset: variant", "sleep_microseconds: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
 ];

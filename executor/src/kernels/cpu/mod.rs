@@ -10,18 +10,27 @@ mod compare;
 mod concat;
 mod constant;
 mod conv;
+mod dataset_argument;
+mod dataset_batch;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
 mod dispatch;
 mod elementwise;
 mod gather;
 mod identity;
 mod image;
+mod iterator;
 mod matmul;
 mod moved;
+mod optional;
 mod pad;
 mod partition;
 mod pool;
 mod product;
-mod random;
+pub(crate) mod random;
 mod reduce;
 mod resource;
 mod scalar;
@@ -56,9 +65,17 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    dataset_batch::KERNELS,
+    dataset_memory::KERNELS,
+    dataset_options::KERNELS,
+    dataset_query::KERNELS,
+    dataset_source::KERNELS,
+    dataset_transform::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
+    iterator::KERNELS,
     matmul::KERNELS,
+    optional::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,

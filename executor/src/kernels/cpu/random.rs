@@ -2,7 +2,7 @@
 //! in its stream from step to step; what it gives does not depend on the number of threads.
 
 mod distribution;
-mod philox;
+pub(crate) mod philox;
 mod shuffle;
 
 use self::distribution::{

@@ -1,0 +1,1 @@
+//! Datasets as iterators see them.
