@@ -4,6 +4,7 @@ use super::dataset_argument::integer;
 use crate::dataset::PerPipeline;
 use crate::dataset::cache::{CacheSource, MemoryCache};
 use crate::dataset::shuffle::{SeedGenerator, SeedSource, Seeds};
+use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::resource::Resource;
@@ -52,11 +53,11 @@ impl Resource for SharedCache {
 /// As a handle's kind: there is nothing behind it, and each pipeline has its own.
 const DUMMY: &str = "DummyResource";
 
-/// A handle of this name and kind on the kernel's device.
-pub(super) fn handle(ctx: &KernelContext<'_>, name: String, kind: &'static str) -> ResourceHandle {
+/// A handle of this name and kind on a device.
+pub(super) fn handle(device: &Arc<dyn Device>, name: String, kind: &'static str) -> ResourceHandle {
     ResourceHandle {
-        device: ctx.device().name().to_string().into(),
-        container: ctx.resources().default_container().clone(),
+        device: device.name().to_string().into(),
+        container: device.resources().default_container().clone(),
         name: name.into(),
         hash_code: kind.bytes().fold(5381, |hash: u64, b| hash.wrapping_mul(33) ^ u64::from(b)),
         type_name: kind.into(),
@@ -72,7 +73,7 @@ pub(super) fn anonymous(kind: &str) -> String {
 
 /// Puts an object among the device's resources: its handle and what deletes it are the outputs.
 fn give<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Result<()> {
-    let handle = handle(ctx, anonymous(T::KIND), T::KIND);
+    let handle = handle(ctx.device(), anonymous(T::KIND), T::KIND);
     ctx.resources().lookup_or_create(&handle.container, &handle.name, || Ok(object))?;
     ctx.set_output(0, Tensor::resource(handle));
     ctx.set_output(1, Tensor::variants(vec![Variant::EMPTY], graph::Shape::scalar())?);
@@ -81,7 +82,7 @@ fn give<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Result<()> {
 
 fn dummy(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let handle = handle(ctx, DUMMY.to_owned(), DUMMY);
+        let handle = handle(ctx.device(), DUMMY.to_owned(), DUMMY);
         ctx.set_output(0, Tensor::resource(handle));
         Ok(())
     })

@@ -6,10 +6,12 @@ use super::variable::shared_name;
 use crate::dataset::iterator::IteratorResource;
 use crate::dataset::optional::OptionalVariant;
 use crate::dataset::{DatasetVariant, Element, ElementSpec, message, threads};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit, Step};
 use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
+use bytes::Bytes;
 use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor, Variant};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
@@ -118,15 +120,54 @@ pub(super) fn shared(
     Ok(iterator)
 }
 
+/// The name under which a kernel's iterator is found: one that sessions share, or the kernel's own, whose iterator
+/// ends with it.
+#[derive(Debug)]
+pub(super) struct Name {
+    container: String,
+    name: String,
+    /// Where the kernel's own iterator is.
+    own: Option<Arc<dyn Device>>,
+}
+
+impl Name {
+    pub fn of(init: &KernelInit<'_>) -> Result<Name> {
+        let (container, name) = shared_name(init)?;
+        if init.attr::<Bytes>("shared_name")?.is_empty() {
+            let name = format!("{}_{name}", anonymous("Iterator"));
+            return Ok(Name { container, name, own: Some(init.device.clone()) });
+        }
+        Ok(Name { container, name, own: None })
+    }
+
+    /// The iterator, made where there is none, and its handle.
+    pub fn iterator(
+        &self,
+        device: &Arc<dyn Device>,
+        spec: &ElementSpec,
+    ) -> Result<(Arc<IteratorResource>, ResourceHandle)> {
+        let iterator = shared(device.resources(), &self.container, &self.name, spec)?;
+        let mut handle = handle(device, self.name.clone(), IteratorResource::KIND);
+        if !self.container.is_empty() {
+            handle.container = self.container.as_str().into();
+        }
+        Ok((iterator, handle))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if let Some(device) = &self.own {
+            device.resources().remove::<IteratorResource>(&self.container, &self.name);
+        }
+    }
+}
+
 fn named(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (container, name) = shared_name(init)?;
+    let name = Name::of(init)?;
     let spec = spec(init)?;
     Kernel::sync(move |ctx| {
-        shared(ctx.resources(), &container, &name, &spec)?;
-        let mut handle = handle(ctx, name.clone(), IteratorResource::KIND);
-        if !container.is_empty() {
-            handle.container = container.as_str().into();
-        }
+        let (_, handle) = name.iterator(ctx.device(), &spec)?;
         ctx.set_output(0, Tensor::resource(handle));
         Ok(())
     })
@@ -143,7 +184,7 @@ enum Lifetime {
 fn anonymously(init: &KernelInit<'_>, lifetime: Lifetime) -> Result<Kernel> {
     let spec = spec(init)?;
     Kernel::sync(move |ctx| {
-        let handle = handle(ctx, anonymous("Iterator"), IteratorResource::KIND);
+        let handle = handle(ctx.device(), anonymous("Iterator"), IteratorResource::KIND);
         let store = match lifetime {
             Lifetime::Device => ctx.resources(),
             Lifetime::Step => &ctx.step().resources,
