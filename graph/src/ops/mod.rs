@@ -11,6 +11,7 @@ mod compare;
 mod concat;
 pub mod constant;
 pub mod conv;
+mod functional;
 mod gather;
 mod identity;
 mod matmul;
@@ -67,6 +68,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     concat,
     constant,
     conv,
+    functional,
     gather,
     identity,
     matmul,
@@ -315,7 +317,7 @@ impl Op {
 }
 
 /// A node with more ports than this is refused.
-const MAX_PORTS: usize = 1 << 20;
+pub(crate) const MAX_PORTS: usize = 1 << 20;
 
 /// The types of a node's inputs or outputs.
 pub type PortTypes = SmallVec<[PortType; 4]>;

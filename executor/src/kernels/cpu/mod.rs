@@ -12,6 +12,7 @@ mod constant;
 mod conv;
 mod dispatch;
 mod elementwise;
+mod functional;
 mod gather;
 mod identity;
 mod image;
@@ -56,6 +57,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    functional::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
