@@ -19,11 +19,11 @@ pub(super) struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
-    pub fn new(state: T) -> Arc<Monitor<T>> {
+    pub(crate) fn new(state: T) -> Arc<Monitor<T>> {
         Arc::new(Monitor { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.state.lock());
         self.changed.notify_all();
         result
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Monitor<T> {
     ///
     /// # Errors
     /// That of a cancellation in the meantime.
-    pub fn wait<R>(
+    pub(crate) fn wait<R>(
         self: &Arc<Self>,
         cancellation: &Cancellation,
         mut ready: impl FnMut(&mut T) -> Option<R>,
@@ -91,7 +91,7 @@ struct Buffer {
 }
 
 impl Ahead {
-    pub fn lazily(input: Box<dyn DatasetIterator>, limit: Limit) -> Ahead {
+    pub(crate) fn lazily(input: Box<dyn DatasetIterator>, limit: Limit) -> Ahead {
         let (limit, most) = match limit {
             Limit::Fixed(limit) => (limit.max(1), limit.max(1)),
             Limit::Growing(most) => (1, most.max(1)),
@@ -101,7 +101,7 @@ impl Ahead {
     }
 
     /// Begins to pull, if it has not.
-    pub fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         let Some(input) = self.input.take() else { return Ok(()) };
         let (shared, pull) = (self.shared.clone(), Pull { cancellation: self.cancellation.clone() });
         threads::spawn(move || fill(&shared, input, &pull)).inspect_err(|_| {

@@ -20,7 +20,7 @@ type Instances = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
 
 impl Pipeline {
     /// The instance of `function` that belongs to this pipeline.
-    pub fn instance(&self, function: &Arc<dyn ElementFunction>) -> Result<Arc<dyn ElementFunction>> {
+    pub(crate) fn instance(&self, function: &Arc<dyn ElementFunction>) -> Result<Arc<dyn ElementFunction>> {
         let address = Arc::as_ptr(function).cast::<()>() as usize;
         if let Some((_, instance)) = self.functions.lock().get(&address) {
             return Ok(instance.clone());
@@ -42,7 +42,7 @@ impl<T> Default for PerPipeline<T> {
 }
 
 impl<T> PerPipeline<T> {
-    pub fn get(&self, pipeline: &Arc<Pipeline>, make: impl FnOnce() -> T) -> Arc<T> {
+    pub(crate) fn get(&self, pipeline: &Arc<Pipeline>, make: impl FnOnce() -> T) -> Arc<T> {
         let mut kept = self.0.lock();
         if let Some((_, found)) = kept.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pipeline)))
         {
@@ -69,12 +69,12 @@ pub(crate) struct MakeContext {
     prefix: String,
     depth: usize,
     /// Whether what runs in parallel keeps the order, where the dataset itself does not say.
-    pub deterministic: bool,
+    pub(crate) deterministic: bool,
 }
 
 impl MakeContext {
     /// The place of a root, in a pipeline of its own.
-    pub fn root(deterministic: Option<bool>) -> MakeContext {
+    pub(crate) fn root(deterministic: Option<bool>) -> MakeContext {
         MakeContext {
             pipeline: Arc::default(),
             prefix: "Iterator::Root".to_owned(),
@@ -84,7 +84,7 @@ impl MakeContext {
     }
 
     /// The place of inputs of the iterator over a dataset of this name.
-    pub fn within(&self, name: &str) -> MakeContext {
+    pub(crate) fn within(&self, name: &str) -> MakeContext {
         MakeContext {
             prefix: format!("{}::{name}", self.prefix),
             depth: self.depth + 1,
@@ -93,15 +93,15 @@ impl MakeContext {
         }
     }
 
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
+    pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
     }
 
-    pub fn prefix(&self) -> &str {
+    pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    pub fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 }
@@ -109,12 +109,12 @@ impl MakeContext {
 /// One pull of an element: it ends when it is cancelled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pull {
-    pub cancellation: Arc<Cancellation>,
+    pub(crate) cancellation: Arc<Cancellation>,
 }
 
 impl Pull {
     /// The error of a pull that was cancelled: asked between elements, by what goes through many for one.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.cancellation.check()
     }
 }

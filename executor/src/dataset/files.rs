@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// The files of a dataset, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    pub paths: Vec<PathBuf>,
-    pub compression: Compression,
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) compression: Compression,
     /// Bytes read at once; `None`: as many as reading does by itself.
-    pub buffer: Option<usize>,
+    pub(crate) buffer: Option<usize>,
 }
 
 impl Files {

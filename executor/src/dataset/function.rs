@@ -4,6 +4,10 @@ use super::ahead::Monitor;
 use super::{Element, MakeContext, Pull};
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
+use crate::function::Function;
+use crate::kernel::Step;
+use crate::rendezvous::LocalRendezvous;
+use crate::value::Value;
 use graph::{Bool8, Code, DType, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -13,23 +17,50 @@ pub(crate) type FunctionDone = Box<dyn FnOnce(Result<Element>) + Send>;
 
 /// A function of tensors.
 pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
-    /// Calls it; returns at once. It ends early, with an error, when `cancellation` is.
+    /// Calls it; returns at once. It ends early, with an error, when `cancellation` is. A call that fails cancels
+    /// nothing but itself.
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone);
 
     /// The same function with new state.
     fn instance(&self) -> Result<Arc<dyn ElementFunction>>;
 }
 
+/// A function of a graph.
+#[derive(Debug)]
+pub(crate) struct GraphFunction(pub Arc<Function>);
+
+impl ElementFunction for GraphFunction {
+    fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
+        // Elements are made between steps too, and so not as parts of any.
+        let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
+        let host = |value| match value {
+            Value::Host(tensor) => Ok(tensor),
+            other => Err(Error::internal(format!("a function of a dataset returned {other:?}"))),
+        };
+        self.0.call(
+            &Arc::new(step),
+            arguments.into_iter().map(Value::Host),
+            Box::new(move |result| {
+                done(result.and_then(|values| values.into_iter().map(host).collect()));
+            }),
+        );
+    }
+
+    fn instance(&self) -> Result<Arc<dyn ElementFunction>> {
+        Ok(Arc::new(GraphFunction(self.0.instance()?)))
+    }
+}
+
 /// A function and the arguments that it gets after those of the element.
 #[derive(Clone, Debug)]
 pub(crate) struct Captured {
-    pub function: Arc<dyn ElementFunction>,
-    pub arguments: Element,
+    pub(crate) function: Arc<dyn ElementFunction>,
+    pub(crate) arguments: Element,
 }
 
 impl Captured {
     /// The function as iterators of this pipeline call it.
-    pub fn instance(&self, ctx: &MakeContext) -> Result<Instance> {
+    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<Instance> {
         Ok(Instance {
             function: ctx.pipeline().instance(&self.function)?,
             captured: self.arguments.clone(),
@@ -49,25 +80,15 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Calls the function; returns at once.
-    pub fn start(&self, cancellation: &Arc<Cancellation>, mut arguments: Element, done: FunctionDone) {
-        // A call that fails cancels what is left of itself, and nothing else.
-        let own = Arc::new(Cancellation::new());
-        let cancelled = own.clone();
-        let registration = match cancellation.register(move |reason| cancelled.cancel(reason.clone())) {
-            Ok(registration) => registration,
-            Err(error) => return done(Err(error)),
-        };
+    pub(crate) fn start(&self, cancellation: &Arc<Cancellation>, mut arguments: Element, done: FunctionDone) {
         arguments.extend(self.captured.iter().cloned());
-        let (cancellation, prefix) = (cancellation.clone(), self.prefix.clone());
-        let end = move |result: Result<Element>| {
-            cancellation.deregister(registration);
-            done(result.map_err(|error| blame(error, &prefix)));
-        };
-        self.function.start(&own, arguments, Box::new(end));
+        let prefix = self.prefix.clone();
+        let end = move |result: Result<Element>| done(result.map_err(|error| blame(error, &prefix)));
+        self.function.start(cancellation, arguments, Box::new(end));
     }
 
     /// Calls the function and waits for its results.
-    pub fn call(&self, pull: &Pull, arguments: Element) -> Result<Element> {
+    pub(crate) fn call(&self, pull: &Pull, arguments: Element) -> Result<Element> {
         let ended = Monitor::<Option<Result<Element>>>::new(None);
         let landing = ended.clone();
         self.start(
@@ -79,7 +100,7 @@ impl Instance {
     }
 
     /// Calls a predicate.
-    pub fn test(&self, pull: &Pull, element: Element) -> Result<bool> {
+    pub(crate) fn test(&self, pull: &Pull, element: Element) -> Result<bool> {
         truth(&self.call(pull, element)?)
     }
 }

@@ -85,10 +85,10 @@ pub(crate) fn group_by_window(
 /// The four functions of a reduction by key.
 #[derive(Clone, Debug)]
 pub(crate) struct Reducer {
-    pub key: Captured,
-    pub init: Captured,
-    pub reduce: Captured,
-    pub finalize: Captured,
+    pub(crate) key: Captured,
+    pub(crate) init: Captured,
+    pub(crate) reduce: Captured,
+    pub(crate) finalize: Captured,
 }
 
 /// One element for each key, in the keys' order: what the reducer makes of the key's elements.

@@ -13,19 +13,19 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interleaving {
     /// Datasets at a time; -1: as many as there are processors.
-    pub cycle_length: i64,
+    pub(crate) cycle_length: i64,
     /// Elements of one before the next.
-    pub block_length: i64,
+    pub(crate) block_length: i64,
     /// How the datasets are pulled ahead; `None` if they are not.
-    pub ahead: Option<PulledAhead>,
+    pub(crate) ahead: Option<PulledAhead>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PulledAhead {
     /// Datasets that are pulled ahead; -1: all of the cycle.
-    pub datasets: i64,
+    pub(crate) datasets: i64,
     /// Elements of each.
-    pub elements: i64,
+    pub(crate) elements: i64,
 }
 
 impl Interleaving {

@@ -17,7 +17,7 @@ pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 /// An iterator that sessions share by its name. Requests are served one after the other, in their order.
 pub(crate) struct IteratorResource {
     /// What every dataset that it iterates over must give.
-    pub spec: ElementSpec,
+    pub(crate) spec: ElementSpec,
     state: Mutex<State>,
 }
 
@@ -53,7 +53,7 @@ impl Resource for IteratorResource {
 }
 
 impl IteratorResource {
-    pub fn new(spec: ElementSpec) -> IteratorResource {
+    pub(crate) fn new(spec: ElementSpec) -> IteratorResource {
         IteratorResource { spec, state: Mutex::default() }
     }
 
@@ -61,7 +61,7 @@ impl IteratorResource {
     ///
     /// # Errors
     /// `InvalidArgument` if its elements are of other types or shapes.
-    pub fn set(&self, dataset: &Dataset) -> Result<()> {
+    pub(crate) fn set(&self, dataset: &Dataset) -> Result<()> {
         self.spec.check(&dataset.spec)?;
         let iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
         let old = {
@@ -75,7 +75,7 @@ impl IteratorResource {
     }
 
     /// Asks for the next element. The request is withdrawn when it is cancelled.
-    pub fn get_next(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: Delivery) {
+    pub(crate) fn get_next(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: Delivery) {
         let (id, must_serve) = {
             let mut state = self.state.lock();
             let id = state.next_request;

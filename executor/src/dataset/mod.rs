@@ -49,12 +49,12 @@ const MAX_SIZE: usize = 1 << 20;
 /// What is known of every element of a dataset, component by component.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ElementSpec {
-    pub dtypes: Vec<DType>,
-    pub shapes: Vec<PartialShape>,
+    pub(crate) dtypes: Vec<DType>,
+    pub(crate) shapes: Vec<PartialShape>,
 }
 
 impl ElementSpec {
-    pub fn new(dtypes: Vec<DType>, shapes: Vec<PartialShape>) -> Result<ElementSpec> {
+    pub(crate) fn new(dtypes: Vec<DType>, shapes: Vec<PartialShape>) -> Result<ElementSpec> {
         if dtypes.len() != shapes.len() {
             crate::invalid!(
                 "`output_shapes` must be the same length as `output_types` ({} vs. {})",
@@ -66,12 +66,12 @@ impl ElementSpec {
     }
 
     /// Scalars of these types.
-    pub fn scalars(dtypes: &[DType]) -> ElementSpec {
+    pub(crate) fn scalars(dtypes: &[DType]) -> ElementSpec {
         ElementSpec { dtypes: dtypes.to_vec(), shapes: vec![PartialShape::scalar(); dtypes.len()] }
     }
 
     /// What this element is.
-    pub fn of(element: &[Tensor]) -> ElementSpec {
+    pub(crate) fn of(element: &[Tensor]) -> ElementSpec {
         ElementSpec {
             dtypes: element.iter().map(Tensor::dtype).collect(),
             shapes: element.iter().map(|t| t.shape().into()).collect(),
@@ -82,7 +82,7 @@ impl ElementSpec {
     ///
     /// # Errors
     /// `InvalidArgument` naming the first component that differs.
-    pub fn check(&self, actual: &ElementSpec) -> Result<()> {
+    pub(crate) fn check(&self, actual: &ElementSpec) -> Result<()> {
         if self.dtypes.len() != actual.dtypes.len() {
             crate::invalid!(
                 "Number of components does not match: expected {} types but got {}.",
@@ -132,10 +132,10 @@ pub(crate) trait DatasetIterator: Send {
 
 /// A dataset: immutable, shared by variants, other datasets and iterators.
 pub(crate) struct Dataset {
-    pub spec: ElementSpec,
-    pub cardinality: Cardinality,
+    pub(crate) spec: ElementSpec,
+    pub(crate) cardinality: Cardinality,
     /// Whether what runs in parallel keeps the order, as far as the client has said.
-    pub deterministic: Option<bool>,
+    pub(crate) deterministic: Option<bool>,
     depth: usize,
     size: usize,
     kind: Box<dyn DatasetKind>,
@@ -144,7 +144,7 @@ pub(crate) struct Dataset {
 impl Dataset {
     /// # Errors
     /// `InvalidArgument` if the dataset is too deep or too large to be iterated.
-    pub fn new(
+    pub(crate) fn new(
         spec: ElementSpec,
         cardinality: Cardinality,
         inputs: &[&Arc<Dataset>],
@@ -154,7 +154,7 @@ impl Dataset {
         Dataset::with_options(spec, cardinality, deterministic, inputs, kind)
     }
 
-    pub fn with_options(
+    pub(crate) fn with_options(
         spec: ElementSpec,
         cardinality: Cardinality,
         deterministic: Option<bool>,
@@ -172,7 +172,7 @@ impl Dataset {
         Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind: Box::new(kind) }))
     }
 
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
@@ -180,7 +180,7 @@ impl Dataset {
     ///
     /// # Errors
     /// `InvalidArgument` if datasets that elements gave are nested too deep.
-    pub fn iterator(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    pub(crate) fn iterator(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         if ctx.depth() + self.depth > 2 * MAX_DEPTH {
             crate::invalid!("datasets of elements of datasets are nested more than {MAX_DEPTH} deep");
         }
@@ -206,7 +206,7 @@ impl VariantObject for DatasetVariant {
 
 impl DatasetVariant {
     /// The dataset in a scalar tensor.
-    pub fn of(tensor: &Tensor) -> Result<Arc<Dataset>> {
+    pub(crate) fn of(tensor: &Tensor) -> Result<Arc<Dataset>> {
         match tensor.as_variants()? {
             [variant] if tensor.shape().rank() == 0 => {
                 Ok(variant.expect::<DatasetVariant>("a dataset")?.0.clone())

@@ -17,7 +17,7 @@ impl VariantObject for OptionalVariant {
 
 impl OptionalVariant {
     /// The optional value in a scalar tensor.
-    pub fn of(tensor: &Tensor) -> Result<Arc<OptionalVariant>> {
+    pub(crate) fn of(tensor: &Tensor) -> Result<Arc<OptionalVariant>> {
         match tensor.as_variants()? {
             [variant] if tensor.shape().rank() == 0 => {
                 Ok(variant.expect::<OptionalVariant>("an optional value")?)

@@ -19,9 +19,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parallel {
     /// Calls at once; -1: as many as there are processors.
-    pub calls: i64,
+    pub(crate) calls: i64,
     /// `None`: as the options of the whole say.
-    pub deterministic: Option<bool>,
+    pub(crate) deterministic: Option<bool>,
 }
 
 impl Parallel {

@@ -16,7 +16,7 @@ pub(crate) struct Prefetch {
 }
 
 impl Prefetch {
-    pub fn dataset(input: Arc<Dataset>, size: i64) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(input: Arc<Dataset>, size: i64) -> Result<Arc<Dataset>> {
         if size < -1 {
             crate::invalid!("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning");
         }

@@ -16,7 +16,7 @@ pub(crate) struct Seeds(pub i64, pub i64);
 
 impl Seeds {
     /// These, or of two zeros others that nobody can foresee.
-    pub fn or_random(self) -> Seeds {
+    pub(crate) fn or_random(self) -> Seeds {
         if self != Seeds(0, 0) {
             return self;
         }
@@ -26,7 +26,7 @@ impl Seeds {
         Seeds(a << 32 | b | 1, c << 32 | d)
     }
 
-    pub fn stream(self) -> Philox {
+    pub(crate) fn stream(self) -> Philox {
         Philox::new(self.0 as u64, self.1 as u64)
     }
 }
@@ -40,11 +40,11 @@ pub(crate) struct SeedGenerator {
 }
 
 impl SeedGenerator {
-    pub fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
+    pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
         SeedGenerator { seeds, stream: is_new_each_time.then(|| Mutex::new(Singles::new(seeds.stream()))) }
     }
 
-    pub fn next(&self) -> Seeds {
+    pub(crate) fn next(&self) -> Seeds {
         match &self.stream {
             None => self.seeds,
             Some(stream) => {
@@ -64,11 +64,11 @@ pub(crate) enum SeedSource {
 }
 
 impl SeedSource {
-    pub fn new(seeds: Seeds, is_new_each_time: bool) -> SeedSource {
+    pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedSource {
         SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: PerPipeline::default() }
     }
 
-    pub fn of(&self, pipeline: &Arc<Pipeline>) -> Arc<SeedGenerator> {
+    pub(crate) fn of(&self, pipeline: &Arc<Pipeline>) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
                 generators.get(pipeline, || SeedGenerator::new(*seeds, *is_new_each_time))
@@ -102,7 +102,7 @@ pub(crate) struct Shuffle {
 
 impl Shuffle {
     /// `count` epochs, -1 without end, of `input` through a buffer of `size` elements.
-    pub fn dataset(input: Arc<Dataset>, size: i64, seeds: SeedSource, count: i64) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(input: Arc<Dataset>, size: i64, seeds: SeedSource, count: i64) -> Result<Arc<Dataset>> {
         if size < 1 && size != UNKNOWN {
             crate::invalid!("buffer_size must be greater than zero or UNKNOWN_CARDINALITY");
         }

@@ -43,11 +43,11 @@ pub(crate) struct Elements {
 
 impl Elements {
     /// One element.
-    pub fn tensors(element: Element) -> Result<Arc<Dataset>> {
+    pub(crate) fn tensors(element: Element) -> Result<Arc<Dataset>> {
         Elements::dataset("Tensor", ElementSpec::of(&element), vec![element])
     }
 
-    pub fn dataset(
+    pub(crate) fn dataset(
         name: &'static str,
         spec: ElementSpec,
         elements: Vec<Element>,
@@ -76,7 +76,7 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    pub fn dataset(components: Element) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(components: Element) -> Result<Arc<Dataset>> {
         let Some(count) = components.first().and_then(|t| t.shape().first().copied()) else {
             crate::invalid!("All components must be at least 1-dimensional");
         };
@@ -118,7 +118,7 @@ pub(crate) struct SparseSlices {
 }
 
 impl SparseSlices {
-    pub fn dataset(indices: Tensor, values: Tensor, shape: &Tensor) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(indices: Tensor, values: Tensor, shape: &Tensor) -> Result<Arc<Dataset>> {
         if indices.shape().rank() != 2 {
             crate::invalid!("Input indices must be a matrix. Got: {}", indices.shape());
         }
@@ -203,7 +203,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    pub fn dataset(start: i64, stop: i64, step: i64, dtype: DType) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(start: i64, stop: i64, step: i64, dtype: DType) -> Result<Arc<Dataset>> {
         if step == 0 {
             crate::invalid!("step must be a non-zero integer.");
         }
@@ -255,7 +255,7 @@ pub(crate) struct Random {
 }
 
 impl Random {
-    pub fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
         spec.check(&ElementSpec::scalars(&[DType::Int64]))?;
         Dataset::new(spec, INFINITE, &[], Random { seeds })
     }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 /// What windows hold: `size` elements, each `stride` after the last; the next window starts `shift` further on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windowing {
-    pub size: i64,
-    pub shift: i64,
-    pub stride: i64,
-    pub drop_remainder: bool,
+    pub(crate) size: i64,
+    pub(crate) shift: i64,
+    pub(crate) stride: i64,
+    pub(crate) drop_remainder: bool,
 }
 
 impl Windowing {

@@ -3,6 +3,7 @@
 use super::action::{self, Action, host_ports};
 use crate::device::Device;
 use crate::error::Result;
+use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::value::Value;
@@ -106,7 +107,12 @@ struct Source {
 }
 
 impl Plan {
-    pub(super) fn new(graph: &Graph, device: &Arc<dyn Device>, kernels: &KernelCache) -> Result<Plan> {
+    pub(super) fn new(
+        graph: &Graph,
+        device: &Arc<dyn Device>,
+        kernels: &KernelCache,
+        functions: &Functions,
+    ) -> Result<Plan> {
         if graph.len() >= Successor::ONLY as usize {
             crate::invalid!("a partition of {} nodes is too large", graph.len());
         }
@@ -130,7 +136,7 @@ impl Plan {
         };
         let step = action::lone_step();
         for id in graph.ids() {
-            let planned = plan.node(graph, &topology, id, device, kernels)?;
+            let planned = plan.node(graph, &topology, id, device, (kernels, functions))?;
             plan.nodes.push(planned);
             if topology.producers(id).is_empty()
                 && let Some(values) = plan.nodes[id.index()].constant(device, &step)
@@ -156,7 +162,7 @@ impl Plan {
         topology: &Topology,
         id: NodeId,
         device: &Arc<dyn Device>,
-        kernels: &KernelCache,
+        (kernels, functions): (&KernelCache, &Functions),
     ) -> Result<PlanNode> {
         let node = graph.node(id);
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
@@ -181,7 +187,7 @@ impl Plan {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action: Action::new(device, kernels, node, &outputs)?,
+            action: Action::new(device, kernels, functions, node, &outputs)?,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),

@@ -185,4 +185,13 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "RewriteDataset",
+        inputs: &["input_dataset: variant", "rewrite_name: string"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
 ];

@@ -18,6 +18,7 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod functional;
 mod gather;
 mod identity;
 mod iterator;
@@ -83,6 +84,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     dataset_query,
     dataset_source,
     dataset_transform,
+    functional,
     gather,
     identity,
     iterator,
@@ -333,7 +335,7 @@ impl Op {
 }
 
 /// A node with more ports than this is refused.
-const MAX_PORTS: usize = 1 << 20;
+pub(crate) const MAX_PORTS: usize = 1 << 20;
 
 /// The types of a node's inputs or outputs.
 pub type PortTypes = SmallVec<[PortType; 4]>;

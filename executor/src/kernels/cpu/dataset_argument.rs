@@ -1,5 +1,6 @@
 //! What kernels of datasets read from their nodes and inputs.
 
+use crate::dataset::function::{Captured, ElementFunction, GraphFunction};
 use crate::dataset::{Dataset, DatasetVariant, ElementSpec};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -60,6 +61,25 @@ pub(super) fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<By
 /// All inputs from `from` to `to`, shared.
 pub(super) fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
     range.map(|i| ctx.input(i).cloned()).collect()
+}
+
+/// The function that an attribute names.
+pub(super) fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
+    Ok(Arc::new(GraphFunction(init.function(attr)?)))
+}
+
+/// The function with what these inputs hold as its last arguments.
+pub(super) fn captured(
+    ctx: &KernelContext<'_>,
+    function: &Arc<dyn ElementFunction>,
+    inputs: std::ops::Range<usize>,
+) -> Result<Captured> {
+    Ok(Captured { function: function.clone(), arguments: tensors(ctx, inputs)? })
+}
+
+/// The number of types in a list.
+pub(super) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
+    Ok(init.attr::<Vec<DType>>(attr)?.len())
 }
 
 /// A row for an op that is known and answers that it is not there.

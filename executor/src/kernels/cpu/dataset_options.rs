@@ -15,6 +15,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         makes(move |ctx| transform::options(dataset(ctx, 0)?, deterministic))
     }),
     KernelDef::of("FinalizeDataset", &[], same),
+    KernelDef::of("RewriteDataset", &[], same),
     KernelDef::of("ModelDataset", &[], same),
     KernelDef::of("OptimizeDataset", &[], same),
     KernelDef::of("OptimizeDatasetV2", &[], same),

@@ -1,5 +1,7 @@
 //! Kernels of iterators. What may wait runs on threads for datasets.
 
+mod one_shot;
+
 use super::dataset_argument::absent;
 use super::dataset_memory::{anonymous, handle, handle_input};
 use super::variable::shared_name;
@@ -31,6 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(SmallVec::new())
         })
     }),
+    KernelDef::of("OneShotIterator", &[], one_shot::iterator),
     KernelDef::of("IteratorGetNext", &[], |init| get_next(init, deliver)),
     KernelDef::of("IteratorGetNextSync", &[], |init| get_next(init, deliver)),
     KernelDef::of("IteratorGetNextAsOptional", &[], |init| {
@@ -131,7 +134,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    pub fn of(init: &KernelInit<'_>) -> Result<Name> {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Name> {
         let (container, name) = shared_name(init)?;
         if init.attr::<Bytes>("shared_name")?.is_empty() {
             let name = format!("{}_{name}", anonymous("Iterator"));
@@ -141,7 +144,7 @@ impl Name {
     }
 
     /// The iterator, made where there is none, and its handle.
-    pub fn iterator(
+    pub(super) fn iterator(
         &self,
         device: &Arc<dyn Device>,
         spec: &ElementSpec,

@@ -12,6 +12,7 @@ mod constant;
 mod conv;
 mod dataset_argument;
 mod dataset_batch;
+mod dataset_function;
 mod dataset_memory;
 mod dataset_options;
 mod dataset_query;
@@ -19,6 +20,7 @@ mod dataset_source;
 mod dataset_transform;
 mod dispatch;
 mod elementwise;
+mod functional;
 mod gather;
 mod identity;
 mod image;
@@ -66,11 +68,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     constant::KERNELS,
     conv::KERNELS,
     dataset_batch::KERNELS,
+    dataset_function::KERNELS,
     dataset_memory::KERNELS,
     dataset_options::KERNELS,
     dataset_query::KERNELS,
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
+    functional::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
