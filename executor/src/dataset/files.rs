@@ -31,7 +31,8 @@ impl Files {
 type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
 /// A dataset of the strings in files, one file after the other. What `open` makes for a file, with its place,
-/// reads it. A file that fails is left, and the next pull goes on with the one after it.
+/// reads it. What is wrong within a file ends it, and the next pull goes on with the one after it; a file that
+/// cannot be opened is tried again.
 fn strings(
     name: &'static str,
     files: Files,
@@ -57,8 +58,8 @@ fn strings(
                     }
                 }
                 let Some(path) = files.paths.get(next) else { return Ok(None) };
+                reading = Some(open(files, next, path)?);
                 next += 1;
-                reading = Some(open(files, next - 1, path)?);
             }
         })
     })

@@ -111,8 +111,8 @@ fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usi
         Some(i) => integer(ctx, i, "buffer_size")?,
         None => 0,
     };
-    if buffer < 0 {
-        crate::invalid!("`buffer_size` must be >= 0 (0 == default)");
+    if buffer < -1 {
+        crate::invalid!("`buffer_size` must be >= 0 or -1 for the default");
     }
     let paths = names.as_strings()?.iter().map(|name| OsStr::from_bytes(name).into()).collect();
     Ok(Files { paths, compression, buffer: usize::try_from(buffer).ok().filter(|size| *size > 0) })
