@@ -9,6 +9,7 @@ pub mod device;
 mod dot;
 mod dtype;
 mod error;
+pub mod fingerprint;
 pub mod function;
 mod gradients;
 mod graph;

@@ -136,7 +136,9 @@ pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
                 };
                 for i in 0..element.len() {
                     match rows(i) {
-                        None => crate::invalid!("Input element must have a non-scalar value in each component."),
+                        None => {
+                            crate::invalid!("Input element must have a non-scalar value in each component.")
+                        }
                         Some(n) if n != first => crate::invalid!(
                             "Input element must have the same batch size in each component. Component 0 had size \
                              {first} but component {i} had size, {n}."

@@ -139,11 +139,7 @@ pub(crate) fn scan(
 }
 
 /// An iterator over the dataset that a function has given.
-pub(super) fn given(
-    results: &[Tensor],
-    ctx: &MakeContext,
-    at: usize,
-) -> Result<Box<dyn DatasetIterator>> {
+pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<Box<dyn DatasetIterator>> {
     let [dataset] = results else {
         crate::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
     };

@@ -49,10 +49,8 @@ pub(crate) fn padded_batch(
         let dims = shape.dims().unwrap_or_default().iter().copied();
         PartialShape::of_dims(std::iter::once(is_exact.then_some(count)).chain(dims))
     };
-    let spec = ElementSpec {
-        dtypes: input.spec.dtypes.clone(),
-        shapes: shapes.iter().map(with_batch).collect(),
-    };
+    let spec =
+        ElementSpec { dtypes: input.spec.dtypes.clone(), shapes: shapes.iter().map(with_batch).collect() };
     let cardinality = batches(input.cardinality, size, drop_remainder);
     let (inner, plan) = (input.clone(), Arc::new((shapes, padding)));
     dataset("PaddedBatchV2", spec, cardinality, &[&input], move |ctx| {

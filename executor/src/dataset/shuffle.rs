@@ -102,7 +102,12 @@ pub(crate) struct Shuffle {
 
 impl Shuffle {
     /// `count` epochs, -1 without end, of `input` through a buffer of `size` elements.
-    pub(crate) fn dataset(input: Arc<Dataset>, size: i64, seeds: SeedSource, count: i64) -> Result<Arc<Dataset>> {
+    pub(crate) fn dataset(
+        input: Arc<Dataset>,
+        size: i64,
+        seeds: SeedSource,
+        count: i64,
+    ) -> Result<Arc<Dataset>> {
         if size < 1 && size != UNKNOWN {
             crate::invalid!("buffer_size must be greater than zero or UNKNOWN_CARDINALITY");
         }

@@ -151,8 +151,10 @@ impl SparseSlices {
                 crate::invalid!("Slice index {row} is out of range: there are {rows} slices");
             }
             if (row as usize) < starts.len() - 1 {
-                crate::invalid!("The SparseTensor must be ordered in the batch dimension; handling arbitrarily \
-                                 ordered input is not currently supported.");
+                crate::invalid!(
+                    "The SparseTensor must be ordered in the batch dimension; handling arbitrarily \
+                                 ordered input is not currently supported."
+                );
             }
             starts.resize(row as usize + 1, i);
         }
@@ -209,7 +211,8 @@ impl Range {
         }
         number(0, dtype)?;
         let (distance, pace) = (i128::from(stop) - i128::from(start), i128::from(step));
-        let count = if (distance > 0) == (pace > 0) { (distance.abs() + pace.abs() - 1) / pace.abs() } else { 0 };
+        let count =
+            if (distance > 0) == (pace > 0) { (distance.abs() + pace.abs() - 1) / pace.abs() } else { 0 };
         let cardinality = Cardinality::try_from(count).unwrap_or(INFINITE);
         let kind = Range { start, step, count: count as u64, dtype };
         Dataset::new(ElementSpec::scalars(&[dtype]), cardinality, &[], kind)

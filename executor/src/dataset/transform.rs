@@ -19,9 +19,7 @@ impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From
 }
 
 /// An iterator that calls `next` for each element.
-pub(super) fn from_fn(
-    next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static,
-) -> Result<Boxed> {
+pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
     Ok(Box::new(From(next)))
 }
 
@@ -299,9 +297,13 @@ fn too_few(elements: i64, shards: i64) -> Error {
 pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     match &input.spec.dtypes[..] {
         [DType::Int32 | DType::Int64 | DType::String] => {}
-        [other] => crate::invalid!("UniqueDataset only supports inputs with a single `tf.int32`, `tf.int64`, or \
-                                    `tf.string` component, got {other}"),
-        many => crate::invalid!("UniqueDataset only supports inputs with a single component, got {}", many.len()),
+        [other] => crate::invalid!(
+            "UniqueDataset only supports inputs with a single `tf.int32`, `tf.int64`, or \
+                                    `tf.string` component, got {other}"
+        ),
+        many => {
+            crate::invalid!("UniqueDataset only supports inputs with a single component, got {}", many.len())
+        }
     }
     let inner = input.clone();
     dataset("Unique", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
@@ -396,7 +398,9 @@ pub(crate) fn directed_interleave(
     inputs: Vec<Arc<Dataset>>,
     stop_on_empty: bool,
 ) -> Result<Arc<Dataset>> {
-    if selector.spec.dtypes != [DType::Int64] || !selector.spec.shapes[0].is_compatible(&PartialShape::scalar()) {
+    if selector.spec.dtypes != [DType::Int64]
+        || !selector.spec.shapes[0].is_compatible(&PartialShape::scalar())
+    {
         crate::invalid!("The selector input must be a dataset of scalar int64 elements.");
     }
     let Some(first) = inputs.first() else { crate::invalid!("there is no dataset to choose from") };

@@ -45,7 +45,11 @@ impl Windowing {
         match input {
             n @ (INFINITE | UNKNOWN) => n,
             n if self.drop_remainder => {
-                if n < self.span() { 0 } else { (n - self.span()) / self.shift + 1 }
+                if n < self.span() {
+                    0
+                } else {
+                    (n - self.span()) / self.shift + 1
+                }
             }
             n => n / self.shift + i64::from(n % self.shift != 0),
         }
@@ -91,14 +95,11 @@ impl Moving {
 pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
     of.check()?;
     let count = input.spec.dtypes.len();
-    let spec = ElementSpec {
-        dtypes: vec![DType::Variant; count],
-        shapes: vec![PartialShape::scalar(); count],
-    };
+    let spec =
+        ElementSpec { dtypes: vec![DType::Variant; count], shapes: vec![PartialShape::scalar(); count] };
     let inner = input.clone();
     dataset("Window", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving =
-            Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
         let spec = inner.spec.clone();
         from_fn(move |pull| {
             let Some(elements) = moving.next(pull)? else { return Ok(None) };
@@ -115,8 +116,7 @@ pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>>
 
 /// A dataset of one component of elements of this spec, as a tensor.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
-    let of_component =
-        ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
+    let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
     Ok(Tensor::variant(DatasetVariant(Elements::dataset("Window", of_component, elements)?)))
 }
 
@@ -126,8 +126,7 @@ pub(crate) fn sliding_window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<D
     let spec = batched(&input.spec, of.size as usize, of.drop_remainder);
     let inner = input.clone();
     dataset("SlidingWindow", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving =
-            Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
         from_fn(move |pull| match moving.next(pull)? {
             Some(elements) => stack_elements(&elements).map(Some),
             None => Ok(None),

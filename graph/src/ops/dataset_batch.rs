@@ -8,11 +8,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "BatchDataset",
         inputs: &["input_dataset: variant", "batch_size: int64"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -95,11 +91,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "UnbatchDataset",
         inputs: &["input_dataset: variant"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -123,11 +115,7 @@ pub(super) const OPS: &[OpDef] = &[
             "drop_remainder: bool",
         ],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW

@@ -42,11 +42,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "DatasetToSingleElement",
         inputs: &["dataset: variant"],
         outputs: &["components: output_types"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: element,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,

@@ -78,11 +78,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "RandomDataset",
         inputs: &["seed: int64", "seed2: int64"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,

@@ -8,11 +8,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "ConcatenateDataset",
         inputs: &["input_dataset: variant", "another_dataset: variant"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -35,11 +31,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "RepeatDataset",
         inputs: &["input_dataset: variant", "count: int64"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -48,11 +40,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "TakeDataset",
         inputs: &["input_dataset: variant", "count: int64"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -61,11 +49,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SkipDataset",
         inputs: &["input_dataset: variant", "count: int64"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -102,11 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "ShuffleDatasetV2",
         inputs: &["input_dataset: variant", "buffer_size: int64", "seed_generator: resource"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -179,11 +159,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "CacheDataset",
         inputs: &["input_dataset: variant", "filename: string"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -192,11 +168,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "CacheDatasetV2",
         inputs: &["input_dataset: variant", "filename: string", "cache: resource"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -222,11 +194,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "UniqueDataset",
         inputs: &["input_dataset: variant"],
         outputs: &["handle: variant"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "metadata: string = ''",
-        ],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW

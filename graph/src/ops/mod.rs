@@ -10,6 +10,7 @@ mod check;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
 mod dataset_batch;
 mod dataset_function;
@@ -19,6 +20,7 @@ mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
 mod functional;
+mod fused;
 mod gather;
 mod identity;
 mod iterator;
@@ -37,6 +39,8 @@ pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod stack;
+mod tensor_array;
 mod topk;
 mod training;
 mod transfer;
@@ -76,6 +80,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
     dataset_batch,
     dataset_function,
@@ -85,6 +90,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     dataset_source,
     dataset_transform,
     functional,
+    fused,
     gather,
     identity,
     iterator,
@@ -102,6 +108,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    stack,
+    tensor_array,
     topk,
     training,
     transfer,

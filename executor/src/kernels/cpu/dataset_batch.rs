@@ -13,9 +13,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
     }),
     KernelDef::of("BatchDatasetV2", &[], |_| {
-        makes(|ctx| {
-            batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None)
-        })
+        makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None))
     }),
     KernelDef::of("ParallelBatchDataset", &[], |_| {
         makes(|ctx| {

@@ -42,9 +42,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterDataset", &[], |init| {
         let predicate = function(init, "predicate")?;
-        makes(move |ctx| {
-            map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
-        })
+        makes(move |ctx| map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
     }),
     KernelDef::of("ParallelFilterDataset", &[], |init| {
         let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
@@ -159,9 +157,7 @@ fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
     let predicate = function(init, "predicate")?;
-    makes(move |ctx| {
-        map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
-    })
+    makes(move |ctx| map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
 }
 
 fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {

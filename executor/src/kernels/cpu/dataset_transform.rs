@@ -15,9 +15,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         makes(|ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
     }),
     KernelDef::of("ZipDataset", &[], |_| {
-        makes(|ctx| {
-            transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?)
-        })
+        makes(|ctx| transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?))
     }),
     KernelDef::of("RepeatDataset", &[], |_| {
         makes(|ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))

@@ -117,8 +117,7 @@ pub(super) fn shared(
     name: &str,
     spec: &ElementSpec,
 ) -> Result<Arc<IteratorResource>> {
-    let iterator =
-        store.lookup_or_create(container, name, || Ok(IteratorResource::new(spec.clone())))?;
+    let iterator = store.lookup_or_create(container, name, || Ok(IteratorResource::new(spec.clone())))?;
     spec.check(&iterator.spec)?;
     Ok(iterator)
 }

@@ -9,6 +9,7 @@ mod check;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod dataset_argument;
 mod dataset_batch;
@@ -21,6 +22,7 @@ mod dataset_transform;
 mod dispatch;
 mod elementwise;
 mod functional;
+mod fused;
 mod gather;
 mod identity;
 mod image;
@@ -43,7 +45,10 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod stack;
+mod step_object;
 mod strided;
+mod tensor_array;
 mod threads;
 mod topk;
 mod training;
@@ -66,6 +71,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
     dataset_batch::KERNELS,
     dataset_function::KERNELS,
@@ -75,6 +81,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
     functional::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
@@ -92,6 +99,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
