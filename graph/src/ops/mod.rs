@@ -21,13 +21,23 @@ pub mod constant;
 mod control_flow;
 pub mod conv;
 mod ctc;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
 mod file;
+mod functional;
 mod fused;
 mod gather;
 mod identity;
+mod iterator;
 mod matmul;
 mod mutex;
 pub mod normalization;
+mod optional;
 mod pad;
 mod partition;
 pub mod pool;
@@ -103,13 +113,23 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     control_flow,
     conv,
     ctc,
+    dataset_batch,
+    dataset_function,
+    dataset_memory,
+    dataset_options,
+    dataset_query,
+    dataset_source,
+    dataset_transform,
     file,
+    functional,
     fused,
     gather,
     identity,
+    iterator,
     matmul,
     mutex,
     normalization,
+    optional,
     pad,
     partition,
     pool,
@@ -367,7 +387,7 @@ impl Op {
 }
 
 /// A node with more ports than this is refused.
-const MAX_PORTS: usize = 1 << 20;
+pub(crate) const MAX_PORTS: usize = 1 << 20;
 
 /// The types of a node's inputs or outputs.
 pub type PortTypes = SmallVec<[PortType; 4]>;

@@ -20,17 +20,28 @@ mod constant;
 mod control_flow;
 mod conv;
 mod ctc;
+mod dataset_argument;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
 pub(crate) mod dispatch;
 mod elementwise;
 mod file;
+mod functional;
 mod fused;
 mod gather;
 mod identity;
 mod image;
+mod iterator;
 mod matmul;
 mod moved;
 mod mutex;
 mod normalization;
+mod optional;
 mod pad;
 mod partition;
 mod pool;
@@ -93,13 +104,23 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     control_flow::KERNELS,
     conv::KERNELS,
     ctc::KERNELS,
+    dataset_batch::KERNELS,
+    dataset_function::KERNELS,
+    dataset_memory::KERNELS,
+    dataset_options::KERNELS,
+    dataset_query::KERNELS,
+    dataset_source::KERNELS,
+    dataset_transform::KERNELS,
     file::KERNELS,
+    functional::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
+    iterator::KERNELS,
     matmul::KERNELS,
     mutex::KERNELS,
     normalization::KERNELS,
+    optional::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
