@@ -46,8 +46,12 @@ impl Barrier {
         let prefix = [(DType::Int64, PartialShape::scalar()), (DType::String, PartialShape::scalar())];
         let components = types.iter().copied().zip(shapes.iter().cloned());
         let (ready_types, ready_shapes) = prefix.into_iter().chain(components).unzip();
-        let spec =
-            QueueSpec { kind: Kind::Priority, capacity: i32::MAX.into(), types: ready_types, shapes: ready_shapes };
+        let spec = QueueSpec {
+            kind: Kind::Priority,
+            capacity: i32::MAX.into(),
+            types: ready_types,
+            shapes: ready_shapes,
+        };
         let ready = Queue::new(format!("{name}_ready").into(), spec);
         let state = State {
             next: i64::MIN,

@@ -111,7 +111,8 @@ impl<T: Resource> Owner<T> {
         {
             return Ok(known.handle.clone());
         }
-        let object = store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))?;
+        let object =
+            store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))?;
         check(&object)?;
         let handle = match &*held {
             Some(known) => known.handle.clone(),
@@ -168,7 +169,8 @@ pub fn string_handle(container: &str, name: &str) -> Result<Value> {
 /// A number that tells kinds of objects apart.
 pub fn hash_of(kind: &str) -> u64 {
     // FNV-1a: the same in every process.
-    kind.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    kind.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// An input that leads to an object of the device, looked up once and again only after something was removed.

@@ -42,7 +42,8 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     let mut places = Vec::with_capacity(rows.len());
     let each = shape.num_elements();
     for (i, row) in rows.iter().enumerate() {
-        let fits = row.shape().rank() == shape.rank() && row.shape().iter().zip(shape.iter()).all(|(a, b)| a <= b);
+        let fits =
+            row.shape().rank() == shape.rank() && row.shape().iter().zip(shape.iter()).all(|(a, b)| a <= b);
         if !fits || row.dtype() != dtype {
             crate::invalid!(
                 "a row of {} and shape {} does not fit {dtype} and {shape}",
@@ -66,7 +67,8 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
         DType::String => objects!(Bytes::new(), as_strings, strings),
         DType::Variant => objects!(Variant::EMPTY, as_variants, variants),
         DType::Resource => {
-            let all: Result<Vec<&[ResourceHandle]>> = rows.iter().map(|row| Ok(row.as_resources()?)).collect();
+            let all: Result<Vec<&[ResourceHandle]>> =
+                rows.iter().map(|row| Ok(row.as_resources()?)).collect();
             Ok(Tensor::resources(all?.concat(), out)?)
         }
         _ => {

@@ -181,7 +181,11 @@ impl Places {
         }
         for (&place, tensor) in self.0.iter().zip(tensors) {
             if tensor.dtype() != types[place] {
-                crate::invalid!("the tensor for index {place} is of {}, not of {}", tensor.dtype(), types[place]);
+                crate::invalid!(
+                    "the tensor for index {place} is of {}, not of {}",
+                    tensor.dtype(),
+                    types[place]
+                );
             }
         }
         Ok(())
@@ -232,8 +236,9 @@ impl StagingMap {
             if let Some(place) =
                 places.0.iter().find(|&&place| there.is_some_and(|tuple| tuple[place].is_some()))
             {
-                let message =
-                    format!("The tensor for index '{place}' for key '{key}' was already initialized '{width}'.");
+                let message = format!(
+                    "The tensor for index '{place}' for key '{key}' was already initialized '{width}'."
+                );
                 return Tried::Over(Err(Error::invalid(message)));
             }
             let missing = there.map_or(width, |tuple| tuple.iter().filter(|t| t.is_none()).count());

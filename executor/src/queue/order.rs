@@ -1,7 +1,7 @@
 //! The four orders in which a queue gives its elements out.
 
-use crate::kernels::cpu::random::philox::{Philox, Singles};
 use crate::error::{Error, Result};
+use crate::kernels::cpu::random::philox::{Philox, Singles};
 use graph::{DType, Tensor};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -180,9 +180,9 @@ mod tests {
             order.push(element((i64::from(i) * 7919) % 5, i));
         }
         let expected = [
-            0, 5, 30, 55, 25, 50, 10, 20, 45, 40, 15, 35, 14, 29, 59, 24, 54, 49, 9, 44, 19, 4, 39, 34, 58, 13, 28,
-            53, 23, 48, 43, 3, 38, 18, 8, 33, 27, 47, 12, 2, 57, 37, 22, 52, 42, 7, 17, 32, 51, 56, 31, 1, 11, 6,
-            41, 16, 21, 46, 26, 36,
+            0, 5, 30, 55, 25, 50, 10, 20, 45, 40, 15, 35, 14, 29, 59, 24, 54, 49, 9, 44, 19, 4, 39, 34, 58,
+            13, 28, 53, 23, 48, 43, 3, 38, 18, 8, 33, 27, 47, 12, 2, 57, 37, 22, 52, 42, 7, 17, 32, 51, 56,
+            31, 1, 11, 6, 41, 16, 21, 46, 26, 36,
         ];
         assert_eq!(drain(order)?, expected);
         Ok(())

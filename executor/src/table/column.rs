@@ -61,7 +61,8 @@ impl Column {
     /// Adds row `row` of a tensor.
     pub(super) fn push(&mut self, tensor: &Tensor, row: usize) -> Result<()> {
         each!(self, tensor, |all, from, per| {
-            all.try_reserve(per).map_err(|_| Error::new(Code::ResourceExhausted, "no memory for another row"))?;
+            all.try_reserve(per)
+                .map_err(|_| Error::new(Code::ResourceExhausted, "no memory for another row"))?;
             all.extend_from_slice(&from[row * per..(row + 1) * per]);
         });
         Ok(())
@@ -134,15 +135,24 @@ impl Column {
             }
             Elements::Strings(all) => {
                 let default = default.as_strings()?;
-                Tensor::strings(rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(), shape)?
+                Tensor::strings(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
             }
             Elements::Variants(all) => {
                 let default = default.as_variants()?;
-                Tensor::variants(rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(), shape)?
+                Tensor::variants(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
             }
             Elements::Resources(all) => {
                 let default = default.as_resources()?;
-                Tensor::resources(rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(), shape)?
+                Tensor::resources(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
             }
         })
     }

@@ -286,7 +286,8 @@ pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Cow<'_, [u8]>>> {
         return Ok(strings.iter().map(|s| Cow::Borrowed(&s[..])).collect());
     }
     let joined = strings.chunks_exact(width).map(|key| {
-        let parts = key.iter().flat_map(|s| (s.len() as u64).to_le_bytes().into_iter().chain(s.iter().copied()));
+        let parts =
+            key.iter().flat_map(|s| (s.len() as u64).to_le_bytes().into_iter().chain(s.iter().copied()));
         Cow::Owned(parts.collect())
     });
     Ok(joined.collect())

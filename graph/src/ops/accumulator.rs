@@ -1,8 +1,8 @@
 //! Accumulators of gradients: what several replicas push is taken as one, once enough is there.
 
 use super::check::scalar;
-use super::{Gradient, OpDef, Traits};
 use super::queue::handle;
+use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -11,7 +11,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "ConditionalAccumulator",
         outputs: &["handle: Ref(string)"],
-        attrs: &["dtype: numbertype", "shape: shape", "container: string = ''", "shared_name: string = ''", "reduction_type: {'MEAN', 'SUM'} = 'MEAN'"],
+        attrs: &[
+            "dtype: numbertype",
+            "shape: shape",
+            "container: string = ''",
+            "shared_name: string = ''",
+            "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -50,7 +56,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "ResourceConditionalAccumulator",
         outputs: &["handle: resource"],
-        attrs: &["dtype: numbertype", "shape: shape", "container: string = ''", "shared_name: string = ''", "reduction_type: {'MEAN', 'SUM'} = 'MEAN'"],
+        attrs: &[
+            "dtype: numbertype",
+            "shape: shape",
+            "container: string = ''",
+            "shared_name: string = ''",
+            "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -93,7 +105,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "SparseConditionalAccumulator",
         outputs: &["handle: Ref(string)"],
-        attrs: &["dtype: numbertype", "shape: shape", "container: string = ''", "shared_name: string = ''", "reduction_type: {'MEAN', 'SUM'} = 'MEAN'"],
+        attrs: &[
+            "dtype: numbertype",
+            "shape: shape",
+            "container: string = ''",
+            "shared_name: string = ''",
+            "reduction_type: {'MEAN', 'SUM'} = 'MEAN'",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -101,7 +119,13 @@ pub(super) const OPS: &[OpDef] = &[
     },
     OpDef {
         name: "SparseAccumulatorApplyGradient",
-        inputs: &["handle: Ref(string)", "local_step: int64", "gradient_indices: int64", "gradient_values: dtype", "gradient_shape: int64"],
+        inputs: &[
+            "handle: Ref(string)",
+            "local_step: int64",
+            "gradient_indices: int64",
+            "gradient_values: dtype",
+            "gradient_shape: int64",
+        ],
         attrs: &["dtype: numbertype", "has_known_shape: bool"],
         gradient: Gradient::Leaf,
         ..OpDef::NEW

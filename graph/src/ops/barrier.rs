@@ -1,8 +1,8 @@
 //! Barriers: tuples whose components come from several places, complete under a key.
 
 use super::check::scalar;
-use super::{Gradient, OpDef, Traits};
 use super::queue::handle;
+use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -11,7 +11,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "Barrier",
         outputs: &["handle: Ref(string)"],
-        attrs: &["component_types: list(type) >= 1", "shapes: list(shape) >= 0 = []", "capacity: int = -1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -29,7 +35,12 @@ pub(super) const OPS: &[OpDef] = &[
         name: "BarrierTakeMany",
         inputs: &["handle: Ref(string)", "num_elements: int32"],
         outputs: &["indices: int64", "keys: string", "values: component_types"],
-        attrs: &["component_types: list(type) >= 1", "allow_small_batch: bool = false", "wait_for_incomplete: bool = false", "timeout_ms: int = -1"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "allow_small_batch: bool = false",
+            "wait_for_incomplete: bool = false",
+            "timeout_ms: int = -1",
+        ],
         infer: take,
         gradient: Gradient::Leaf,
         ..OpDef::NEW

@@ -7,7 +7,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "Stage",
         inputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -15,7 +21,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "Unstage",
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -24,7 +36,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "StagePeek",
         inputs: &["index: int32"],
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -32,7 +50,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "StageSize",
         outputs: &["size: int32"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -40,7 +64,13 @@ pub(super) const OPS: &[OpDef] = &[
     },
     OpDef {
         name: "StageClear",
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -48,7 +78,14 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MapStage",
         inputs: &["key: int64", "indices: int32", "values: fake_dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "fake_dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "fake_dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -57,7 +94,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "MapPeek",
         inputs: &["key: int64", "indices: int32"],
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -66,7 +109,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "MapUnstage",
         inputs: &["key: int64", "indices: int32"],
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -75,7 +124,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "MapUnstageNoKey",
         inputs: &["indices: int32"],
         outputs: &["key: int64", "values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -84,7 +139,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MapSize",
         outputs: &["size: int32"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -93,7 +154,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MapIncompleteSize",
         outputs: &["size: int32"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -101,7 +168,13 @@ pub(super) const OPS: &[OpDef] = &[
     },
     OpDef {
         name: "MapClear",
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -109,7 +182,14 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "OrderedMapStage",
         inputs: &["key: int64", "indices: int32", "values: fake_dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "fake_dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "fake_dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -118,7 +198,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "OrderedMapPeek",
         inputs: &["key: int64", "indices: int32"],
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -127,7 +213,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "OrderedMapUnstage",
         inputs: &["key: int64", "indices: int32"],
         outputs: &["values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW
@@ -136,7 +228,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "OrderedMapUnstageNoKey",
         inputs: &["indices: int32"],
         outputs: &["key: int64", "values: dtypes"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type) >= 1", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type) >= 1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -145,7 +243,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "OrderedMapSize",
         outputs: &["size: int32"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -154,7 +258,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "OrderedMapIncompleteSize",
         outputs: &["size: int32"],
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -162,7 +272,13 @@ pub(super) const OPS: &[OpDef] = &[
     },
     OpDef {
         name: "OrderedMapClear",
-        attrs: &["capacity: int >= 0 = 0", "memory_limit: int >= 0 = 0", "dtypes: list(type)", "container: string = ''", "shared_name: string = ''"],
+        attrs: &[
+            "capacity: int >= 0 = 0",
+            "memory_limit: int >= 0 = 0",
+            "dtypes: list(type)",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW

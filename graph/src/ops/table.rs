@@ -1,8 +1,8 @@
 //! Lookup tables, behind a handle by reference (`HashTable`) or a resource (`HashTableV2`).
 
 use super::check::scalar;
-use super::{Gradient, OpDef, Traits};
 use super::queue::handle;
+use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -11,7 +11,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "HashTable",
         outputs: &["table_handle: Ref(string)"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -20,7 +26,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "HashTableV2",
         outputs: &["table_handle: resource"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -38,7 +50,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MutableHashTable",
         outputs: &["table_handle: Ref(string)"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -47,7 +65,13 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MutableHashTableV2",
         outputs: &["table_handle: resource"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -65,7 +89,14 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MutableHashTableOfTensors",
         outputs: &["table_handle: Ref(string)"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type", "value_shape: shape = []"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+            "value_shape: shape = []",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -74,7 +105,14 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MutableHashTableOfTensorsV2",
         outputs: &["table_handle: resource"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type", "value_shape: shape = []"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+            "value_shape: shape = []",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -93,7 +131,16 @@ pub(super) const OPS: &[OpDef] = &[
         name: "MutableDenseHashTable",
         inputs: &["empty_key: key_dtype"],
         outputs: &["table_handle: Ref(string)"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type", "value_shape: shape = []", "initial_num_buckets: int = 131072", "max_load_factor: float = 0.8"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+            "value_shape: shape = []",
+            "initial_num_buckets: int = 131072",
+            "max_load_factor: float = 0.8",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -103,7 +150,16 @@ pub(super) const OPS: &[OpDef] = &[
         name: "MutableDenseHashTableV2",
         inputs: &["empty_key: key_dtype", "deleted_key: key_dtype"],
         outputs: &["table_handle: resource"],
-        attrs: &["container: string = ''", "shared_name: string = ''", "use_node_name_sharing: bool = false", "key_dtype: type", "value_dtype: type", "value_shape: shape = []", "initial_num_buckets: int = 131072", "max_load_factor: float = 0.8"],
+        attrs: &[
+            "container: string = ''",
+            "shared_name: string = ''",
+            "use_node_name_sharing: bool = false",
+            "key_dtype: type",
+            "value_dtype: type",
+            "value_shape: shape = []",
+            "initial_num_buckets: int = 131072",
+            "max_load_factor: float = 0.8",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -113,7 +169,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "AnonymousMutableDenseHashTable",
         inputs: &["empty_key: key_dtype", "deleted_key: key_dtype"],
         outputs: &["table_handle: resource"],
-        attrs: &["key_dtype: type", "value_dtype: type", "value_shape: shape = []", "initial_num_buckets: int = 131072", "max_load_factor: float = 0.8"],
+        attrs: &[
+            "key_dtype: type",
+            "value_dtype: type",
+            "value_shape: shape = []",
+            "initial_num_buckets: int = 131072",
+            "max_load_factor: float = 0.8",
+        ],
         infer: handle,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
@@ -137,14 +199,26 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "InitializeTableFromTextFile",
         inputs: &["table_handle: Ref(string)", "filename: string"],
-        attrs: &["key_index: int >= -2", "value_index: int >= -2", "vocab_size: int >= -1 = -1", "delimiter: string = '\t'", "offset: int = 0"],
+        attrs: &[
+            "key_index: int >= -2",
+            "value_index: int >= -2",
+            "vocab_size: int >= -1 = -1",
+            "delimiter: string = '\t'",
+            "offset: int = 0",
+        ],
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
     OpDef {
         name: "InitializeTableFromTextFileV2",
         inputs: &["table_handle: resource", "filename: string"],
-        attrs: &["key_index: int >= -2", "value_index: int >= -2", "vocab_size: int >= -1 = -1", "delimiter: string = '\t'", "offset: int = 0"],
+        attrs: &[
+            "key_index: int >= -2",
+            "value_index: int >= -2",
+            "vocab_size: int >= -1 = -1",
+            "delimiter: string = '\t'",
+            "offset: int = 0",
+        ],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
         ..OpDef::NEW

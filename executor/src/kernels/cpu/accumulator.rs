@@ -99,7 +99,10 @@ fn take(init: &KernelInit<'_>, is_sparse: bool) -> Result<Kernel> {
             accumulator.check(dtype, is_sparse)?;
             let required = ctx.input(1)?;
             if required.num_elements() != 1 {
-                crate::invalid!("Argument num_required must be scalar, but had bad shape {}", required.shape());
+                crate::invalid!(
+                    "Argument num_required must be scalar, but had bad shape {}",
+                    required.shape()
+                );
             }
             Ok((accumulator, required.item::<i32>()?))
         });

@@ -29,7 +29,9 @@ fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let types = init.attr::<Vec<DType>>("component_types")?;
     let shapes = init.attr::<Vec<PartialShape>>("shapes")?;
     if init.attr::<i64>("capacity")? != -1 {
-        crate::invalid!("Barrier only accepts capacity=-1.  Feed the inputs to your Barrier through a queue to enforce a limited capacity.");
+        crate::invalid!(
+            "Barrier only accepts capacity=-1.  Feed the inputs to your Barrier through a queue to enforce a limited capacity."
+        );
     }
     if shapes.len() != types.len() {
         crate::invalid!("All of the component shapes must be specified");
@@ -78,7 +80,8 @@ fn insert(init: &KernelInit<'_>) -> Result<Kernel> {
         match found {
             Err(error) => done(Err(error)),
             Ok((barrier, keys, values, place)) => {
-                let done = Box::new(move |result: Result<Vec<Element>>| done(result.map(|_| SmallVec::new())));
+                let done =
+                    Box::new(move |result: Result<Vec<Element>>| done(result.map(|_| SmallVec::new())));
                 barrier.insert(&step.cancellation, &keys, &values, place, done);
             }
         }

@@ -130,7 +130,8 @@ fn without_key(done: Done) -> Finish<(i64, Tuple)> {
 
 fn place(ctx: &AsyncContext) -> Result<usize> {
     let index = ctx.input(0)?.item::<i32>()?;
-    usize::try_from(index).map_err(|_| crate::Error::invalid(format!("index must not be negative, got {index}")))
+    usize::try_from(index)
+        .map_err(|_| crate::Error::invalid(format!("index must not be negative, got {index}")))
 }
 
 fn key(ctx: &AsyncContext) -> Result<i64> {

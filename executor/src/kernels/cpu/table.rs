@@ -71,9 +71,7 @@ fn value_shape(init: &KernelInit<'_>) -> Result<Shape> {
     let declared = init.attr::<PartialShape>("value_shape")?;
     match declared.as_shape() {
         Some(shape) if shape.rank() == 1 => Ok(shape),
-        Some(shape) => Err(Error::invalid(format!(
-            "Default value must be a vector, got shape {shape}"
-        ))),
+        Some(shape) => Err(Error::invalid(format!("Default value must be a vector, got shape {shape}"))),
         None => Err(Error::invalid(format!("value_shape must be known, got {declared}"))),
     }
 }
