@@ -28,8 +28,8 @@ pub struct ServeFlags {
     #[arg(long)]
     pub threads: Option<usize>,
 
-    /// Seconds to wait for another task that cannot be reached
-    #[arg(long, default_value_t = 30.0)]
+    /// Seconds that a new session waits for a task that it needs and that cannot be reached
+    #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
