@@ -13,6 +13,7 @@ use proto::link::{
 };
 use proto::{SeenIds, Status, pb};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Requests that are remembered, so that a repeat is refused.
 const REQUESTS: usize = 10_000;
+
+/// A session's start that comes so soon after one that waited in vain for the same tasks is its repetition.
+const REPEATS: Duration = Duration::from_secs(2);
+const REPEAT_PATIENCE: Duration = Duration::from_millis(250);
 
 /// What a master is made of.
 pub struct MasterConfig {
@@ -56,6 +61,8 @@ pub struct Master {
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
     requests_seen: Mutex<SeenIds>,
     reported: Arc<Reported>,
+    /// The tasks that the last session needed which did not find them all, and when it gave up.
+    given_up: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
     stopping: CancellationToken,
 }
 
@@ -67,6 +74,7 @@ impl Master {
             sessions: Mutex::default(),
             requests_seen: Mutex::new(SeenIds::new(REQUESTS)),
             reported: Arc::default(),
+            given_up: Mutex::default(),
             stopping: CancellationToken::new(),
         })
     }
@@ -147,6 +155,15 @@ impl Master {
         unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
 
+    /// How long these tasks are waited for. Clients repeat a call that failed as unavailable, many times within
+    /// a second or so: who was waited for a moment ago is not waited for again.
+    fn patience(&self, needed: &BTreeSet<TaskName>) -> Duration {
+        match &*self.given_up.lock() {
+            Some((tasks, when)) if tasks == needed && when.elapsed() < REPEATS => REPEAT_PATIENCE,
+            _ => self.config.connect_deadline,
+        }
+    }
+
     async fn start_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
         let config = options::merge(&self.config.default_config, &request.config)?;
         self.reported.session(&config);
@@ -154,7 +171,12 @@ impl Master {
         let deadline = request.deadline.map_or(longest, |d| d.min(longest));
         let members = self.members(&config, &request.target)?;
         let graph: Graph = request.graph;
-        let devices = members.devices(&members.links, members.needs(&graph), deadline).await?;
+        let needs = members.needs(&graph);
+        let needed = members.links.keys().filter(|t| needs(t)).cloned().collect();
+        let deadline = deadline.min(Instant::now() + self.patience(&needed));
+        let devices = members.devices(&members.links, needs, deadline).await;
+        let devices =
+            devices.inspect_err(|_| drop(self.given_up.lock().replace((needed, Instant::now()))))?;
         let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
         let (named, engine, runtime) = (handle.clone(), self.engine(), Handle::current());
         let session =
