@@ -85,7 +85,7 @@ impl Peers {
         for (job, task) in tasks {
             let mut server = python::script("server.py")?;
             server.args(["--cluster", &spec.to_string(), "--job", job, "--task", &task.to_string()]);
-            peers.0.push(python::start(server.stdout(std::process::Stdio::null()))?);
+            peers.0.push(python::start(&mut server)?);
         }
         let deadline = Instant::now() + PEER_DEADLINE;
         for (job, task) in tasks {

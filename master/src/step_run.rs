@@ -13,6 +13,10 @@ const CAUSE_GRACE: Duration = Duration::from_secs(1);
 /// Workers end so much earlier than their master, at most: they know what they still wait for.
 const WORKERS_MARGIN: Duration = Duration::from_millis(50);
 
+/// A worker that says so shortly before the deadline that its time is up means this deadline: it leaves time for
+/// its answer's way.
+const SHORTLY: Duration = Duration::from_millis(300);
+
 /// One step in flight.
 #[derive(Debug)]
 pub(crate) struct StepRun {
@@ -21,6 +25,8 @@ pub(crate) struct StepRun {
     deadline: Option<Instant>,
     /// When workers are to end what has not ended.
     workers_deadline: Option<Instant>,
+    /// From when on workers may have run out of time.
+    late_from: Option<Instant>,
     /// The first consequence seen, and since when its cause is awaited.
     derived: Option<(Status, Instant)>,
 }
@@ -58,9 +64,12 @@ impl StepRun {
         deadline: Option<Instant>,
         now: Instant,
     ) -> StepRun {
-        let early = |d: Instant| d - WORKERS_MARGIN.min(d.saturating_duration_since(now) / 10);
+        let before =
+            |d: Instant, margin: Duration, part| d - margin.min(d.saturating_duration_since(now) / part);
+        let workers_deadline = deadline.map(|d| before(d, WORKERS_MARGIN, 10));
+        let late_from = deadline.map(|d| before(d, SHORTLY, 4));
         let parts = tasks.into_iter().map(|task| Part { task, state: State::Running }).collect();
-        StepRun { session, parts, deadline, workers_deadline: deadline.map(early), derived: None }
+        StepRun { session, parts, deadline, workers_deadline, late_from, derived: None }
     }
 
     pub(crate) fn workers_deadline(&self) -> Option<Instant> {
@@ -69,7 +78,7 @@ impl StepRun {
 
     /// A part has ended, well or not. A root failure of a step over several tasks says where it comes from.
     pub(crate) fn part_ended(&mut self, part: usize, result: Result<(), Status>, now: Instant) -> Verdict {
-        let is_late = self.workers_deadline.is_some_and(|d| now >= d);
+        let is_late = self.late_from.is_some_and(|d| now >= d);
         self.parts[part].state = State::Ended;
         match result {
             Ok(()) => {}
