@@ -9,6 +9,7 @@ pub mod device;
 mod dot;
 mod dtype;
 mod error;
+pub mod fingerprint;
 mod gradients;
 mod graph;
 mod import;

@@ -9,12 +9,12 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-const STRIDES: &str = "strides: list(int)";
+pub(super) const STRIDES: &str = "strides: list(int)";
 const CUDNN: &str = "use_cudnn_on_gpu: bool = true";
-const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
-const EXPLICIT: &str = "explicit_paddings: list(int) = []";
+pub(super) const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
+pub(super) const EXPLICIT: &str = "explicit_paddings: list(int) = []";
 const FORMAT: &str = "data_format: {'NHWC', 'NCHW'} = 'NHWC'";
-const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
+pub(super) const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -203,7 +203,7 @@ fn check_depth(input: usize, filter: usize, output: usize) -> Result<()> {
     Ok(())
 }
 
-fn infer_forward(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn infer_forward(infer: &mut Infer<'_>) -> Result<()> {
     let conv = Conv2D::of(infer)?;
     let input = infer.input_of_rank(0, 4)?;
     let filter = infer.input_of_rank(1, 4)?;

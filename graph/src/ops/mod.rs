@@ -10,7 +10,9 @@ mod check;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
+mod fused;
 mod gather;
 mod identity;
 mod matmul;
@@ -27,6 +29,8 @@ pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod stack;
+mod tensor_array;
 mod topk;
 mod training;
 mod transfer;
@@ -66,7 +70,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
+    fused,
     gather,
     identity,
     matmul,
@@ -82,6 +88,8 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    stack,
+    tensor_array,
     topk,
     training,
     transfer,

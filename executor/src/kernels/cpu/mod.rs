@@ -9,9 +9,11 @@ mod check;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
+mod fused;
 mod gather;
 mod identity;
 mod image;
@@ -32,7 +34,10 @@ mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod stack;
+mod step_object;
 mod strided;
+mod tensor_array;
 mod threads;
 mod topk;
 mod training;
@@ -55,7 +60,9 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
@@ -71,6 +78,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
