@@ -37,6 +37,10 @@ pub struct ServeFlags {
     pub stop_grace: f64,
 }
 
+/// Threads that place, split and compile graphs, at most. They compute and never wait; each that is started holds
+/// memory of its own.
+const PLANNING_THREADS: usize = 32;
+
 /// What keeps a server from running.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -69,6 +73,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .max_blocking_threads(PLANNING_THREADS)
         .thread_name("anabranch-rpc")
         .enable_all()
         .build()

@@ -80,7 +80,7 @@ fn clients_at_once() -> Fallible {
                 .try_for_each(|c| c.join().map_err(|_| "a client panicked")?.map_err(Into::into))
         })
     };
-    flat("rounds of clients at once", 4, &cluster, |range| range.into_iter().try_for_each(|_| at_once()))
+    flat("rounds of clients at once", 40, &cluster, |range| range.into_iter().try_for_each(|_| at_once()))
 }
 
 #[test]
