@@ -81,7 +81,7 @@ fn set(options: &[(bool, &'static str)]) -> Vec<&'static str> {
 
 fn ignored_by_session(config: &pb::ConfigProto) -> Vec<&'static str> {
     let graph = config.graph_options.clone().unwrap_or_default();
-    let optimizer = graph.optimizer_options.clone().unwrap_or_default();
+    let optimizer = graph.optimizer_options.unwrap_or_default();
     let rpc = config.rpc_options.clone().unwrap_or_default();
     let experimental = config.experimental.clone().unwrap_or_default();
     set(&[

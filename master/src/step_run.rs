@@ -102,7 +102,8 @@ impl StepRun {
     pub(crate) fn at(&self, now: Instant) -> Verdict {
         let runs = self.parts.iter().any(|p| p.state == State::Running);
         let is_late = self.parts.iter().any(|p| matches!(p.state, State::Late(_)));
-        if self.deadline.is_some_and(|d| now >= d) && (runs || is_late) || is_late && !runs {
+        let is_over = !runs || self.deadline.is_some_and(|d| now >= d);
+        if is_over && (runs || is_late) {
             return Verdict::Fail(self.late());
         }
         match &self.derived {
