@@ -30,8 +30,8 @@ pub struct ServeFlags {
     #[arg(long)]
     pub threads: Option<usize>,
 
-    /// Seconds to wait for another task that cannot be reached
-    #[arg(long, default_value_t = 30.0)]
+    /// Seconds that a new session waits for a task that it needs and that cannot be reached
+    #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
@@ -42,6 +42,10 @@ pub struct ServeFlags {
     #[arg(long)]
     pub stop_with_stdin: bool,
 }
+
+/// Threads that place, split and compile graphs, at most. They compute and never wait; each that is started holds
+/// memory of its own.
+const PLANNING_THREADS: usize = 32;
 
 /// What keeps a server from running.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +79,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .max_blocking_threads(PLANNING_THREADS)
         .thread_name("anabranch-rpc")
         .enable_all()
         .build()

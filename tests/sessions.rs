@@ -127,7 +127,11 @@ fn feeds_fetches_and_targets() -> Fallible {
             let got = multiply.call(&[Tensor::vector(&[factor; 3])?, b.clone()])?;
             assert_eq!(floats(&got[0])?, [4.0 * factor, 5.0 * factor, -6.0 * factor]);
         }
-        assert_fails(multiply.call(std::slice::from_ref(&a)), Code::InvalidArgument, &["2 values, got 1"]);
+        assert_fails(
+            multiply.call(std::slice::from_ref(&a)),
+            Code::InvalidArgument,
+            &["Expected 2 feed tensors, but got 1"],
+        );
         Ok(())
     })
 }
@@ -360,6 +364,47 @@ fn a_dropped_future_cancels_its_step() -> Fallible {
         }
         // Dropped, a future that never ran leaves nothing either.
         drop(session.step().fetch(waits[0]).run_async());
+        let start = Instant::now();
+        session.close()?;
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_step_in_parts() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let x = scope.placeholder("x", DType::Float, [0usize; 0]);
+        let y = scope.placeholder("y", DType::Float, [0usize; 0]);
+        let one = scope.constant(1f32);
+        let first = scope.op("AddV2").device(place.second()).input(x).input(one).output();
+        let second = scope.op("Mul").device(place.first()).input(first).input(y).output();
+        let v = scope.variable("parts/v", DType::Float, [0usize; 0]);
+        let set = scope.assign(v, first);
+        let session = place.open(scope.finish()?)?;
+        let value = |v: f32| Tensor::scalar(v);
+
+        let run = session.partial_run(&[x, y], &[first, second], &[set.node])?;
+        assert_fails(run.run(&[(x, value(1.0))], &[second]), Code::InvalidArgument, &["can't be computed"]);
+        assert_eq!(run.run(&[(x, value(1.0))], &[first])?, [value(2.0)]);
+        assert_fails(run.run(&[(x, value(1.0))], &[]), Code::InvalidArgument, &["already been fed"]);
+        assert_fails(run.run(&[], &[one]), Code::InvalidArgument, &["was not specified"]);
+        assert_eq!(run.run(&[(y, value(5.0))], &[second])?, [value(10.0)]);
+        assert_fails(run.run(&[], &[]), Code::InvalidArgument, &["Must run PartialRunSetup"]);
+        // The last part waits for the targets.
+        assert_eq!(session.run(&[], &[v], &[])?, [value(2.0)]);
+
+        // Several at a time, and one that is never ended: the session's end ends it.
+        let runs = (0..3)
+            .map(|_| session.partial_run(&[x, y], &[first, second], &[]))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (i, run) in runs.iter().enumerate() {
+            assert_eq!(run.run(&[(x, value(i as f32))], &[first])?, [value(i as f32 + 1.0)]);
+        }
+        for (i, run) in runs.iter().enumerate().skip(1) {
+            assert_eq!(run.run(&[(y, value(2.0))], &[second])?, [value(2.0 * (i as f32 + 1.0))]);
+        }
         let start = Instant::now();
         session.close()?;
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
