@@ -7,7 +7,6 @@ use crate::steps::{Run, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
 use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
-use executor::resource::ResourceStore;
 use executor::{Error, Trace, Value};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
@@ -68,7 +67,7 @@ impl Guard<'_> {
         graph: &RegisteredGraph,
         run: RunGraph,
     ) -> Result<RunGraphOutcome, Status> {
-        feed(self.step, &run.send)?;
+        feed(self.step, run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
         if trace {
             self.worker.transfers.trace(run.step_id);
@@ -149,10 +148,10 @@ pub(crate) fn lost() -> Error {
 }
 
 /// Puts fed values where their receivers look.
-pub(crate) fn feed(step: &StepState, values: &[(Arc<str>, Tensor)]) -> Result<(), Status> {
+pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
     for (key, tensor) in values {
-        let key = Arc::new(RendezvousKey::parse(key).map_err(Status::from)?);
-        let sent = Sent { value: Value::Host(tensor.clone()), is_dead: false };
+        let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
+        let sent = Sent { value: Value::Host(tensor), is_dead: false };
         step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
     }
     Ok(())
@@ -164,12 +163,7 @@ pub(crate) type Ended = executor::Result<Vec<Trace>>;
 pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
     let (answer, ended) = oneshot::channel();
     let state = place.step.clone();
-    let step = Arc::new(Step {
-        id: state.id,
-        rendezvous: state.rendezvous.clone(),
-        cancellation: state.cancellation.clone(),
-        resources: ResourceStore::new(""),
-    });
+    let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.abort(reason.clone()));
     if let Err(reason) = on_cancel {
@@ -269,16 +263,21 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
         let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
         let received = receive_now(step, &key)?;
         let sent = received.map_err(|e| crate::failure(&e))?;
-        values.push((text.clone(), to_tensor(text, sent)?));
+        values.push((text.clone(), to_tensor(step, text, sent)?));
     }
     Ok(values)
 }
 
 /// A value to return.
-pub(crate) fn to_tensor(key: &str, sent: Sent) -> Result<Tensor, Status> {
+pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tensor, Status> {
     match sent {
         Sent { is_dead: true, .. } => {
-            Err(Status::invalid(format!("The tensor returned for {key} was not valid.")))
+            let text = format!(
+                "Failed to fetch outputs for step {}. (Original error message: The tensor returned for {key} was \
+                 not valid.)",
+                step.id
+            );
+            Err(Status::new(Code::Internal, text))
         }
         Sent { value: Value::Host(tensor), .. } => Ok(tensor),
         Sent { value, .. } => {

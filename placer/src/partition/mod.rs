@@ -427,7 +427,7 @@ impl<'a> Splitting<'a> {
             }
             let mut part = Graph::assemble(nodes, edges.into_iter())?;
             part.versions = graph.versions.clone();
-            part.library = graph.library.clone();
+            part.library = graph.library.reached_from(&part);
             let name = &options.devices.get(device).name;
             let device = (options.split == Split::Device).then(|| name.clone());
             partitions.push(Partition { task: name.task_name(), device, graph: part });
