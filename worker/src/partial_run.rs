@@ -66,11 +66,7 @@ async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraph
     Ok(RunGraphOutcome { recv: exchanged?, ..RunGraphOutcome::default() })
 }
 
-async fn exchange(
-    step: &StepState,
-    run: RunGraph,
-    end: &mut End,
-) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
+async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     feed(step, run.send)?;
     let mut received = Vec::with_capacity(run.recv.len());
     for key in &run.recv {

@@ -234,7 +234,8 @@ impl Queue {
         }
         let text = |port: &PortType| format!("{}{}", port.dtype, if port.is_ref { "_ref" } else { "" });
         let ports = |ports: &[PortType]| ports.iter().map(text).collect::<Vec<_>>().join(", ");
-        let (have, expected) = (format!("{}->{}", ports(inputs), ports(outputs)), types_text(&self.spec.types));
+        let (have, expected) =
+            (format!("{}->{}", ports(inputs), ports(outputs)), types_text(&self.spec.types));
         let expected = if enqueues {
             format!("{}, {expected}->", ports(&inputs[..1]))
         } else {
@@ -436,4 +437,3 @@ impl fmt::Debug for Queue {
         write!(f, "{} '{}' {:?}", self.spec.kind.name(), self.name, self.waiting)
     }
 }
-

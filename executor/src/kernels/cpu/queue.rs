@@ -120,7 +120,8 @@ fn transfer(
             }
             Ok(Transfer::DequeueMany { count, up_to }) => {
                 let of = queue.clone();
-                let give = move |taken: Vec<Element>| Ok(of.batch(&taken)?.into_iter().map(Value::Host).collect());
+                let give =
+                    move |taken: Vec<Element>| Ok(of.batch(&taken)?.into_iter().map(Value::Host).collect());
                 queue.dequeue_many(step, count, up_to, Box::new(move |taken| done(taken.and_then(give))));
             }
         }
