@@ -34,3 +34,14 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 12, "{said}");
     Ok(())
 }
+
+#[test]
+fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("datasets.py")?;
+    client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
+    let said = python::run(&mut client)?;
+    assert!(said.contains("\n0 wrong"), "{said}");
+    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 100, "{said}");
+    Ok(())
+}
