@@ -81,3 +81,9 @@ fn code_of(error: &io::Error) -> Code {
         _ => Code::Unknown,
     }
 }
+
+/// `Err(InvalidArgument)` with a formatted message.
+macro_rules! invalid {
+    ($($arg:tt)*) => { return Err($crate::Error::invalid(format!($($arg)*))) };
+}
+pub(crate) use invalid;

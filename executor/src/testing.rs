@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{AsyncContext, Kernel};
 use crate::lone;
 use crate::value::Value;
 use graph::{Node, Tensor};
@@ -73,6 +73,27 @@ impl Drop for TempDir {
     }
 }
 
+/// As [`run_node`]; of a kernel that answers later, the answer is waited for.
+pub fn run_to_end(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
+    let device = lone::device();
+    let kernel = make_kernel(&device, node)?;
+    let Kernel::Async(start) = &kernel else { return run_kernel(&kernel, &device, node, inputs) };
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let done = Box::new(move |result| drop(sender.send(result)));
+    start(AsyncContext {
+        node: Arc::new(node.clone()),
+        device: device.clone(),
+        step: lone::step(),
+        inputs: inputs.into(),
+        done,
+    });
+    let answer = receiver.recv_timeout(DEADLINE);
+    answer.map_err(|e| Error::internal(format!("{}: {e}", node.op.name())))?.map(|outputs| outputs.into_vec())
+}
+
+/// A kernel that has not answered by then never will.
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Runs an op by name: inputs and attributes as given, outputs as host tensors.
 pub fn run_op(op: &str, inputs: &[Tensor], attrs: &[(&str, graph::AttrValue)]) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
@@ -80,7 +101,7 @@ pub fn run_op(op: &str, inputs: &[Tensor], attrs: &[(&str, graph::AttrValue)]) -
     for (name, value) in attrs {
         node.attrs.set(name, value.clone());
     }
-    let outputs = run_node(&node, inputs.iter().cloned().map(Value::Host).collect())?;
+    let outputs = run_to_end(&node, inputs.iter().cloned().map(Value::Host).collect())?;
     outputs
         .into_iter()
         .map(|v| match v {

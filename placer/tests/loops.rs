@@ -268,8 +268,7 @@ fn a_loop_in_a_loop_has_a_control_loop_in_a_control_loop() -> Result<()> {
 #[test]
 fn a_loop_that_crosses_without_a_condition_is_refused() -> Result<()> {
     let text = looping("ps:0/CPU:0").replace("condition = LoopCond(more)", "condition = Identity(more)");
-    let text =
-        text.replace("dtype=bool\n", "dtype=bool\n").replace("(more) @w:0/CPU:0", "(more) @w:0/CPU:0 T=bool");
+    let text = text.replace("(more) @w:0/CPU:0", "(more) @w:0/CPU:0 T=bool");
     check(
         &text,
         Split::Task,

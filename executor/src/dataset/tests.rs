@@ -173,7 +173,7 @@ fn batches_hold_elements_of_one_shape() -> Result<()> {
         map::map(
             range(4)?,
             of_number(|i| Ok(Tensor::full(i, Shape::new(&[i as usize])?)?)),
-            { ElementSpec::new(vec![DType::Int64], vec![PartialShape::vector(None)])? },
+            ElementSpec::new(vec![DType::Int64], vec![PartialShape::vector(None)])?,
             true,
         )
     };

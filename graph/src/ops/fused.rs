@@ -45,7 +45,7 @@ pub(super) const OPS: &[OpDef] = &[
             EPSILON,
             LEAKY_RELU_ALPHA,
         ],
-        infer: conv::infer_forward,
+        infer: conv::infer_images,
         ..OpDef::NEW
     },
     OpDef {

@@ -134,7 +134,9 @@ const BATCH_MAT_MUL_V2: Names = Names { op: "BatchMatMulV2", flips: ["adj_x", "a
 
 /// The gradients of both factors, each a product of the other one with `dz`.
 fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &Names) -> Result<[Output; 2]> {
-    let (a, b) = (forward.input(0), forward.input(1));
+    // The batch forms conjugate what they flip, which leaves the factor that is not flipped.
+    let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
+    let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));
     let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);
     let product = |x, y, flip_x: bool, flip_y: bool| {
         let call = scope.op(names.op).input(x).input(y);
