@@ -42,6 +42,17 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
 }
 
 #[test]
+fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("datasets.py")?;
+    client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
+    let said = python::run(&mut client)?;
+    assert!(said.contains("\n0 wrong"), "{said}");
+    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 100, "{said}");
+    Ok(())
+}
+
+#[test]
 fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
     let mut client = python::script("control_flow.py")?;
