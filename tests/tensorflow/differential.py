@@ -137,6 +137,7 @@ def different(x, y, probe):
         return f"shape {x.shape}, not {y.shape}"
     if x.dtype.name in TOLERANCES and not probe.exact:
         relative, absolute = TOLERANCES[x.dtype.name]
+        absolute = max(absolute, probe.within)
         a, b = x.astype(np.float64), y.astype(np.float64)
         with np.errstate(all="ignore"):
             close = np.abs(a - b) <= (absolute + relative * np.abs(b)) * (probe.loose if x.dtype.name in HALVES else 1)
