@@ -154,6 +154,7 @@ def different(x, y, probe):
         return f"shape {x.shape}, not {y.shape}"
     if x.dtype.name in TOLERANCES and not probe.exact:
         relative, absolute = TOLERANCES[x.dtype.name]
+        absolute = max(absolute, probe.within)
         wide = np.complex128 if x.dtype.kind == "c" else np.float64
         a, b = x.astype(wide), y.astype(wide)
         with np.errstate(all="ignore"):
