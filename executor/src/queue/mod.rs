@@ -437,3 +437,6 @@ impl fmt::Debug for Queue {
     }
 }
 
+
+#[cfg(test)]
+mod tests;

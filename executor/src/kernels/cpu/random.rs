@@ -1,10 +1,8 @@
 //! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds. A kernel keeps its place
 //! in its stream from step to step; what it gives does not depend on the number of threads.
 
-mod distribution;
 pub(super) mod distribution;
 pub(crate) mod philox;
-pub(super) mod philox;
 mod shuffle;
 mod words;
 
