@@ -138,3 +138,15 @@ impl Drop for Peers {
         }
     }
 }
+
+#[test]
+fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("queues.py")?;
+    for task in 0..2 {
+        client.args(["--target", &cluster.target("worker", task)]);
+    }
+    let said = python::run(&mut client)?;
+    assert!(said.contains(" 0 differences"), "{said}");
+    Ok(())
+}
