@@ -18,6 +18,7 @@ mod gather;
 mod identity;
 mod matmul;
 mod pad;
+mod parsing;
 mod partition;
 pub mod pool;
 mod random;
@@ -31,6 +32,7 @@ pub mod slice;
 mod softmax;
 pub mod spec;
 mod stack;
+mod string;
 mod summary;
 mod tensor_array;
 mod topk;
@@ -80,6 +82,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     identity,
     matmul,
     pad,
+    parsing,
     partition,
     pool,
     random,
@@ -92,6 +95,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     slice,
     softmax,
     stack,
+    string,
     summary,
     tensor_array,
     topk,

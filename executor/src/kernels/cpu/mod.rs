@@ -21,6 +21,7 @@ mod image;
 mod matmul;
 mod moved;
 mod pad;
+mod parsing;
 mod partition;
 mod pool;
 mod product;
@@ -36,6 +37,7 @@ mod simd;
 mod slice;
 mod softmax;
 mod strided;
+mod string;
 mod summary;
 mod threads;
 mod topk;
@@ -67,6 +69,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     identity::KERNELS,
     matmul::KERNELS,
     pad::KERNELS,
+    parsing::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
     random::KERNELS,
@@ -78,6 +81,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    string::KERNELS,
     summary::KERNELS,
     topk::KERNELS,
     training::KERNELS,
