@@ -34,3 +34,12 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 12, "{said}");
     Ok(())
 }
+
+#[test]
+fn checkpoints_and_summaries_are_the_peers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
+    let mut client = python::script("checkpoints.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 9, "{said}");
+    Ok(())
+}

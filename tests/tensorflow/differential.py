@@ -25,6 +25,7 @@ EXCUSED = {
     "_Arg": "added by whoever calls a function",
     "_Retval": "added by whoever calls a function",
     "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
+    "ImageSummary": "encoders differ in how they compress: checkpoints.py compares the pixels",
     "_Send": "added by the master",
     "_Recv": "added by the master",
     "_HostSend": "added by the master",

@@ -101,4 +101,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, elementwise, nn, reductions, state  # noqa: E402,F401
+from . import arrays, elementwise, files, nn, reductions, state, strings  # noqa: E402,F401
