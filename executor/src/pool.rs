@@ -58,6 +58,11 @@ impl Pool {
         self.threads
     }
 
+    /// Whether the caller runs on a compute thread, of whatever pool.
+    pub fn is_compute_thread() -> bool {
+        rayon::current_thread_index().is_some()
+    }
+
     /// Whether some thread has nothing to do: a hint, for the next moment it may be otherwise.
     pub(crate) fn has_idle(&self) -> bool {
         self.shared.runners.load(Ordering::Relaxed) < self.threads

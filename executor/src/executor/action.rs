@@ -4,10 +4,10 @@ use super::panicked;
 use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::function::Functions;
 use crate::kernel::{Kernel, KernelContext, Step};
 use crate::kernel_cache::KernelCache;
 use crate::rendezvous::{LocalRendezvous, RendezvousKey};
-use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::ops::PortTypes;
 use graph::{Bool8, DType, Node, Op, Role};
@@ -37,11 +37,12 @@ impl Action {
     pub(super) fn new(
         device: &Arc<dyn Device>,
         kernels: &KernelCache,
+        functions: &Functions,
         node: &Node,
         outputs: &PortTypes,
     ) -> Result<Action> {
         match node.op.role() {
-            Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node)?)),
+            Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
             Role::Send => Ok(Action::Send(key(node)?)),
             Role::Recv => {
                 let on_host = host_ports(device, node, &node.op.outputs, outputs)?;
@@ -167,10 +168,5 @@ pub(super) fn constant(
 
 /// The step of the constants, in which no tensor comes from elsewhere.
 pub(super) fn lone_step() -> Arc<Step> {
-    Arc::new(Step {
-        id: 0,
-        rendezvous: Arc::new(LocalRendezvous::new()),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    })
+    Arc::new(Step::new(0, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())))
 }

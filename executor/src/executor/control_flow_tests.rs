@@ -4,7 +4,6 @@ use super::*;
 use crate::cancel::Cancellation;
 use crate::device::CpuDevice;
 use crate::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
-use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::{Code, Tensor};
 use std::fmt::Write;
@@ -83,12 +82,7 @@ fn key_attrs(name: &str) -> String {
 const ADD_ONE: &str = "loop/then = AddV2[T=int32](loop/at, loop/one)";
 
 fn new_step() -> Arc<Step> {
-    Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(LocalRendezvous::new()),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    })
+    Arc::new(Step::new(1, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())))
 }
 
 fn start(executor: &Arc<Executor>, step: &Arc<Step>) -> mpsc::Receiver<Result<Trace>> {

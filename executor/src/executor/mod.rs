@@ -25,6 +25,7 @@ pub use trace::{NodeTrace, OutputTrace, Trace};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::pool::Pool;
@@ -79,7 +80,19 @@ impl Executor {
         pool: Arc<Pool>,
         kernels: &KernelCache,
     ) -> Result<Executor> {
-        let plan = Plan::new(graph, &device, kernels)?;
+        let functions = Functions::new(&graph.library, &device, &pool);
+        Executor::of_function(graph, device, pool, kernels, &functions)
+    }
+
+    /// As [`Executor::new`], with the functions that the kernels may call.
+    pub(crate) fn of_function(
+        graph: &Graph,
+        device: Arc<dyn Device>,
+        pool: Arc<Pool>,
+        kernels: &KernelCache,
+        functions: &Functions,
+    ) -> Result<Executor> {
+        let plan = Plan::new(graph, &device, kernels, functions)?;
         let costs = plan.nodes.iter().map(|_| AtomicU32::new(0)).collect();
         Ok(Executor { plan, device, pool, costs, steps: AtomicU64::new(0), states: Mutex::default() })
     }

@@ -4,6 +4,7 @@ use super::action::{self, Action, host_ports};
 use super::frame_plan::{self, FramePlan, Frames};
 use crate::device::Device;
 use crate::error::Result;
+use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::value::Value;
@@ -108,18 +109,23 @@ struct Source {
 }
 
 impl Plan {
-    pub(super) fn new(graph: &Graph, device: &Arc<dyn Device>, kernels: &KernelCache) -> Result<Plan> {
+    pub(super) fn new(
+        graph: &Graph,
+        device: &Arc<dyn Device>,
+        kernels: &KernelCache,
+        functions: &Functions,
+    ) -> Result<Plan> {
         if graph.len() >= Successor::ONLY as usize {
             crate::invalid!("a partition of {} nodes is too large", graph.len());
         }
         let topology = Topology::new(graph);
         topology.order(graph)?;
         if !frame_plan::has_control_flow(graph) {
-            return Plan::of(graph, &topology, None, device, kernels);
+            return Plan::of(graph, &topology, None, device, (kernels, functions));
         }
         let frames = Frames::new(graph, &topology)?;
         let (graph, frames) = frames.sorted(graph, &topology)?;
-        Plan::of(&graph, &Topology::new(&graph), Some(frames), device, kernels)
+        Plan::of(&graph, &Topology::new(&graph), Some(frames), device, (kernels, functions))
     }
 
     fn of(
@@ -127,7 +133,7 @@ impl Plan {
         topology: &Topology,
         frames: Option<Frames>,
         device: &Arc<dyn Device>,
-        kernels: &KernelCache,
+        made_from: (&KernelCache, &Functions),
     ) -> Result<Plan> {
         let mut plan = Plan {
             nodes: Vec::with_capacity(graph.len()),
@@ -149,7 +155,7 @@ impl Plan {
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
         let step = action::lone_step();
         for id in graph.ids() {
-            let planned = plan.node(graph, topology, id, device, kernels)?;
+            let planned = plan.node(graph, topology, id, device, made_from)?;
             plan.nodes.push(planned);
             // A Merge is told of each input that comes.
             let feeds_merge =
@@ -184,7 +190,7 @@ impl Plan {
         topology: &Topology,
         id: NodeId,
         device: &Arc<dyn Device>,
-        kernels: &KernelCache,
+        (kernels, functions): (&KernelCache, &Functions),
     ) -> Result<PlanNode> {
         let node = graph.node(id);
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
@@ -209,7 +215,7 @@ impl Plan {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action: Action::new(device, kernels, node, &outputs)?,
+            action: Action::new(device, kernels, functions, node, &outputs)?,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),

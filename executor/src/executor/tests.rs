@@ -289,12 +289,7 @@ fn recv() -> &'static Op {
 }
 
 fn new_step() -> Arc<Step> {
-    Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(LocalRendezvous::new()),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    })
+    Arc::new(Step::new(1, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())))
 }
 
 fn start(executor: &Arc<Executor>, step: &Arc<Step>, trace: bool) -> mpsc::Receiver<Result<Trace>> {

@@ -150,14 +150,6 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
-    OpDef {
-        name: "DecodeJSONExample",
-        inputs: &["json_examples: string"],
-        outputs: &["binary_examples: string"],
-        infer: same,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
 ];
 
 /// A column for each field, of the records' shape.

@@ -260,8 +260,8 @@ def parse_example(c):
     batch = examples({"s": of_kind(c, "sparse_types", 3), "d": of_kind(c, "Tdense", 2)}, {"d": of_kind(c, "Tdense", 2)}, {"s": of_kind(c, "sparse_types", 1)})
     key = lambda k: np.array(k, object)
     sparse = [c.name("sparse_types")]
-    yield Call(batch, S(), [key(b"s")], [key(b"d")], [default_of(c, 2)], dense_shapes=[[2]])
-    yield Call(batch, S(b"x", b"y", b"z"), [key(b"s")], [key(b"d")], [default_of(c).reshape(())], dense_shapes=[[None]])
+    yield Call(batch, S(), [key(b"s")], [key(b"d")], [default_of(c, 2)], dense_shapes=[[2]], sparse_types=sparse)
+    yield Call(batch, S(b"x", b"y", b"z"), [key(b"s")], [key(b"d")], [default_of(c).reshape(())], dense_shapes=[[None]], sparse_types=sparse)
 
 
 @case("ParseSingleExample")

@@ -54,17 +54,18 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         let kept: Vec<usize> = (0..shape.rank()).filter(|axis| !order.contains(axis)).collect();
         let size = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
         let strides = shape.strides();
-        // The place of the `i`-th index over these axes, the last of which runs fastest.
+        // The place of the `i`-th index over these axes, the first of which runs fastest.
         let place = |axes: &[usize], mut i: usize| {
-            axes.iter().rev().fold(0, |at, &axis| {
+            axes.iter().fold(0, |at, &axis| {
                 let index = i % shape[axis];
                 i /= shape[axis];
                 at + index * strides[axis]
             })
         };
         let strings = input.as_strings()?;
+        let outer: Vec<usize> = kept.iter().rev().copied().collect();
         let joined = |i: usize| {
-            let start = place(&kept, i);
+            let start = place(&outer, i);
             let parts: Vec<&[u8]> =
                 (0..size(&order)).map(|j| &strings[start + place(&order, j)][..]).collect();
             Bytes::from(parts.join(&separator[..]))

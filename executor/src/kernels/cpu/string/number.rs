@@ -170,10 +170,10 @@ fn formatted(ctx: &mut KernelContext<'_>, format: Format) -> Result<()> {
         DType::Int16 => each!(i16, |v| format.integer(*v < 0, v.unsigned_abs().into()).into()),
         DType::Int32 => each!(i32, |v| format.integer(*v < 0, v.unsigned_abs().into()).into()),
         DType::Int64 => each!(i64, |v| format.integer(*v < 0, v.unsigned_abs()).into()),
-        DType::UInt8 => each!(u8, |v| format.integer(false, (*v).into()).into()),
-        DType::UInt16 => each!(u16, |v| format.integer(false, (*v).into()).into()),
-        DType::UInt32 => each!(u32, |v| format.integer(false, (*v).into()).into()),
-        DType::UInt64 => each!(u64, |v| format.integer(false, *v).into()),
+        DType::UInt8 => each!(u8, |v| format.unsigned((*v).into()).into()),
+        DType::UInt16 => each!(u16, |v| format.unsigned((*v).into()).into()),
+        DType::UInt32 => each!(u32, |v| format.unsigned((*v).into()).into()),
+        DType::UInt64 => each!(u64, |v| format.unsigned(*v).into()),
         DType::Bool => each!(Bool8, |v| Bytes::from_static(if v.get() { b"true" } else { b"false" })),
         DType::Complex64 => {
             let (parts, _) = input.bytes()?.as_chunks::<4>();
@@ -196,6 +196,12 @@ fn formatted(ctx: &mut KernelContext<'_>, format: Format) -> Result<()> {
 impl Format {
     fn integer(&self, is_negative: bool, magnitude: u64) -> String {
         self.filled(is_negative, &magnitude.to_string(), true)
+    }
+
+    /// Which has no sign, nor a place for one.
+    fn unsigned(&self, value: u64) -> String {
+        let fill = if matches!(self.fill, Fill::Plus | Fill::Blank) { Fill::None } else { self.fill };
+        Format { fill, ..*self }.integer(false, value)
     }
 
     fn real(&self, value: f64) -> String {

@@ -1,5 +1,6 @@
 //! Regular expressions. Patterns are RE2's, whose syntax differs a little from that of the engine behind.
 
+use super::is_start;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
@@ -204,20 +205,25 @@ impl Rewrite {
         if self.groups >= regex.captures_len() {
             return s.clone();
         }
-        let limit = usize::from(!is_global);
-        let expand = |captures: &Captures<'_>| {
-            let mut out = Vec::new();
+        let limit = if is_global { usize::MAX } else { 1 };
+        let mut out = Vec::with_capacity(s.len());
+        let mut end = 0;
+        // An empty match within a character is none.
+        let is_whole = |captures: &Captures<'_>| {
+            captures.get(0).is_some_and(|m| !m.is_empty() || s.get(m.start()).is_none_or(|&b| is_start(b)))
+        };
+        for captures in regex.captures_iter(s).filter(is_whole).take(limit) {
+            let Some(whole) = captures.get(0) else { continue };
+            out.extend_from_slice(&s[end..whole.start()]);
             for part in &self.parts {
                 match part {
                     Part::Literal(bytes) => out.extend_from_slice(bytes),
                     Part::Group(i) => out.extend_from_slice(captures.get(*i).map_or(b"", |m| m.as_bytes())),
                 }
             }
-            out
-        };
-        match regex.replacen(s, limit, expand) {
-            std::borrow::Cow::Borrowed(_) => s.clone(),
-            std::borrow::Cow::Owned(replaced) => replaced.into(),
+            end = whole.end();
         }
+        out.extend_from_slice(&s[end..]);
+        out.into()
     }
 }

@@ -16,6 +16,9 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
         }
         let delimiters = delimiters.as_strings()?[0].clone();
         pieces(ctx, |s| {
+            if s.is_empty() {
+                return Vec::new();
+            }
             if delimiters.is_empty() {
                 return (0..s.len()).map(|i| s.slice(i..i + 1)).collect();
             }
@@ -42,23 +45,22 @@ pub(super) fn split_v2(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// What is left after the last split is a piece too, even if it is empty, as TensorFlow has it.
 fn words(s: &Bytes, most: usize) -> Vec<Bytes> {
+    let after_space = |rest: &[u8]| rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
     let mut out = Vec::new();
-    let mut rest = &s[..];
-    loop {
-        let start = rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
-        rest = &rest[start..];
-        if rest.is_empty() {
-            return out;
-        }
+    let mut rest = &s[after_space(s)..];
+    while !rest.is_empty() {
         let end = rest.iter().position(|&b| is_space(b)).unwrap_or(rest.len());
-        if out.len() == most {
-            out.push(s.slice_ref(rest));
-            return out;
-        }
         out.push(s.slice_ref(&rest[..end]));
         rest = &rest[end..];
+        rest = &rest[after_space(rest)..];
+        if out.len() == most {
+            out.push(if rest.is_empty() { Bytes::new() } else { s.slice_ref(rest) });
+            break;
+        }
     }
+    out
 }
 
 fn parts(s: &Bytes, separator: &[u8], most: usize) -> Vec<Bytes> {

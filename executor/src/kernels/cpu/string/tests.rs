@@ -73,6 +73,7 @@ fn patterns_are_re2s() -> Result<()> {
         ("abcabc", "b(c)", r"[\1\0]", "a[cbc]a[cbc]"),
         ("abc", "", "-", "-a-b-c-"),
         ("baac", "a*", "-", "-b-c-"),
+        ("é", "", "-", "-é-"),
         ("abc", "b", r"\2", "abc"),
         ("abc", "b", r"\\", r"a\c"),
         ("abc", "b", "$1", "a$1c"),
@@ -104,11 +105,13 @@ fn pieces_come_row_by_row() -> Result<()> {
     );
     let got = split("StringSplit", &[b"a b  c", b" "], " ", &[("skip_empty", false.into())])?.1;
     assert_eq!(got, ["a", "b", "", "c", "", ""]);
+    assert_eq!(split("StringSplit", &[b""], " ", &[("skip_empty", false.into())])?.1, <[&str; 0]>::default());
     assert_eq!(split("StringSplit", &[b"abc"], "", &[])?.1, ["a", "b", "c"]);
     assert_eq!(split("StringSplitV2", &[b"a b  c", b"", b"  d\t e "], "", &[])?.1, ["a", "b", "c", "d", "e"]);
     assert_eq!(split("StringSplitV2", &[b"a<>b<><>c", b"<>"], "<>", &[])?.1, ["a", "b", "", "c", "", ""]);
     let once = [("maxsplit", AttrValue::from(1i64))];
     assert_eq!(split("StringSplitV2", &[b"a b c d", b" a  b c "], "", &once)?.1, ["a", "b c d", "a", "b c "]);
+    assert_eq!(split("StringSplitV2", &[b"a "], "", &once)?.1, ["a", ""]);
     assert_eq!(split("StringSplitV2", &[b"a,b,c"], ",", &once)?.1, ["a", "b,c"]);
     Ok(())
 }
@@ -178,8 +181,8 @@ fn joins() -> Result<()> {
     assert_eq!(one("StringJoin", &inputs, &[separator("-"), ("N", 2i64.into())])?, ["a-b", "a-c"]);
     let square = strings(&[b"a", b"b", b"c", b"d"])?.reshaped(Shape::new(&[2, 2])?)?;
     let reduced = |axes: Tensor| one("ReduceJoin", &[square.clone(), axes], &[separator(".")]);
-    assert_eq!(reduced(Tensor::try_from([0, 1])?)?, ["a.b.c.d"]);
-    assert_eq!(reduced(Tensor::try_from([1, 0])?)?, ["a.c.b.d"]);
+    assert_eq!(reduced(Tensor::try_from([0, 1])?)?, ["a.c.b.d"]);
+    assert_eq!(reduced(Tensor::try_from([1, 0])?)?, ["a.b.c.d"]);
     assert_eq!(reduced(0.into())?, ["a.c", "b.d"]);
     assert!(reduced(2.into()).is_err());
     let inputs = [strings(&[b"a", b"b", b"c"])?, Tensor::try_from([1, 0, 1])?, 3.into()];
