@@ -48,7 +48,16 @@ fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
     client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
     let said = python::run(&mut client)?;
     assert!(said.contains("\n0 wrong"), "{said}");
-    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 100, "{said}");
+    assert!(checks(&said) >= 100, "{said}");
+    Ok(())
+}
+
+#[test]
+fn checkpoints_and_summaries_are_the_peers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
+    let mut client = python::script("checkpoints.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&said), 9, "{said}");
     Ok(())
 }
 

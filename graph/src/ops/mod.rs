@@ -39,6 +39,7 @@ mod mutex;
 pub mod normalization;
 mod optional;
 mod pad;
+mod parsing;
 mod partition;
 pub mod pool;
 mod quantize;
@@ -60,6 +61,7 @@ mod sparse_segment;
 pub mod spec;
 mod stack;
 mod staging;
+mod string;
 mod summary;
 mod table;
 mod tensor_array;
@@ -131,6 +133,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     normalization,
     optional,
     pad,
+    parsing,
     partition,
     pool,
     quantize,
@@ -151,6 +154,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     sparse_segment,
     stack,
     staging,
+    string,
     summary,
     table,
     tensor_array,

@@ -113,4 +113,6 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, candidate, codecs, elementwise, images, nn, normalization, reductions, sequences, space, sparse, state, windows  # noqa: E402,F401
+from . import (  # noqa: E402,F401
+    arrays, candidate, codecs, elementwise, files, images, nn, normalization, reductions, sequences, space, sparse, state, strings, windows,
+)

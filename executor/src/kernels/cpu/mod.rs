@@ -43,6 +43,7 @@ mod mutex;
 mod normalization;
 mod optional;
 mod pad;
+mod parsing;
 mod partition;
 mod pool;
 mod product;
@@ -68,6 +69,7 @@ mod stack;
 mod staging;
 mod step_object;
 mod strided;
+mod string;
 mod summary;
 mod table;
 mod tensor_array;
@@ -122,6 +124,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     normalization::KERNELS,
     optional::KERNELS,
     pad::KERNELS,
+    parsing::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
     quantize::KERNELS,
@@ -142,6 +145,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     sparse_segment::KERNELS,
     stack::KERNELS,
     staging::KERNELS,
+    string::KERNELS,
     summary::KERNELS,
     table::KERNELS,
     tensor_array::KERNELS,
