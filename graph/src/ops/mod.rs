@@ -237,6 +237,9 @@ pub struct Traits {
     pub aggregate: bool,
     /// Takes a reference whose variable may have no value yet.
     pub allows_uninitialized_input: bool,
+    /// Given a reference, passes it on: whoever reads the output sees the value of that time, with what was
+    /// written since.
+    pub passes_reference: bool,
     /// Only asks for its first input's shape; runs where that input is.
     pub metadata: bool,
 }
@@ -247,6 +250,7 @@ impl Traits {
         commutative: false,
         aggregate: false,
         allows_uninitialized_input: false,
+        passes_reference: false,
         metadata: false,
     };
     pub const STATEFUL: Traits = Traits { stateful: true, ..Traits::NONE };
