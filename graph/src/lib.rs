@@ -39,5 +39,5 @@ pub use node::Node;
 pub use ops::{Op, OpDef, Role};
 pub use rendezvous_key::RendezvousKey;
 pub use shape::{Dim, PartialShape, Shape};
-pub use tensor::{Buffer, ResourceHandle, Tensor, Variant, VariantObject};
+pub use tensor::{Buffer, Optional, ResourceHandle, Tensor, TensorList, Variant, VariantObject};
 pub use topology::{Producer, Topology};

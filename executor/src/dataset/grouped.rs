@@ -73,8 +73,10 @@ pub(crate) fn group_by_window(
                 // At the end of the input what is left of each group is a window too.
                 let Some(of) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
                 let elements = groups.remove(&of).unwrap_or_default();
-                let window = DatasetVariant(Elements::dataset("Window", spec.clone(), elements)?);
-                let results = reduce.call(pull, vec![Tensor::scalar(of), Tensor::variant(window)])?;
+                let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
+                let window = Elements::dataset("Window", spec.clone(), elements)?;
+                let window = DatasetVariant::tensor(window, &held)?;
+                let results = reduce.call(pull, vec![Tensor::scalar(of), window])?;
                 current = Some(given(&results, &ctx, made)?);
                 made += 1;
             }

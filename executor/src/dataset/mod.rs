@@ -14,7 +14,6 @@ pub(crate) mod interleave;
 pub(crate) mod iterator;
 pub(crate) mod map;
 pub(crate) mod message;
-pub(crate) mod optional;
 pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
 pub(crate) mod prefetch;
@@ -196,20 +195,45 @@ impl fmt::Debug for Dataset {
 
 /// A dataset as an element of a `variant` tensor.
 #[derive(Clone, Debug)]
-pub(crate) struct DatasetVariant(pub Arc<Dataset>);
+pub(crate) struct DatasetVariant {
+    dataset: Arc<Dataset>,
+    /// How deep datasets and variants nest in it: its inputs and what it holds.
+    depth: usize,
+}
 
 impl VariantObject for DatasetVariant {
     fn type_name(&self) -> &'static str {
         "tensorflow::DatasetVariantWrapper"
     }
+
+    fn nesting(&self) -> usize {
+        self.depth
+    }
 }
 
 impl DatasetVariant {
+    /// A dataset that has these tensors for inputs, captures or elements, as a scalar tensor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if datasets are nested too deep: each level is one of the stack when all are dropped.
+    pub(crate) fn tensor<'a>(
+        dataset: Arc<Dataset>,
+        held: impl IntoIterator<Item = &'a Tensor>,
+    ) -> Result<Tensor> {
+        let variants = held.into_iter().filter_map(|tensor| tensor.as_variants().ok()).flatten();
+        let deepest = variants.filter_map(|v| v.object()).map(|o| o.nesting()).max().unwrap_or(0);
+        let depth = dataset.depth.max(deepest + 1);
+        if depth > MAX_DEPTH {
+            crate::invalid!("{} is more than {MAX_DEPTH} datasets deep", dataset.name());
+        }
+        Ok(Tensor::variant(DatasetVariant { dataset, depth }))
+    }
+
     /// The dataset in a scalar tensor.
     pub(crate) fn of(tensor: &Tensor) -> Result<Arc<Dataset>> {
         match tensor.as_variants()? {
             [variant] if tensor.shape().rank() == 0 => {
-                Ok(variant.expect::<DatasetVariant>("a dataset")?.0.clone())
+                Ok(variant.expect::<DatasetVariant>("a dataset")?.dataset.clone())
             }
             _ => crate::invalid!("Dataset tensor must be a scalar of dtype DT_VARIANT."),
         }

@@ -210,7 +210,7 @@ fn padding_fills_inner_dimensions() -> Result<()> {
 fn times() -> Captured {
     of_number(|n| {
         let row = Elements::tensors(vec![Tensor::scalar(n)])?;
-        Ok(Tensor::variant(DatasetVariant(transform::repeat(row, n)?)))
+        DatasetVariant::tensor(transform::repeat(row, n)?, [])
     })
 }
 
@@ -322,7 +322,7 @@ fn groups_are_cut_by_key() -> Result<()> {
     let key = || of_number(|i| Ok(Tensor::scalar(i % 3)));
     let reduce = function(|arguments| {
         let window = DatasetVariant::of(&arguments[1])?;
-        Ok(vec![Tensor::variant(DatasetVariant(batch::batch(window, 10, false, None)?))])
+        Ok(vec![DatasetVariant::tensor(batch::batch(window, 10, false, None)?, [])?])
     });
     let size = of_number(|key| Ok(Tensor::scalar(key + 1)));
     let spec = ElementSpec::new(vec![DType::Int64], vec![PartialShape::vector(None)])?;
@@ -488,6 +488,15 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
         let _ = sender.send(numbers(&deep));
     })?;
     assert_eq!(receiver.recv_timeout(DEADLINE), Ok(Ok(vec![0, 1, 2])));
+    // Datasets whose one element is the dataset before.
+    let mut nested = DatasetVariant::tensor(range(3)?, [])?;
+    let refused = loop {
+        match DatasetVariant::tensor(Elements::tensors(vec![nested.clone()])?, [&nested]) {
+            Ok(deeper) => nested = deeper,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.code(), Code::InvalidArgument);
     // Each is two of the last: iterators would be without number.
     let mut wide = range(1)?;
     let refused = loop {

@@ -117,7 +117,8 @@ pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>>
 /// A dataset of one component of elements of this spec, as a tensor.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
     let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
-    Ok(Tensor::variant(DatasetVariant(Elements::dataset("Window", of_component, elements)?)))
+    let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
+    DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
 }
 
 /// Each window as one element, its elements stacked.

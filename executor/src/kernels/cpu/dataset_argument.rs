@@ -23,7 +23,9 @@ pub(super) fn makes(
 ) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let dataset = make(ctx)?;
-        ctx.set_output(0, Tensor::variant(DatasetVariant(dataset)));
+        let inputs = ctx.inputs_from(0)?;
+        let made = DatasetVariant::tensor(dataset, inputs)?;
+        ctx.set_output(0, made);
         Ok(())
     })
 }

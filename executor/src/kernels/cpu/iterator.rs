@@ -6,7 +6,6 @@ use super::dataset_argument::absent;
 use super::dataset_memory::{anonymous, handle, handle_input};
 use super::variable::shared_name;
 use crate::dataset::iterator::IteratorResource;
-use crate::dataset::optional::OptionalVariant;
 use crate::dataset::{DatasetVariant, Element, ElementSpec, message, threads};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit, 
 use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
 use bytes::Bytes;
-use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor, Variant};
+use graph::{DType, Optional, PartialShape, ResourceHandle, Shape, Tensor, Variant};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +40,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             if let Some(element) = &element {
                 spec.check(&ElementSpec::of(element))?;
             }
-            Ok(smallvec![Tensor::variant(OptionalVariant(element)).into()])
+            let optional = element.map_or(Ok(Optional::NONE), Optional::of)?;
+            Ok(smallvec![Tensor::variant(optional).into()])
         })
     }),
     KernelDef::of("IteratorToStringHandle", &[], |_| {
