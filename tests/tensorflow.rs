@@ -42,11 +42,22 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
 }
 
 #[test]
+fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("datasets.py")?;
+    client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
+    let said = python::run(&mut client)?;
+    assert!(said.contains("\n0 wrong"), "{said}");
+    assert!(checks(&said) >= 100, "{said}");
+    Ok(())
+}
+
+#[test]
 fn checkpoints_and_summaries_are_the_peers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
     let mut client = python::script("checkpoints.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 9, "{said}");
+    assert_eq!(checks(&said), 9, "{said}");
     Ok(())
 }
 
@@ -135,4 +146,16 @@ impl Drop for Peers {
             let _ = server.wait();
         }
     }
+}
+
+#[test]
+fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("queues.py")?;
+    for task in 0..2 {
+        client.args(["--target", &cluster.target("worker", task)]);
+    }
+    let said = python::run(&mut client)?;
+    assert!(said.contains(" 0 differences"), "{said}");
+    Ok(())
 }

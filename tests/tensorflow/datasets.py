@@ -265,7 +265,7 @@ def blocks_that_do_not_fit():
 @pipeline
 def mapped():
     table = tf.constant([10, 20, 30, 40], tf.int64)
-    return Dataset.range(4).map(lambda i: (tf.gather(table, i), tf.as_string(i) + "!"))
+    return Dataset.range(4).map(lambda i: (tf.gather(table, i), tf.gather(["a", "b", "c", "d"], i)))
 
 
 @pipeline
@@ -309,7 +309,7 @@ def interleaved_in_parallel_as_once():
 
 @pipeline
 def padded():
-    return Dataset.range(1, 8).map(lambda i: (tf.fill([i], i), tf.as_string(tf.fill([2, i], i)))).padded_batch(3, ([None], [3, -1]), (tf.constant(-1, tf.int64), "?"))
+    return Dataset.range(1, 8).map(lambda i: (tf.fill([i], i), tf.fill([2, i], "a"))).padded_batch(3, ([None], [3, -1]), (tf.constant(-1, tf.int64), "?"))
 
 
 @pipeline
@@ -351,14 +351,13 @@ def grouped_by_reducer():
 
 @pipeline
 def errors_in_order():
-    numbers = Dataset.from_tensor_slices(["1", "x", "3", "y", "5"])
-    return numbers.map(tf.strings.to_number, num_parallel_calls=3)
+    return Dataset.from_tensor_slices([1, 7, 2, 8, 0]).map(lambda i: tf.gather([10, 20, 30], i), num_parallel_calls=3)
 
 
 @pipeline
 def errors_ignored():
-    numbers = Dataset.from_tensor_slices(["1", "x", "3", "y", "5"])
-    return numbers.map(tf.strings.to_number).apply(tf.data.experimental.ignore_errors())
+    numbers = Dataset.from_tensor_slices([1, 7, 2, 8, 0]).map(lambda i: tf.gather([10, 20, 30], i))
+    return numbers.apply(tf.data.experimental.ignore_errors())
 
 
 @pipeline
@@ -490,28 +489,41 @@ def elements_go_to_another_task(ours, theirs):
             assert session.run(mine) == 2
 
 
+def without_end(made):
+    """Looks for an element that never comes; counts the steps of the search in a variable."""
+
+    def never(i):
+        with tf.control_dependencies([made.assign_add(1)]):
+            return tf.less(i, 0)
+
+    return Dataset.range(9).repeat().filter(never)
+
+
 @check
 def a_step_that_waits_for_an_element_ends_when_it_is_cancelled(ours, theirs):
-    with tf.Graph().as_default(), tf.Session(ours) as session:
-        queue = tf.FIFOQueue(1, [tf.int64], [[]])
-        dataset = Dataset.range(2).map(lambda i: queue.dequeue()).prefetch(1)
-        iterator = tf.data.make_initializable_iterator(dataset)
-        following = iterator.get_next()
-        session.run(iterator.initializer)
-        with fails(tf.errors.DeadlineExceededError):
-            session.run(following, options=tf.RunOptions(timeout_in_ms=300))
-        # The element that was waited for is not lost.
-        session.run(queue.enqueue(tf.constant(5, tf.int64)))
-        assert session.run(following) == 5
+    for ahead in (False, True):
+        with tf.Graph().as_default(), tf.Session(ours) as session:
+            made = tf.get_variable("made", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+            endless = without_end(made)
+            iterator = tf.data.Iterator.from_structure(tf.int64, [])
+            following = iterator.get_next()
+            session.run(made.initializer)
+            session.run(iterator.make_initializer(endless.prefetch(1) if ahead else endless))
+            with fails(tf.errors.DeadlineExceededError):
+                session.run(following, options=tf.RunOptions(timeout_in_ms=300))
+            # What was searched for is given up with the next dataset.
+            session.run(iterator.make_initializer(Dataset.range(5, 7)))
+            assert [session.run(following), session.run(following)] == [5, 6]
 
 
 @check
 def closing_a_session_ends_what_waits_in_it(ours, theirs):
     with tf.Graph().as_default():
-        queue = tf.FIFOQueue(1, [tf.int64], [[]])
-        iterator = tf.data.make_initializable_iterator(Dataset.range(2).map(lambda i: queue.dequeue()))
-        following = iterator.get_next()
+        made = tf.get_variable("made", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+        iterator = tf.data.make_initializable_iterator(without_end(made))
+        following, seen = iterator.get_next(), made.read_value()
         session = tf.Session(ours)
+        session.run(made.initializer)
         session.run(iterator.initializer)
         ended = []
 
@@ -523,7 +535,7 @@ def closing_a_session_ends_what_waits_in_it(ours, theirs):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        session.run(queue.size())
+        until(lambda: session.run(seen) > 0)
         session.close()
         thread.join(30)
         assert ended == [tf.errors.CancelledError], ended
@@ -568,14 +580,14 @@ def a_function_reads_what_it_captures(ours, theirs):
 def a_failing_function_names_its_node(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
-            dataset = Dataset.from_tensor_slices(["1", "x", "3"]).map(lambda s: tf.string_to_number(s, name="conv"))
+            dataset = Dataset.from_tensor_slices([1, 7, 2]).map(lambda i: tf.gather([10, 20, 30], i, name="pick"))
             iterator = tf.data.make_initializable_iterator(dataset)
             following = iterator.get_next()
             session.run(iterator.initializer)
-            assert session.run(following) == 1
-            with fails(tf.errors.InvalidArgumentError, "could not correctly convert string: x", "{{node conv}}"):
+            assert session.run(following) == 20
+            with fails(tf.errors.InvalidArgumentError, "Error in user-defined function passed to", "= 7 is not in [0, 3)", "{{node pick}}"):
                 session.run(following)
-            assert session.run(following) == 3
+            assert session.run(following) == 30
 
 
 @check

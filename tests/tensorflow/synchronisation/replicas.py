@@ -72,6 +72,18 @@ def gradients_of_backup_replicas_are_dropped(peer):
 
 
 @scenario
+def critical_sections(peer):
+    section = tf.CriticalSection(shared_name=peer.name("m"))
+    v = tf.get_variable(peer.name("v"), initializer=0, use_resource=True)
+    add = [section.execute(lambda: v.assign_add(1, read_value=False) or tf.no_op()) for _ in range(4)]
+    with peer.session() as s:
+        s.run(v.initializer)
+        for _ in range(3):
+            s.run(add)
+        peer.say("added", s.run(v))
+
+
+@scenario
 def a_reset_forgets_and_ends_who_waits(peer):
     q = tf.FIFOQueue(2, tf.int32, shapes=[[]], shared_name=peer.name("q"), name="forgotten")
     dequeue, size, enqueue = q.dequeue(), q.size(), q.enqueue(3)
