@@ -33,13 +33,15 @@ def checkpoints(c):
         base, number = text(probe, name_of(probe, "part")), lambda n: probe.constant(np.int32(n))
         file = probe.node("ShardedFilename", "_file", [base, number(1), number(2)])
         spec = probe.node("ShardedFilespec", "_spec", [base, number(2)])
-        names, parts = text(probe, [b"a", b"b", b"b"]), text(probe, [b"", b"4 3 0,2:-", b"4 3 2,2:-"])
+        is_cut = dtype not in WHOLE
+        names = text(probe, [b"a", b"b", b"b"] if is_cut else [b"a", b"b", b"c"])
+        parts = text(probe, [b"", b"4 3 0,2:-", b"4 3 2,2:-"] if is_cut else [b"", b"", b""])
         tensors = [probe.feed(v, True, probe.feeds) for v in (values[0], *values)]
         saved = probe.node("SaveV2", "_save", [file, names, parts, *tensors], dtypes=[dtype] * 3)
         whole = text(probe, name_of(probe, "whole"))
         prefixes = probe.node("Pack", "_pack", [file], N=1, T="string")
         merged = probe.node("MergeV2Checkpoints", "_merge", [prefixes, whole, f"^{saved}"], delete_old_dirs=False)
-        wanted = text(probe, [b"", b"" if dtype in WHOLE else b"4 3 1,2:-"])
+        wanted = text(probe, [b"", b"4 3 1,2:-" if is_cut else b""])
         probe.fetch(probe.node("RestoreV2", "_restore", [whole, text(probe, [b"a", b"b"]), wanted, f"^{merged}"], dtypes=[dtype] * 2))
         probe.fetches += [f"{file}:0", f"{spec}:0"]
 

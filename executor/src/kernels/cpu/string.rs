@@ -118,7 +118,7 @@ fn buckets(init: &KernelInit<'_>, hash: fn(&[u64], &[u8]) -> u64) -> Result<Kern
 
 /// MurmurHash64A (Appleby, 2008) from the seed that TensorFlow has fixed.
 fn murmur64(bytes: &[u8]) -> u64 {
-    const SEED: u64 = 0xdeca_fcaf_fe;
+    const SEED: u64 = 0x00de_cafc_affe;
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     let mut h = SEED ^ (bytes.len() as u64).wrapping_mul(M);
     let (words, rest) = bytes.as_chunks::<8>();
