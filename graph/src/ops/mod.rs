@@ -13,8 +13,13 @@ pub(crate) mod complex;
 mod concat;
 pub mod constant;
 pub mod conv;
+mod diagonal;
+pub mod einsum;
+mod fft;
 mod gather;
+mod histogram;
 mod identity;
+mod linalg;
 mod matmul;
 mod pad;
 mod partition;
@@ -25,12 +30,14 @@ mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 pub mod shape;
 pub mod slice;
 mod softmax;
 mod sparse;
 mod sparse_segment;
 pub mod spec;
+mod special;
 mod topk;
 mod training;
 mod transfer;
@@ -73,8 +80,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     concat,
     constant,
     conv,
+    diagonal,
+    einsum,
+    fft,
     gather,
+    histogram,
     identity,
+    linalg,
     matmul,
     pad,
     partition,
@@ -85,11 +97,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     scatter,
     segment,
     select,
+    sequence,
     shape,
     slice,
     softmax,
     sparse,
     sparse_segment,
+    special,
     topk,
     training,
     transfer,

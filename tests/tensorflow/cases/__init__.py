@@ -107,4 +107,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, candidate, elementwise, nn, reductions, sparse, state  # noqa: E402,F401
+from . import arrays, candidate, elementwise, matrices, nn, reductions, sparse, state  # noqa: E402,F401

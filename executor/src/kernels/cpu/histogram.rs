@@ -1,7 +1,7 @@
 //! Counting and placing values among bounds and bins.
 
 use super::dispatch::{INDEX, REALS, dispatch};
-use super::scalar::{Arithmetic, Semiring as _};
+use super::scalar::Arithmetic;
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

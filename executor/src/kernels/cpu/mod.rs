@@ -12,11 +12,16 @@ mod complex;
 mod concat;
 mod constant;
 mod conv;
+mod diagonal;
 mod dispatch;
+mod einsum;
 mod elementwise;
+mod fft;
 mod gather;
+mod histogram;
 mod identity;
 mod image;
+mod linalg;
 mod matmul;
 mod moved;
 mod pad;
@@ -30,12 +35,14 @@ mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod shape;
 mod simd;
 mod slice;
 mod softmax;
 mod sparse;
 mod sparse_segment;
+mod special;
 mod strided;
 mod threads;
 mod topk;
@@ -62,8 +69,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    diagonal::KERNELS,
+    einsum::KERNELS,
+    fft::KERNELS,
     gather::KERNELS,
+    histogram::KERNELS,
     identity::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
@@ -74,11 +86,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    sequence::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
     sparse::KERNELS,
     sparse_segment::KERNELS,
+    special::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
