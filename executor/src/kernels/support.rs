@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_node_without_a_kernel_is_told_which_there_are() -> Result<()> {
-        let op = graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
+        let op =
+            graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
         let mut node = Node::new("a/b", op).with_attr("T", DType::Float);
         assert_eq!(supported_device_types(&node), ["CPU"]);
         node.attrs.set("T", DType::String);

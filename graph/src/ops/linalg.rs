@@ -212,8 +212,9 @@ fn qr(infer: &mut Infer<'_>) -> Result<()> {
 fn eigen(infer: &mut Infer<'_>) -> Result<()> {
     let Some((batch, n)) = squares(infer)? else { return Ok(()) };
     infer.set(0, shaped(&batch, &[n]));
-    let vectors = infer.attr::<bool>("compute_v")?;
-    infer.set(1, if vectors { shaped(&batch, &[n, n]) } else { PartialShape::vector(Some(0)) });
+    if infer.attr::<bool>("compute_v")? {
+        infer.set(1, shaped(&batch, &[n, n]));
+    }
     Ok(())
 }
 
@@ -222,8 +223,6 @@ fn svd(infer: &mut Infer<'_>) -> Result<()> {
     let p = least(m, n);
     infer.set(0, shaped(&batch, &[p]));
     if !infer.attr::<bool>("compute_uv")? {
-        infer.set(1, PartialShape::vector(Some(0)));
-        infer.set(2, PartialShape::vector(Some(0)));
         return Ok(());
     }
     let full = infer.attr::<bool>("full_matrices")?;

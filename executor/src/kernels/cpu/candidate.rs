@@ -15,8 +15,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UniformCandidateSampler", &[], |i| kernel(i, Box::new(Uniform::new(range(i)?)))),
     KernelDef::of("LogUniformCandidateSampler", &[], |i| kernel(i, Box::new(LogUniform::new(range(i)?)))),
     KernelDef::of("LearnedUnigramCandidateSampler", &[], |i| kernel(i, Box::new(Unigram::new(range(i)?)?))),
-    KernelDef::of("ThreadUnsafeUnigramCandidateSampler", &[], |i| kernel(i, Box::new(Unigram::new(range(i)?)?))),
-    KernelDef::of("FixedUnigramCandidateSampler", &[], |i| kernel(i, Box::new(FixedUnigram::new(i, range(i)?)?))),
+    KernelDef::of("ThreadUnsafeUnigramCandidateSampler", &[], |i| {
+        kernel(i, Box::new(Unigram::new(range(i)?)?))
+    }),
+    KernelDef::of("FixedUnigramCandidateSampler", &[], |i| {
+        kernel(i, Box::new(FixedUnigram::new(i, range(i)?)?))
+    }),
     KernelDef::of("AllCandidateSampler", &[], |i| kernel(i, Box::new(All(i.attr("num_sampled")?)))),
     KernelDef::of("ComputeAccidentalHits", &[], |init| {
         let num_true: i64 = init.attr("num_true")?;

@@ -125,8 +125,10 @@ where
             let known = sizes.entry(label).or_insert(size);
             let broadcasts = label < 0 && (*known == 1 || size == 1);
             if *known != size && !broadcasts {
-                invalid!("Expected dimension {known} at axis of the input shaped {} but got dimension {size}",
-                    input.shape());
+                invalid!(
+                    "Expected dimension {known} at axis of the input shaped {} but got dimension {size}",
+                    input.shape()
+                );
             }
             if broadcasts {
                 *known = if *known == 1 { size } else { *known };
@@ -144,10 +146,18 @@ where
     }
     let wide = inputs.iter().map(|t| widened::<T>(t)).collect::<Result<Vec<_>>>()?;
     let mut unique: Vec<Label> = Vec::new();
-    output.iter().for_each(|l| if !unique.contains(l) { unique.push(*l) });
+    output.iter().for_each(|l| {
+        if !unique.contains(l) {
+            unique.push(*l)
+        }
+    });
     let distinct = |labels: &[Label]| {
         let mut out: Vec<Label> = Vec::new();
-        labels.iter().for_each(|l| if !out.contains(l) { out.push(*l) });
+        labels.iter().for_each(|l| {
+            if !out.contains(l) {
+                out.push(*l)
+            }
+        });
         out
     };
     let view = |i: usize| -> Result<View<'_, T::Wide>> {

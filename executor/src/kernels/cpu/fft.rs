@@ -188,7 +188,9 @@ fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
         let last = dims.len() - 1;
         let mut values = cropped(&read(input)?, input.shape(), &taken);
         (first..last).for_each(|axis| transform(&mut values, &dims, axis, FftDirection::Inverse));
-        let full = |row: &[C]| (0..len).map(|k| if k < half { row[k] } else { row[len - k].conj() }).collect::<Vec<_>>();
+        let full = |row: &[C]| {
+            (0..len).map(|k| if k < half { row[k] } else { row[len - k].conj() }).collect::<Vec<_>>()
+        };
         let mut values: Vec<C> = values.chunks_exact(half).flat_map(full).collect();
         dims[last] = len;
         transform(&mut values, &dims, last, FftDirection::Inverse);

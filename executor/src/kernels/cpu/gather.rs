@@ -1,6 +1,6 @@
 //! Picking and placing elements by index.
 
-use super::dispatch::{INDEX, ANY, dispatch};
+use super::dispatch::{ANY, INDEX, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring as _;
 use crate::error::{Error, Result};

@@ -117,7 +117,13 @@ impl<F: Entry> Batch<F> {
 }
 
 /// Writes a result of each matrix, one after the other.
-fn give<F: Entry>(ctx: &mut KernelContext<'_>, at: usize, dtype: DType, shape: Shape, values: &[F]) -> Result<()> {
+fn give<F: Entry>(
+    ctx: &mut KernelContext<'_>,
+    at: usize,
+    dtype: DType,
+    shape: Shape,
+    values: &[F],
+) -> Result<()> {
     let out = write(dtype, shape, values)?;
     ctx.set_output(at, out);
     Ok(())
@@ -180,7 +186,11 @@ fn log_determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
     let (a, b) = (Batch::<F>::square(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
     if a.sizes != b.sizes || a.rows != b.rows {
-        invalid!("Input matrix and rhs are incompatible: {} vs. {}", ctx.input(0)?.shape(), ctx.input(1)?.shape());
+        invalid!(
+            "Input matrix and rhs are incompatible: {} vs. {}",
+            ctx.input(0)?.shape(),
+            ctx.input(1)?.shape()
+        );
     }
     let mut values = Vec::new();
     for (a, b) in a.matrices.iter().zip(&b.matrices) {
@@ -201,8 +211,11 @@ fn triangular_solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint:
     }
     let plan = super::broadcast::Plan::fit(&Shape::new(&a.sizes)?, &Shape::new(&b.sizes)?)?;
     let Some(plan) = plan else {
-        invalid!("In[0] and In[1] must have compatible batch dimensions: {} vs. {}", ctx.input(0)?.shape(),
-            ctx.input(1)?.shape());
+        invalid!(
+            "In[0] and In[1] must have compatible batch dimensions: {} vs. {}",
+            ctx.input(0)?.shape(),
+            ctx.input(1)?.shape()
+        );
     };
     let repeats = plan.repeats();
     let mut values = Vec::new();
@@ -255,7 +268,7 @@ fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Res
     give(ctx, 0, dtype, batch.shape(&[n])?, &values)?;
     match vectors {
         true => give(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
-        false => give::<F>(ctx, 1, dtype, Shape::new(&[0])?, &[]),
+        false => give(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
     }
 }
 
@@ -274,8 +287,9 @@ fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Resu
     let dtype = ctx.input(0)?.dtype();
     give(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
     if !vectors {
-        give::<F>(ctx, 1, dtype, Shape::new(&[0])?, &[])?;
-        return give::<F>(ctx, 2, dtype, Shape::new(&[0])?, &[]);
+        // The peer gives scalars too, whatever they hold.
+        give(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
+        return give(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
     }
     give(ctx, 1, dtype, batch.shape(&[m, left])?, &us)?;
     give(ctx, 2, dtype, batch.shape(&[n, right])?, &vs)

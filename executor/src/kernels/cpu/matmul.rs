@@ -11,9 +11,9 @@ use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use rayon::prelude::*;
 
-const TYPES: &[DType] =
-    &[
-    BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64, Complex128,
+const TYPES: &[DType] = &[
+    BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[

@@ -81,8 +81,12 @@ pub(super) fn product<T: Arithmetic>(
     threads: Threads,
 ) {
     check(out, stride, &a, &b);
-    let known =
-        [TypeId::of::<f32>(), TypeId::of::<f64>(), TypeId::of::<Complex<f32>>(), TypeId::of::<Complex<f64>>()];
+    let known = [
+        TypeId::of::<f32>(),
+        TypeId::of::<f64>(),
+        TypeId::of::<Complex<f32>>(),
+        TypeId::of::<Complex<f64>>(),
+    ];
     if !known.contains(&TypeId::of::<T>()) {
         return integer_product(out, stride, a, b, accumulate);
     }

@@ -76,7 +76,9 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     let apply: Apply = match (update, dtype) {
         (Update::Replace, DType::String) => replace_strings,
         (Update::Replace, _) => replace_plain,
-        (Update::Min | Update::Max, dtype) => dispatch!(real, dtype, T => Ok(combine::<T, Extremes> as Apply))?,
+        (Update::Min | Update::Max, dtype) => {
+            dispatch!(real, dtype, T => Ok(combine::<T, Extremes> as Apply))?
+        }
         (_, dtype) => dispatch!(any, dtype, T => Ok(combine::<T, Sums> as Apply))?,
     };
     Kernel::sync(move |ctx| {
@@ -263,7 +265,12 @@ fn each(
     }
 }
 
-fn combine<T: Arithmetic, C: Combine<T>>(params: &mut Tensor, places: &Places, updates: &Tensor, update: Update) -> Result<()> {
+fn combine<T: Arithmetic, C: Combine<T>>(
+    params: &mut Tensor,
+    places: &Places,
+    updates: &Tensor,
+    update: Update,
+) -> Result<()> {
     let from = updates.values::<T>()?;
     if update == Update::Div && T::IS_INTEGER && from.contains(&T::ZERO) {
         crate::invalid!("Integer division by zero");

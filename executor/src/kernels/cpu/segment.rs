@@ -66,7 +66,11 @@ fn combine<T: Copy>(out: &mut [T], row: &[T], op: &impl Fn(T, T) -> T) {
     }
 }
 
-fn unsorted_segments<T: Arithmetic>(ctx: &mut KernelContext<'_>, start: T, op: impl Fn(T, T) -> T) -> Result<()> {
+fn unsorted_segments<T: Arithmetic>(
+    ctx: &mut KernelContext<'_>,
+    start: T,
+    op: impl Fn(T, T) -> T,
+) -> Result<()> {
     let (data, ids, count) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     if count.shape().rank() != 0 {
         invalid!("num_segments should be a scalar, not shape {}", count.shape());

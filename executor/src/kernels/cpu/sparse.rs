@@ -39,10 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSparseMinimum", REAL, |i| arithmetic::extreme(i, false)),
     KernelDef::of(
         "SparseTensorDenseMatMul",
-        &[
-            ("T", &[BFloat16, Complex128, Complex64, Int32, Double, Float, Half]),
-            ("Tindices", INDEX),
-        ],
+        &[("T", &[BFloat16, Complex128, Complex64, Int32, Double, Float, Half]), ("Tindices", INDEX)],
         matmul::with_dense,
     ),
     KernelDef::of(
@@ -58,7 +55,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AddSparseToTensorsMap", MOVED_T, map::add_one),
     KernelDef::of("AddManySparseToTensorsMap", MOVED_T, map::add_many),
     KernelDef::of("TakeManySparseFromTensorsMap", &[("dtype", MOVED)], map::take_many),
-    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", &[Variant])], |_| Kernel::sync(map::to_variants)),
+    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", &[Variant])], |_| {
+        Kernel::sync(map::to_variants)
+    }),
     KernelDef::of("SerializeManySparse", &[("T", MOVED), ("out_type", &[Variant])], |_| {
         Kernel::sync(map::many_to_variants)
     }),

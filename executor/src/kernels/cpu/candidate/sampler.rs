@@ -216,7 +216,11 @@ impl FixedUnigram {
                 weights.push(weight);
             }
         }
-        if weights.is_empty() || i64::try_from(weights.len()).is_ok_and(|n| n > range) || total.is_nan() || total <= 0.0 {
+        if weights.is_empty()
+            || i64::try_from(weights.len()).is_ok_and(|n| n > range)
+            || total.is_nan()
+            || total <= 0.0
+        {
             invalid!("range is {range} but {} weights of sum {total} are given", weights.len());
         }
         let table = alias_table(&weights);
@@ -233,7 +237,9 @@ fn read(file: &str) -> Result<Vec<f32>> {
     let text = std::fs::read_to_string(file).map_err(failed)?;
     let weight = |line: &str| line.rsplit(',').next().and_then(|w| w.trim().parse().ok());
     text.lines()
-        .map(|line| weight(line).ok_or_else(|| Error::invalid(format!("Wrong vocabulary format at line: {line}"))))
+        .map(|line| {
+            weight(line).ok_or_else(|| Error::invalid(format!("Wrong vocabulary format at line: {line}")))
+        })
         .collect()
 }
 

@@ -82,7 +82,8 @@ impl<F: Entry> Lu<F> {
     }
 
     pub(super) fn solve(&self, b: &Matrix<F>) -> Matrix<F> {
-        let rows = self.order.iter().flat_map(|&i| b.values[i * b.columns..(i + 1) * b.columns].iter().copied());
+        let rows =
+            self.order.iter().flat_map(|&i| b.values[i * b.columns..(i + 1) * b.columns].iter().copied());
         let permuted = Matrix::new(b.rows, b.columns, rows.collect());
         let y = triangular_solve(&self.factors, &permuted, true, true);
         triangular_solve(&self.factors, &y, false, false)
@@ -174,7 +175,8 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
         return None;
     }
     for _ in 0..SWEEPS {
-        let off: f64 = (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| a.at(i, j).modulus().powi(2)).sum();
+        let off: f64 =
+            (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| a.at(i, j).modulus().powi(2)).sum();
         if off <= f64::EPSILON * f64::EPSILON * norm {
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by(|&i, &j| a.at(i, i).real().total_cmp(&a.at(j, j).real()));
@@ -306,7 +308,8 @@ fn completing<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
         candidate[axis] = F::ONE;
         // Twice is enough: what rounding leaves of the others goes with the second pass.
         for column in columns.iter().chain(columns) {
-            let dot = column.iter().zip(&candidate).fold(F::ZERO, |s, (c, x)| s.plus(c.conjugated().times(*x)));
+            let dot =
+                column.iter().zip(&candidate).fold(F::ZERO, |s, (c, x)| s.plus(c.conjugated().times(*x)));
             candidate.iter_mut().zip(column).for_each(|(x, c)| *x = x.minus(dot.times(*c)));
         }
         let size = candidate.iter().map(|x| x.modulus().powi(2)).sum::<f64>().sqrt();
@@ -317,4 +320,68 @@ fn completing<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
     let (size, mut vector) = best;
     vector.iter_mut().for_each(|x| *x = x.over(F::from_real(size.max(f64::MIN_POSITIVE))));
     vector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use num_complex::Complex;
+
+    fn product<F: Entry>(a: &Matrix<F>, b: &Matrix<F>) -> Matrix<F> {
+        let mut out = Matrix::new(a.rows, b.columns, vec![F::ZERO; a.rows * b.columns]);
+        for i in 0..a.rows {
+            for j in 0..b.columns {
+                let sum = (0..a.columns).fold(F::ZERO, |s, k| s.plus(a.at(i, k).times(b.at(k, j))));
+                out.put(i, j, sum);
+            }
+        }
+        out
+    }
+
+    fn scaled<F: Entry>(values: &[f64], rows: usize, columns: usize) -> Matrix<F> {
+        let mut out = Matrix::new(rows, columns, vec![F::ZERO; rows * columns]);
+        values.iter().enumerate().for_each(|(d, &v)| out.put(d, d, F::from_real(v)));
+        out
+    }
+
+    fn assert_near<F: Entry>(a: &Matrix<F>, b: &Matrix<F>) {
+        let far = a.values.iter().zip(&b.values).map(|(x, y)| x.minus(*y).modulus()).fold(0.0, f64::max);
+        assert!((a.rows, a.columns) == (b.rows, b.columns) && far < 1e-12, "{a:?} is not {b:?}");
+    }
+
+    fn sample<F: Entry>(rows: usize, columns: usize) -> Matrix<F> {
+        let value = |i: usize| Complex::new((i as f64 * 1.7 + 0.3).sin(), (i as f64 * 2.3).cos());
+        Matrix::new(rows, columns, (0..rows * columns).map(|i| F::from_complex(value(i))).collect())
+    }
+
+    fn check<F: Entry>() {
+        for (rows, columns) in [(4, 3), (3, 4), (3, 3), (1, 1), (5, 2)] {
+            let a = sample::<F>(rows, columns);
+            let (q, r) = qr(&a);
+            assert_near(&product(&q, &r), &a);
+            assert_near(&product(&q.adjoint(), &q), &Matrix::identity(rows, rows));
+            let Some((s, u, v)) = svd(&a) else { panic!("no singular values of {a:?}") };
+            assert!(s.windows(2).all(|w| w[0] >= w[1]), "{s:?}");
+            assert_near(&product(&product(&u, &scaled(&s, rows, columns)), &v.adjoint()), &a);
+            assert_near(&product(&u.adjoint(), &u), &Matrix::identity(rows, rows));
+            let square = product(&a, &a.adjoint());
+            let Some((values, vectors)) = self_adjoint(&square) else {
+                panic!("no eigenvalues of {square:?}")
+            };
+            assert!(values.windows(2).all(|w| w[0] <= w[1]), "{values:?}");
+            let scaled = product(&vectors, &scaled(&values, rows, rows));
+            assert_near(&product(&scaled, &vectors.adjoint()), &square);
+        }
+    }
+
+    #[test]
+    fn factors_multiply_to_the_matrix() {
+        check::<f64>();
+        check::<Complex<f64>>();
+    }
+
+    #[test]
+    fn a_matrix_that_is_not_positive_has_no_cholesky_factor() {
+        assert!(cholesky(&Matrix::new(2, 2, vec![1.0, 2.0, 2.0, 1.0])).is_none());
+    }
 }

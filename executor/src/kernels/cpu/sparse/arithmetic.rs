@@ -63,14 +63,14 @@ magnitudes! {
 
 fn same_shapes(a: &Coo<'_>, b: &Coo<'_>) -> Result<()> {
     if a.rank() != b.rank() {
-        invalid!("Operands do not have the same ranks; got shapes: {} and {}", text(&a.shape), text(&b.shape));
+        invalid!(
+            "Operands do not have the same ranks; got shapes: {} and {}",
+            text(&a.shape),
+            text(&b.shape)
+        );
     }
     if let Some(d) = (0..a.rank()).find(|&d| a.shape[d] != b.shape[d]) {
-        invalid!(
-            "Operands' shapes do not match: got {} and {} for dimension {d}",
-            a.shape[d],
-            b.shape[d]
-        );
+        invalid!("Operands' shapes do not match: got {} and {} for dimension {d}", a.shape[d], b.shape[d]);
     }
     Ok(())
 }
@@ -131,8 +131,11 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("The densities of indices differ: {} {} {rank}", tables[0].2, tables[1].2);
     }
     if grad.num_elements() != sum_count {
-        invalid!("# elements of backprop_val_grad and # rows of sum_indices should match (#nnz of sum): got {} and \
-            {sum_count}", grad.num_elements());
+        invalid!(
+            "# elements of backprop_val_grad and # rows of sum_indices should match (#nnz of sum): got {} and \
+            {sum_count}",
+            grad.num_elements()
+        );
     }
     let mut out = Vec::new();
     for &(rows, count, _) in &tables[..2] {

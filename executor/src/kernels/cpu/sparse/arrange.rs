@@ -17,10 +17,7 @@ fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     let (indices, shape) = (ctx.input(0)?, ctx.input(1)?);
     let (values, default) = (ctx.input(2)?, ctx.input(3)?);
     if indices.shape().rank() > 2 {
-        invalid!(
-            "sparse_indices should be a scalar, vector, or matrix, got shape {}",
-            indices.shape()
-        );
+        invalid!("sparse_indices should be a scalar, vector, or matrix, got shape {}", indices.shape());
     }
     let count = indices.shape().first().copied().unwrap_or(1);
     let rank = indices.shape().get(1).copied().unwrap_or(1);
@@ -45,9 +42,10 @@ fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     }
     let mut places = Vec::with_capacity(count);
     for index in rows() {
-        let place = index.iter().zip(&dims).try_fold(0usize, |at, (&i, &d)| {
-            (0..d).contains(&i).then(|| at * d as usize + i as usize)
-        });
+        let place = index
+            .iter()
+            .zip(&dims)
+            .try_fold(0usize, |at, (&i, &d)| (0..d).contains(&i).then(|| at * d as usize + i as usize));
         match place {
             Some(place) => places.push(place),
             None => invalid!("Indices are not valid (out of bounds).  Shape: {}", text(&dims)),
@@ -107,27 +105,38 @@ pub(super) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     }
     if let Some(unknown) = unknown {
         if product == 0 {
-            invalid!("reshape cannot infer the missing input size for an empty tensor unless all specified \
-                input sizes are non-zero");
+            invalid!(
+                "reshape cannot infer the missing input size for an empty tensor unless all specified \
+                input sizes are non-zero"
+            );
         }
         if size % product != 0 {
-            invalid!("Input to reshape is a SparseTensor with {size} dense values, but the requested shape \
-                requires a multiple of {product}. input_shape={} output_shape={}", text(&from), text(&to));
+            invalid!(
+                "Input to reshape is a SparseTensor with {size} dense values, but the requested shape \
+                requires a multiple of {product}. input_shape={} output_shape={}",
+                text(&from),
+                text(&to)
+            );
         }
         to[unknown] = size / product;
         product = size;
     }
     if product != size {
-        invalid!("Input to reshape is a tensor with {size} dense values, but the requested shape has {product}. \
-            input_shape={} output_shape={}", text(&from), text(&to));
+        invalid!(
+            "Input to reshape is a tensor with {size} dense values, but the requested shape has {product}. \
+            input_shape={} output_shape={}",
+            text(&from),
+            text(&to)
+        );
     }
     let rows = indices.values::<i64>()?;
     let mut out = vec![0i64; count * to.len()];
     for i in 0..count {
         let index = &rows[i * rank..(i + 1) * rank];
-        let at = index.iter().zip(&from).try_fold(0i64, |at, (&i, &d)| {
-            at.checked_mul(d).and_then(|at| at.checked_add(i))
-        });
+        let at = index
+            .iter()
+            .zip(&from)
+            .try_fold(0i64, |at, (&i, &d)| at.checked_mul(d).and_then(|at| at.checked_add(i)));
         let Some(mut at) = at else { invalid!("indices[{i}] = {} is out of bounds", text(index)) };
         for (o, &d) in out[i * to.len()..(i + 1) * to.len()].iter_mut().zip(&to).rev() {
             // Sizes of 0 have no indices.
@@ -156,8 +165,8 @@ pub(super) fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
         let mut shape = parts[0].shape.clone();
         let (mut rows, mut offset) = (Vec::new(), 0i64);
         for (i, part) in parts.iter().enumerate() {
-            let fits = part.rank() == rank
-                && (0..rank).all(|d| d == axis || part.shape[d] == parts[0].shape[d]);
+            let fits =
+                part.rank() == rank && (0..rank).all(|d| d == axis || part.shape[d] == parts[0].shape[d]);
             if !fits {
                 invalid!(
                     "Concat shapes must match except for the concat dimension {axis}: input 0 has {}, input {i} \
@@ -205,7 +214,9 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
         };
         let size = coo.shape[at];
         if count < 1 || count > size {
-            invalid!("Input num_split should be between 1 and the splitting dimension size ({size}), got {count}");
+            invalid!(
+                "Input num_split should be between 1 and the splitting dimension size ({size}), got {count}"
+            );
         }
         // The first parts take what is left over, one each.
         let (each, more) = (size / count, size % count);
@@ -225,7 +236,11 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
             rows.chunks_exact_mut(rank).for_each(|index| index[at] -= first);
             let mut shape = coo.shape.clone();
             shape[at] = start(part as i64 + 1) - first;
-            out.push((matrix(&rows, rank, members.len())?, picked(coo.values, members)?, Tensor::vector(&shape)?));
+            out.push((
+                matrix(&rows, rank, members.len())?,
+                picked(coo.values, members)?,
+                Tensor::vector(&shape)?,
+            ));
         }
         let count = out.len();
         for (i, (indices, values, shape)) in out.into_iter().enumerate() {
@@ -247,7 +262,10 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
             invalid!("Input {name} should be a vector but received shape {}", input.shape());
         }
         if input.num_elements() != rank {
-            invalid!("Expected {name} to be a vector of length {rank} but got length {}", input.num_elements());
+            invalid!(
+                "Expected {name} to be a vector of length {rank} but got length {}",
+                input.num_elements()
+            );
         }
         *bound = input.to_i64s()?;
     }

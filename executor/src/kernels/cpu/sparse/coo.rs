@@ -25,7 +25,11 @@ impl<'a> Coo<'a> {
 
     /// # Errors
     /// `InvalidArgument` if the parts do not fit each other; indices may still be outside of the shape.
-    pub(in super::super) fn new(indices: &'a Tensor, values: &'a Tensor, shape: &'a Tensor) -> Result<Coo<'a>> {
+    pub(in super::super) fn new(
+        indices: &'a Tensor,
+        values: &'a Tensor,
+        shape: &'a Tensor,
+    ) -> Result<Coo<'a>> {
         let [count, rank] = *indices.shape().dims() else {
             invalid!("Input indices should be a matrix but received shape {}", indices.shape());
         };
@@ -36,13 +40,20 @@ impl<'a> Coo<'a> {
             invalid!("Input shape should be a vector but received shape {}", shape.shape());
         }
         if values.num_elements() != count {
-            invalid!("Number of values must match first dimension of indices. Got {} values, indices shape: {}",
-                values.num_elements(), indices.shape());
+            invalid!(
+                "Number of values must match first dimension of indices. Got {} values, indices shape: {}",
+                values.num_elements(),
+                indices.shape()
+            );
         }
         let shape = shape.to_i64s()?;
         if shape.len() != rank {
-            invalid!("Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
-                shape: {}", shape.len(), indices.shape());
+            invalid!(
+                "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
+                shape: {}",
+                shape.len(),
+                indices.shape()
+            );
         }
         Shape::from_i64(&shape)?;
         Ok(Coo { indices: indices.values()?, values, shape, count })

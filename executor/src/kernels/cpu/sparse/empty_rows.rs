@@ -22,8 +22,10 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("values must be a vector, saw: {}", values.shape());
     }
     if values.num_elements() != count {
-        invalid!("The length of `values` ({}) must match the first dimension of `indices` ({count}).",
-            values.num_elements());
+        invalid!(
+            "The length of `values` ({}) must match the first dimension of `indices` ({count}).",
+            values.num_elements()
+        );
     }
     if default.shape().rank() != 0 {
         invalid!("default_value must be a scalar, saw: {}", default.shape());

@@ -135,13 +135,19 @@ fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     let mut rows = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         if part.values.dtype() != dtype {
-            invalid!("Requested SparseTensor of type {dtype} but SparseTensor[{i}].values.dtype() == {}",
-                part.values.dtype());
+            invalid!(
+                "Requested SparseTensor of type {dtype} but SparseTensor[{i}].values.dtype() == {}",
+                part.values.dtype()
+            );
         }
         let coo = Coo::new(&part.indices, &part.values, &part.shape)?;
         if coo.rank() != rank {
-            invalid!("Inconsistent rank across SparseTensors: rank prior to SparseTensor[{i}] was: {} but rank of \
-                SparseTensor[{i}] is: {}", rank + 1, coo.rank() + 1);
+            invalid!(
+                "Inconsistent rank across SparseTensors: rank prior to SparseTensor[{i}] was: {} but rank of \
+                SparseTensor[{i}] is: {}",
+                rank + 1,
+                coo.rank() + 1
+            );
         }
         shape.iter_mut().zip(&coo.shape).for_each(|(most, &d)| *most = d.max(*most));
         for index in coo.rows() {
@@ -188,9 +194,13 @@ pub(super) fn from_variants(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let serialized = ctx.input(0)?;
         let Some((&3, outer)) = serialized.shape().split_last() else {
-            invalid!("Serialized sparse should have 3 as the last dimension, has shape {}", serialized.shape());
+            invalid!(
+                "Serialized sparse should have 3 as the last dimension, has shape {}",
+                serialized.shape()
+            );
         };
-        let part = |v: &Variant| -> Result<Tensor> { Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone()) };
+        let part =
+            |v: &Variant| -> Result<Tensor> { Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone()) };
         let parts = serialized.as_variants()?.chunks_exact(3).map(|three| {
             Ok(Parts { indices: part(&three[0])?, values: part(&three[1])?, shape: part(&three[2])? })
         });

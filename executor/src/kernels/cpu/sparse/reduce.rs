@@ -110,8 +110,7 @@ fn softmax_of<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
     for members in order.chunk_by(same) {
         let row: Vec<T::Wide> = members.iter().map(|&i| values[i].to_wide()).collect();
         let most = row.iter().copied().fold(row[0], |a, b| if b > a { b } else { a });
-        let powers: Vec<T::Wide> =
-            row.iter().map(|&v| num_traits::Float::exp(v.minus(most))).collect();
+        let powers: Vec<T::Wide> = row.iter().map(|&v| num_traits::Float::exp(v.minus(most))).collect();
         let sum = powers.iter().copied().fold(T::Wide::ZERO, |a, b| a.plus(b));
         for power in powers {
             results[next] = <T as Lane>::of_wide(power.over(sum));
