@@ -5,9 +5,11 @@ use client::{Server, ServerConfig};
 use graph::TaskName;
 use proto::Cluster;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 /// The flags of a server process.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,6 +37,10 @@ pub struct ServeFlags {
     /// Seconds that steps in flight have to finish when the process is told to stop
     #[arg(long, default_value_t = 5.0)]
     pub stop_grace: f64,
+
+    /// Stop when standard input ends too: for a server that must not outlive the process that started it
+    #[arg(long)]
+    pub stop_with_stdin: bool,
 }
 
 /// What keeps a server from running.
@@ -73,30 +79,46 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    let served = runtime.block_on(serve(config, flags.bind, grace));
+    let served = runtime.block_on(serve(config, flags, grace));
     // Graphs in the midst of being planned are of no use any more.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(config: ServerConfig, bind: Option<IpAddr>, grace: Duration) -> Result<(), ServeError> {
+async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
     let task = config.task.clone();
-    let listener = listen(&config.cluster, &task, bind).await?;
+    let listener = listen(&config.cluster, &task, flags.bind).await?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
     }
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
+    let input_ended = Arc::new(Notify::new());
+    if flags.stop_with_stdin {
+        watch_stdin(input_ended.clone()).map_err(ServeError::Runtime)?;
+    }
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = input_ended.notified() => {}
         }
         tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
     };
     server.serve(listener, stop, grace).await?;
     tracing::info!("{task} has stopped");
+    Ok(())
+}
+
+/// Tells when standard input has ended. On a thread of its own, for a read of it cannot be given up.
+fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
+    let watch = move || {
+        // An input that cannot be read has ended as well.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        ended.notify_one();
+    };
+    std::thread::Builder::new().name("anabranch-stdin".to_owned()).spawn(watch)?;
     Ok(())
 }
 

@@ -34,3 +34,21 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 12, "{said}");
     Ok(())
 }
+
+#[test]
+fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("control_flow.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 17, "{said}");
+    Ok(())
+}
+
+#[test]
+fn stacks_and_tensor_arrays_answer_as_in_the_peers_own_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("step_objects.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(said.contains(" 0 differences"), "{said}");
+    Ok(())
+}

@@ -77,12 +77,7 @@ fn measure(graph: &Graph, threads: usize) -> Result<(f64, f64)> {
     let executor = Arc::new(Executor::new(graph, device, pool, &KernelCache::new())?);
     let mut times = Vec::new();
     for id in 0..STEPS as i64 {
-        let step = Arc::new(Step {
-            id,
-            rendezvous: Arc::new(LocalRendezvous::new()),
-            cancellation: Arc::new(Cancellation::new()),
-            resources: ResourceStore::new(""),
-        });
+        let step = Arc::new(Step::new(id, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())));
         let (sender, receiver) = mpsc::channel();
         let started = Instant::now();
         executor.run(step, false, Box::new(move |result| drop(sender.send(result))));

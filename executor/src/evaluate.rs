@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::lone;
 use crate::value::Value;
 use graph::ops::Evaluate;
-use graph::{Node, Role, Tensor};
+use graph::{AttrList, AttrValue, Node, Role, Tensor};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -43,6 +43,13 @@ impl Default for HostEvaluator {
 impl Evaluate for HostEvaluator {
     fn evaluate(&self, node: &Node, inputs: &[Tensor]) -> Option<graph::Result<Vec<Tensor>>> {
         if node.op.is_stateful() || node.op.role() != Role::Compute {
+            return None;
+        }
+        if node
+            .attrs
+            .iter()
+            .any(|(_, value)| matches!(value, AttrValue::Func(_) | AttrValue::List(AttrList::Func(_))))
+        {
             return None;
         }
         let by_value = |types: graph::Result<graph::ops::PortTypes>| {

@@ -3,6 +3,7 @@
 use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::function::{Call, Function, Functions};
 use crate::rendezvous::Rendezvous;
 use crate::resource::ResourceStore;
 use crate::value::Value;
@@ -68,11 +69,30 @@ pub struct KernelInit<'a> {
     pub inputs: &'a [PortType],
     pub outputs: &'a [PortType],
     pub device: &'a Arc<dyn Device>,
+    /// The functions of the node's graph.
+    pub functions: &'a Functions,
 }
 
 impl KernelInit<'_> {
     pub fn attr<T: graph::attr::FromAttr>(&self, name: &str) -> Result<T> {
         Ok(self.node.attr(name)?)
+    }
+
+    /// The function that attribute `attr` names, on the kernel's device. It is compiled when it is first called,
+    /// and may outlive the kernel.
+    ///
+    /// # Errors
+    /// `NotFound` if the graph has no such function.
+    pub fn function(&self, attr: &str) -> Result<Arc<Function>> {
+        self.functions.get(&self.attr::<graph::FuncAttr>(attr)?)
+    }
+
+    /// The functions that attribute `attr`, a list, names.
+    ///
+    /// # Errors
+    /// As [`KernelInit::function`].
+    pub fn function_list(&self, attr: &str) -> Result<Vec<Arc<Function>>> {
+        self.attr::<Vec<graph::FuncAttr>>(attr)?.iter().map(|f| self.functions.get(f)).collect()
     }
 
     /// The type of input `i`.
@@ -123,8 +143,17 @@ pub struct Step {
     pub id: i64,
     pub rendezvous: Arc<dyn Rendezvous>,
     pub cancellation: Arc<Cancellation>,
-    /// Resources that end with the step.
-    pub resources: ResourceStore,
+    /// Resources that end with the step; calls of functions share them.
+    pub resources: Arc<ResourceStore>,
+    /// The call that the step is the inside of, if it is that of a function.
+    pub call: Option<Arc<Call>>,
+}
+
+impl Step {
+    /// A step with resources of its own, that is no call.
+    pub fn new(id: i64, rendezvous: Arc<dyn Rendezvous>, cancellation: Arc<Cancellation>) -> Step {
+        Step { id, rendezvous, cancellation, resources: Arc::new(ResourceStore::new("")), call: None }
+    }
 }
 
 /// What a kernel sees while it runs.

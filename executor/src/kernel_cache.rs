@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::executor::panicked;
+use crate::function::Functions;
 use crate::kernel::{Kernel, KernelInit};
 use crate::kernels;
 use graph::{DeviceName, Node};
@@ -37,9 +38,14 @@ impl KernelCache {
     ///
     /// # Errors
     /// With the node's name: no kernel takes the node, or it refuses its attributes.
-    pub(crate) fn kernel(&self, device: &Arc<dyn Device>, node: &Node) -> Result<Arc<Kernel>> {
+    pub(crate) fn kernel(
+        &self,
+        device: &Arc<dyn Device>,
+        node: &Node,
+        functions: &Functions,
+    ) -> Result<Arc<Kernel>> {
         if !node.op.is_stateful() {
-            return make(device, node);
+            return make(device, node, functions);
         }
         let key = (device.name().clone(), node.name.clone());
         let mut kernels = self.kernels.lock();
@@ -47,16 +53,16 @@ impl KernelCache {
         if let Some(kept) = of_name.iter().find(|kept| kept.node.computes_same_as(node)) {
             return Ok(kept.kernel.clone());
         }
-        let kernel = make(device, node)?;
+        let kernel = make(device, node, functions)?;
         of_name.push(Kept { node: node.clone(), kernel: kernel.clone() });
         Ok(kernel)
     }
 }
 
-fn make(device: &Arc<dyn Device>, node: &Node) -> Result<Arc<Kernel>> {
+fn make(device: &Arc<dyn Device>, node: &Node, functions: &Functions) -> Result<Arc<Kernel>> {
     let def = device.find_kernel(node).ok_or_else(|| kernels::no_kernel(node))?;
     let (inputs, outputs) = (node.input_types()?, node.output_types()?);
-    let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device };
+    let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions };
     catch_unwind(AssertUnwindSafe(|| (def.make)(&init)))
         .unwrap_or_else(|payload| Err(panicked(node, payload.as_ref())))
         .map(Arc::new)

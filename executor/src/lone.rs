@@ -4,9 +4,9 @@ use crate::cancel::Cancellation;
 use crate::cpu_device::CpuDevice;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::function::Functions;
 use crate::kernel::{Kernel, KernelContext, KernelInit, Step};
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::Node;
 use std::sync::Arc;
@@ -25,7 +25,13 @@ pub(crate) fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kerne
     let def = device
         .find_kernel(node)
         .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
-    (def.make)(&KernelInit { node, inputs: &input_types, outputs: &output_types, device })
+    (def.make)(&KernelInit {
+        node,
+        inputs: &input_types,
+        outputs: &output_types,
+        device,
+        functions: Functions::none(),
+    })
 }
 
 /// Runs a kernel that was made for this node: one that keeps state between runs shows it.
@@ -54,12 +60,7 @@ pub(crate) fn run_kernel(
 
 /// A step of its own, never cancelled.
 pub(crate) fn step() -> Arc<Step> {
-    Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(Nowhere),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    })
+    Arc::new(Step::new(1, Arc::new(Nowhere), Arc::new(Cancellation::new())))
 }
 
 /// The rendezvous of a step in which nobody else takes part.

@@ -58,9 +58,19 @@ impl Pool {
         self.threads
     }
 
+    /// Whether the caller runs on a compute thread, of whatever pool.
+    pub fn is_compute_thread() -> bool {
+        rayon::current_thread_index().is_some()
+    }
+
     /// Whether some thread has nothing to do: a hint, for the next moment it may be otherwise.
     pub(crate) fn has_idle(&self) -> bool {
         self.shared.runners.load(Ordering::Relaxed) < self.threads
+    }
+
+    /// Whether there is work that no thread has taken up.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
     /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.

@@ -404,6 +404,6 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
         wrong.iter().map(|(what, (n, how))| format!("{what} ({n} times)\n    {how}")).collect();
     assert!(wrong.is_empty(), "{}\n{} kinds", wrong.join("\n"), wrong.len());
     // Placeholders have no answer but an error. Any other op must be seen to work, or the inputs are too wrong.
-    assert_eq!(never_right, ["Placeholder", "PlaceholderV2"]);
+    assert_eq!(never_right, ["Placeholder", "PlaceholderV2", "_Arg", "_Retval"]);
     Ok(())
 }

@@ -83,7 +83,13 @@ fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
             let what = || format!("{} {attr}={dtype}", op.name());
             let def = kernels::find("CPU", &node).ok_or_else(what)?;
             let (inputs, outputs) = (node.input_types()?, node.output_types()?);
-            let init = KernelInit { node: &node, inputs: &inputs, outputs: &outputs, device: &device };
+            let init = KernelInit {
+                node: &node,
+                inputs: &inputs,
+                outputs: &outputs,
+                device: &device,
+                functions: anabranch_executor::Functions::none(),
+            };
             (def.make)(&init).map_err(|e| format!("{}: {e}", what()))?;
         }
     }

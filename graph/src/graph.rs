@@ -2,6 +2,7 @@
 
 use crate::dtype::PortType;
 use crate::error::{Error, Result};
+use crate::function::FunctionLibrary;
 use crate::node::Node;
 use bytes::Bytes;
 use petgraph::Direction::{Incoming, Outgoing};
@@ -92,8 +93,8 @@ pub struct Graph {
     inner: DiGraph<Node, Ports, u32>,
     names: FxHashMap<Arc<str>, NodeId>,
     pub versions: Versions,
-    /// The function library of the GraphDef, serialised; empty if there is none.
-    pub library: Bytes,
+    /// The functions that nodes call.
+    pub library: Arc<FunctionLibrary>,
     /// Fields of the GraphDef that mean nothing here and travel along, serialised; mostly empty.
     pub opaque: Bytes,
 }

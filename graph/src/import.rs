@@ -25,7 +25,7 @@ impl Importer {
         Importer { first_new: graph.len(), graph, inputs: Vec::new(), devices: FxHashSet::default() }
     }
 
-    /// Adds a node. `inputs` are `name`, `name:port`, and then `^name` for control inputs.
+    /// Adds a node; one whose op is a function of the graph's library becomes a call of it. `inputs` are `name`, `name:port`, and then `^name` for control inputs.
     ///
     /// # Errors
     /// An op that is not there, or a name that is taken.
@@ -37,11 +37,16 @@ impl Importer {
         attrs: Attrs,
         inputs: Vec<String>,
     ) -> Result<NodeId> {
-        let op =
-            ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: name.to_owned(), op: op.to_owned() })?;
         if name.is_empty() {
-            return Err(Error::invalid(format!("a node of op '{}' has no name", op.name())));
+            return Err(Error::invalid(format!("a node of op '{op}' has no name")));
         }
+        let mut node = match (ops::lookup(op), self.graph.library.get(op)) {
+            (Some(op), _) => Node { attrs, ..Node::new(name, op) },
+            (None, Some(function)) => function.call_node(name, &attrs)?,
+            (None, None) => {
+                return Err(Error::UnknownOp { node: name.to_owned(), op: op.to_owned() });
+            }
+        };
         let device = match self.devices.get(device) {
             Some(device) => device.clone(),
             None => {
@@ -50,7 +55,7 @@ impl Importer {
                 device
             }
         };
-        let node = Node { name: name.into(), op, device, attrs, opaque: None };
+        node.device = device;
         let id = self.graph.add_unconnected(node)?;
         self.inputs.push(inputs);
         Ok(id)

@@ -27,7 +27,6 @@ fn nodes() -> Result<()> {
         r#"
         # A comment, and nodes in no order.
         %versions producer=21 min_consumer=12 bad_consumers=[3, 4]
-        %library 0x0a00
         y = AddV2[T=float]( x , "odd name":0, ^init )@"/job:ps/task:0" %0x3200 # the sum
         init = NoOp
         x = Placeholder[dtype=float, shape=<2,?>]
@@ -37,7 +36,6 @@ fn nodes() -> Result<()> {
         "#,
         expect![[r#"
             %versions producer=21 min_consumer=12 bad_consumers=[3, 4]
-            %library 0x0a00
             y = AddV2[T=float](x, "odd name", ^init) @"/job:ps/task:0" %0x3200
             init = NoOp
             x = Placeholder[dtype=float, shape=<2,?>]
@@ -241,4 +239,58 @@ fn damaged_texts_do_no_harm() -> Result<()> {
     }
     assert!(read > 50 && refused > 500, "{read} read, {refused} refused");
     Ok(())
+}
+
+#[test]
+fn functions() -> Result<()> {
+    check(
+        r#"
+        %function f[_noinline=true] stateful %0x2800
+          %attr T "type" = float %0x2201
+          %attr N "int"
+          %arg x: $T
+          %arg many: $N * $T %0x12
+          %arg all: [$Types]
+          %arg v: &float
+          %output y: float
+          %arg_attrs 0[_tag="x"]
+          %control_output done
+          add = AddV2[T=$T](x, "many:1", ^other) @"/cpu:0" %0x3200
+          other = NotAnOp[g=@h[T=$T]](all)
+          %return y = "add:z:0"
+          %control_return done = other
+        %end
+        %gradient f g
+        %registered_gradient g Op
+        c = NoOp
+        "#,
+        expect![[r#"
+            %function f[_noinline=true] stateful %0x2800
+              %attr T "type" = float %0x2201
+              %attr N "int"
+              %arg x: $T
+              %arg many: $N * $T %0x12
+              %arg all: [$Types]
+              %arg v: &float
+              %output y: float
+              %arg_attrs 0[_tag="x"]
+              %control_output done
+              add = AddV2[T=$T](x, "many:1", ^other) @"/cpu:0" %0x3200
+              other = NotAnOp[g=@h[T=$T]](all)
+              %return y = "add:z:0"
+              %control_return done = other
+            %end
+            %gradient f g
+            %registered_gradient g Op
+            c = NoOp
+        "#]],
+    )?;
+    check(
+        "%function f\n%end\n%function f stateful\n%end",
+        expect![[
+            r#"line 4: Cannot add function 'f' because a different function with the same name already exists."#
+        ]],
+    )?;
+    check("%function f", expect!["function f has no %end"])?;
+    check("%function f\n%arg x: nothing", expect!["line 2: 'nothing' is no type"])
 }

@@ -201,6 +201,56 @@ fn functions_are_joined_unless_they_contradict() -> Result<()> {
     Ok(())
 }
 
+/// A function that says everything a FunctionDef can say.
+fn everything() -> pb::FunctionDef {
+    let value = |value| pb::AttrValue { value: Some(value) };
+    let unreadable = || [("_ref".to_owned(), value(Value::Type(101)))];
+    let arg = |name: &str| pb::op_def::ArgDef { name: name.into(), r#type: 1, ..Default::default() };
+    let signature = pb::OpDef {
+        name: "f".into(),
+        input_arg: vec![
+            pb::op_def::ArgDef { description: "says".into(), is_ref: true, ..arg("x") },
+            pb::op_def::ArgDef { r#type: 0, type_attr: "T".into(), number_attr: "N".into(), ..arg("many") },
+            pb::op_def::ArgDef { r#type: 0, type_list_attr: "L".into(), ..arg("all") },
+        ],
+        output_arg: vec![arg("y")],
+        attr: vec![pb::op_def::AttrDef {
+            name: "T".into(),
+            r#type: "type".into(),
+            default_value: Some(value(Value::Type(1))),
+            has_minimum: true,
+            minimum: 3,
+            ..Default::default()
+        }],
+        summary: "a function".into(),
+        is_stateful: true,
+        is_commutative: true,
+        control_output: vec!["done".into()],
+        ..Default::default()
+    };
+    let node = pb::NodeDef {
+        name: "n".into(),
+        op: "NotAnOp".into(),
+        input: vec!["x".into(), "many:1".into(), "^m".into()],
+        device: "/JOB:strange".into(),
+        attr: [("T".to_owned(), value(Value::Placeholder("T".into())))]
+            .into_iter()
+            .chain(unreadable())
+            .collect(),
+        experimental_type: Some(pb::FullTypeDef { type_id: 1, ..Default::default() }),
+        ..Default::default()
+    };
+    pb::FunctionDef {
+        signature: Some(signature),
+        node_def: vec![node],
+        ret: [("y".to_owned(), "n:out:0".to_owned())].into(),
+        control_ret: [("done".to_owned(), "n".to_owned())].into(),
+        attr: [("_noinline".to_owned(), value(Value::B(true)))].into_iter().chain(unreadable()).collect(),
+        arg_attr: [(0, pb::function_def::ArgAttrs { attr: unreadable().into() })].into(),
+        resource_arg_unique_id: [(1, 2)].into(),
+    }
+}
+
 /// Everything that a GraphDef can say and nothing here looks at comes back.
 #[test]
 fn what_means_nothing_here_travels_along() -> Result<()> {
@@ -212,7 +262,14 @@ fn what_means_nothing_here_travels_along() -> Result<()> {
     let trace = pb::graph_debug_info::StackTrace { frame_id: vec![7], ..Default::default() };
     let traces = [("x".to_owned(), trace)].into();
     def.debug_info = Some(pb::GraphDebugInfo { traces, files: vec!["f.py".into()], ..Default::default() });
-    def.library = Some(pb::FunctionDefLibrary { function: vec![function("f", true)], ..Default::default() });
+    def.library = Some(pb::FunctionDefLibrary {
+        function: vec![everything(), function("g", true)],
+        gradient: vec![pb::GradientDef { function_name: "f".into(), gradient_func: "g".into() }],
+        registered_gradients: vec![pb::RegisteredGradient {
+            gradient_func: "g".into(),
+            registered_op_type: "Op".into(),
+        }],
+    });
     def.node[0].device = "/JOB:strange".into();
     def.node[1].experimental_debug_info = Some(pb::node_def::ExperimentalDebugInfo {
         original_node_names: vec!["before".into()],

@@ -25,12 +25,29 @@ SPINE = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64
 EXCUSED = {
     "_Arg": "added by whoever calls a function",
     "_Retval": "added by whoever calls a function",
+    "_FusedBatchNormEx": "made by the peer's optimiser alone",
+    "_FusedConv2D": "made by the peer's optimiser alone",
+    "_FusedMatMul": "made by the peer's optimiser alone",
+    "_UnaryOpsComposition": "made by the peer's optimiser alone",
     "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
     "_Send": "added by the master",
     "_Recv": "added by the master",
     "_HostSend": "added by the master",
     "_HostRecv": "added by the master",
 }
+# What means something only in company; whole programs are compared in control_flow.py and step_objects.py.
+EXCUSED |= dict.fromkeys(
+    [f"{ref}{op}" for op in ("Switch", "Merge", "Enter", "Exit", "NextIteration") for ref in ("", "Ref")]
+    + ["_SwitchN", "LoopCond", "RefSelect"]
+    + [f"Stack{op}{age}" for op in ("", "Push", "Pop", "Close") for age in ("", "V2")]
+    + ["TensorArrayGradWithShape", "TensorArrayPack", "TensorArrayUnpack"]
+    + [
+        f"TensorArray{op}{age}"
+        for op in ("", "Grad", "Write", "Read", "Gather", "Scatter", "Concat", "Split", "Size", "Close")
+        for age in ("", "V2", "V3")
+    ],
+    "part of a program",
+)
 
 # What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
 PEER_FAULTS = {
@@ -46,8 +63,10 @@ PEER_FAULTS = {
     ("Round", "T", "int64"): "answers 0",
 }
 
-# Relative and absolute tolerance.
+# Relative and absolute tolerance. That of 16-bit floats is widened where a call says so: kernels round their sums
+# at different places.
 TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-10, 1e-12), "complex64": (1e-5, 2e-6), "complex128": (1e-10, 1e-12), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+HALVES = ("float16", "bfloat16")
 
 
 def combinations(op, definition):
@@ -135,7 +154,7 @@ def different(x, y, probe):
         wide = np.complex128 if x.dtype.kind == "c" else np.float64
         a, b = x.astype(wide), y.astype(wide)
         with np.errstate(all="ignore"):
-            close = np.abs(a - b) <= (absolute + relative * np.abs(b)) * probe.loose
+            close = np.abs(a - b) <= (absolute + relative * np.abs(b)) * (probe.loose if x.dtype.name in HALVES else 1)
         bad = ~(close & np.isfinite(a) & np.isfinite(b) | (a == b) | np.isnan(a) & np.isnan(b))
     else:
         bad = np.asarray(x != y) & ~(np.asarray(x != x) & np.asarray(y != y))

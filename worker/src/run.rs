@@ -7,7 +7,6 @@ use crate::steps::{Run, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
 use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
-use executor::resource::ResourceStore;
 use executor::{Error, Trace, Value};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
@@ -158,12 +157,7 @@ type Ended = executor::Result<Vec<Trace>>;
 fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
     let (answer, ended) = oneshot::channel();
     let state = place.step.clone();
-    let step = Arc::new(Step {
-        id: state.id,
-        rendezvous: state.rendezvous.clone(),
-        cancellation: state.cancellation.clone(),
-        resources: ResourceStore::new(""),
-    });
+    let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.abort(reason.clone()));
     if let Err(reason) = on_cancel {
@@ -265,7 +259,12 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
         let sent = received.map_err(|e| crate::failure(&e))?;
         let tensor = match sent {
             Sent { is_dead: true, .. } => {
-                return Err(Status::invalid(format!("The tensor returned for {text} was not valid.")));
+                let text = format!(
+                    "Failed to fetch outputs for step {}. (Original error message: The tensor returned for {text} \
+                     was not valid.)",
+                    step.id
+                );
+                return Err(Status::new(Code::Internal, text));
             }
             Sent { value: Value::Host(tensor), .. } => tensor,
             Sent { value, .. } => {

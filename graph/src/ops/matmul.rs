@@ -32,12 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
             "grad_a: bool = false",
             "grad_b: bool = false",
         ],
-        infer: |infer| {
-            let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
-            let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
-            infer.set(0, PartialShape::of_dims(shape));
-            Ok(())
-        },
+        infer,
         gradient: Gradient::Defined(|scope, forward, gradients| {
             let [da, db] = factors(scope, forward, arrived(forward, gradients)?, &MAT_MUL)?;
             Ok(vec![Some(da), Some(db)])
@@ -73,6 +68,14 @@ pub(super) const OPS: &[OpDef] = &[
         }),
     ),
 ];
+
+/// The product of two matrices, either of which may be transposed.
+pub(super) fn infer(infer: &mut Infer<'_>) -> Result<()> {
+    let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
+    let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
+    infer.set(0, PartialShape::of_dims(shape));
+    Ok(())
+}
 
 /// The rows and columns of the product of the operands' last two axes.
 fn matrix_shape(infer: &Infer<'_>, operands: [&PartialShape; 2], flips: [&str; 2]) -> Result<[Dim; 2]> {

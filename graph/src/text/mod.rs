@@ -22,6 +22,7 @@
 //! | list | `[1, 2]` |
 
 mod cursor;
+mod function;
 mod parse;
 mod print;
 

@@ -1,28 +1,41 @@
 //! Parsing.
 
 use super::cursor::Cursor;
+use super::function;
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
 use crate::dtype::{Bool8, DType};
 use crate::error::{Error, Result};
+use crate::function::FunctionDef;
 use crate::graph::Graph;
 use crate::import::Importer;
 use crate::shape::{Dim, MAX_RANK, PartialShape, Shape};
 use crate::tensor::{ResourceHandle, Tensor, memory_limit};
 use half::{bf16, f16};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Functions whose attributes are functions may nest as deep as this.
 const MAX_NESTING: usize = 32;
 
 pub(super) fn graph(text: &str) -> Result<Graph> {
     let mut importer = Importer::new(Graph::new());
+    let mut function: Option<FunctionDef> = None;
     for (i, line) in text.lines().enumerate() {
         let mut cursor = Cursor::new(i + 1, line);
         if cursor.is_done() {
             continue;
         }
-        if cursor.take("%") {
-            directive(&mut cursor, importer.graph_mut())?;
+        if let Some(open) = &mut function {
+            if function::parse_line(&mut cursor, open)? {
+                let library = Arc::make_mut(&mut importer.graph_mut().library);
+                let added = function.take().map_or(Ok(()), |function| library.add(function));
+                added.map_err(|e| cursor.error(e.to_string()))?;
+            }
+        } else if cursor.take("%") {
+            match cursor.word() {
+                "function" => function = Some(function::parse_head(&mut cursor)?),
+                word => directive(word, &mut cursor, importer.graph_mut())?,
+            }
         } else {
             node(&mut cursor, &mut importer)?;
         }
@@ -30,12 +43,23 @@ pub(super) fn graph(text: &str) -> Result<Graph> {
             return cursor.expected("the end of the line");
         }
     }
+    if let Some(open) = function {
+        return Err(Error::invalid(format!("function {} has no %end", open.name)));
+    }
     importer.finish()
 }
 
-fn directive(cursor: &mut Cursor<'_>, graph: &mut Graph) -> Result<()> {
-    match cursor.word() {
-        "library" => graph.library = cursor.hex()?.into(),
+fn directive(word: &str, cursor: &mut Cursor<'_>, graph: &mut Graph) -> Result<()> {
+    match word {
+        "gradient" => {
+            let (of, gradient) = (cursor.name()?.into(), cursor.name()?.into());
+            let added = Arc::make_mut(&mut graph.library).add_gradient(&of, &gradient);
+            added.map_err(|e| cursor.error(e.to_string()))?;
+        }
+        "registered_gradient" => {
+            let (gradient, op) = (cursor.name()?.into(), cursor.name()?.into());
+            Arc::make_mut(&mut graph.library).add_registered_gradient(&gradient, &op);
+        }
         "opaque" => graph.opaque = cursor.hex()?.into(),
         "versions" => {
             while !cursor.is_done() {
@@ -91,7 +115,7 @@ fn input(cursor: &mut Cursor<'_>) -> Result<String> {
 }
 
 /// Items separated by commas, up to `end`, which is taken.
-fn list<'a, T>(
+pub(super) fn list<'a, T>(
     cursor: &mut Cursor<'a>,
     end: &str,
     mut item: impl FnMut(&mut Cursor<'a>) -> Result<T>,
@@ -111,7 +135,7 @@ fn list<'a, T>(
     }
 }
 
-fn attrs(cursor: &mut Cursor<'_>, nesting: usize) -> Result<Attrs> {
+pub(super) fn attrs(cursor: &mut Cursor<'_>, nesting: usize) -> Result<Attrs> {
     if !cursor.take("[") {
         return Ok(Attrs::new());
     }
@@ -128,7 +152,7 @@ fn attrs(cursor: &mut Cursor<'_>, nesting: usize) -> Result<Attrs> {
     Ok(attrs)
 }
 
-fn value(cursor: &mut Cursor<'_>, nesting: usize) -> Result<AttrValue> {
+pub(super) fn value(cursor: &mut Cursor<'_>, nesting: usize) -> Result<AttrValue> {
     if nesting > MAX_NESTING {
         return Err(cursor.error("attributes are nested too deep"));
     }

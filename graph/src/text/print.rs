@@ -1,6 +1,6 @@
 //! Printing.
 
-use super::is_plain;
+use super::{function, is_plain};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
 use crate::dtype::{Bool8, DType};
 use crate::graph::{CONTROL, Graph};
@@ -23,13 +23,12 @@ pub(super) fn graph(graph: &Graph) -> String {
         }
         out.push('\n');
     }
-    for (directive, bytes) in [("%library ", &graph.library), ("%opaque ", &graph.opaque)] {
-        if !bytes.is_empty() {
-            out.push_str(directive);
-            hex(&mut out, bytes);
-            out.push('\n');
-        }
+    if !graph.opaque.is_empty() {
+        out.push_str("%opaque ");
+        hex(&mut out, &graph.opaque);
+        out.push('\n');
     }
+    function::print_library(&mut out, &graph.library);
     let topology = Topology::new(graph);
     for (id, node) in graph.nodes() {
         name(&mut out, &node.name);
@@ -63,7 +62,7 @@ pub(super) fn graph(graph: &Graph) -> String {
     out
 }
 
-fn list<T>(out: &mut String, items: &[T], mut print: impl FnMut(&mut String, &T)) {
+pub(super) fn list<T>(out: &mut String, items: &[T], mut print: impl FnMut(&mut String, &T)) {
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
             out.push_str(", ");
@@ -76,11 +75,11 @@ fn display(out: &mut String, value: impl Display) {
     let _ = write!(out, "{value}");
 }
 
-fn name(out: &mut String, name: &str) {
+pub(super) fn name(out: &mut String, name: &str) {
     if is_plain(name) { out.push_str(name) } else { string(out, name.as_bytes()) }
 }
 
-fn string(out: &mut String, bytes: &[u8]) {
+pub(super) fn string(out: &mut String, bytes: &[u8]) {
     out.push('"');
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -100,12 +99,12 @@ fn string(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-fn hex(out: &mut String, bytes: &[u8]) {
+pub(super) fn hex(out: &mut String, bytes: &[u8]) {
     out.push_str("0x");
     bytes.iter().for_each(|b| display(out, format_args!("{b:02x}")));
 }
 
-fn attrs(out: &mut String, attrs: &Attrs) {
+pub(super) fn attrs(out: &mut String, attrs: &Attrs) {
     if attrs.is_empty() {
         return;
     }
@@ -119,7 +118,7 @@ fn attrs(out: &mut String, attrs: &Attrs) {
     out.push(']');
 }
 
-fn value(out: &mut String, value: &AttrValue) {
+pub(super) fn value(out: &mut String, value: &AttrValue) {
     match value {
         AttrValue::Str(v) => string(out, v),
         AttrValue::Int(v) => display(out, v),

@@ -3,8 +3,8 @@
 
 use super::attr::{attr_from_proto, attr_to_proto};
 use super::budget::Budget;
+use super::function::{library_from_proto, library_to_proto};
 use crate::pb;
-use bytes::Bytes;
 use graph::{
     AttrValue, Attrs, Code, Error, Graph, Importer, Node, NodeId, Op, Result, Topology, Versions, ops,
 };
@@ -44,7 +44,10 @@ pub fn graph_from_proto(def: pb::GraphDef, budget: &mut Budget) -> Result<Graph>
 pub fn extend_graph(graph: Graph, def: pb::GraphDef, budget: &mut Budget) -> Result<Graph> {
     let versions = read_versions(def.versions.unwrap_or_default())?;
     let versions = if graph.is_empty() { versions } else { merge_versions(&graph.versions, versions)? };
-    let library = merge_libraries(&graph.library, def.library)?;
+    let mut graph = graph;
+    if let Some(library) = def.library {
+        library_from_proto(Arc::make_mut(&mut graph.library), library, budget)?;
+    }
     #[allow(deprecated)]
     let rest = pb::GraphDef { version: def.version, debug_info: def.debug_info, ..Default::default() };
 
@@ -55,7 +58,6 @@ pub fn extend_graph(graph: Graph, def: pb::GraphDef, budget: &mut Budget) -> Res
     }
     let mut graph = importer.finish()?;
     graph.versions = versions;
-    graph.library = library;
     // Serialised messages, one after the other, are merged.
     let rest = rest.encode_to_vec();
     if !rest.is_empty() {
@@ -74,8 +76,7 @@ pub fn graph_to_proto(graph: &Graph, defaults: DefaultAttrs) -> Result<pb::Graph
     let mut def = pb::GraphDef::decode(graph.opaque.clone()).map_err(|e| unreadable("graph", e))?;
     def.node = node;
     if !graph.library.is_empty() {
-        let library = pb::FunctionDefLibrary::decode(graph.library.clone());
-        def.library = Some(library.map_err(|e| unreadable("function library", e))?);
+        def.library = Some(library_to_proto(&graph.library)?);
     }
     if graph.versions != Versions::default() {
         let Versions { producer, min_consumer, bad_consumers } = graph.versions.clone();
@@ -123,7 +124,7 @@ fn is_default(node: &Node, name: &str, value: &AttrValue) -> bool {
     node.op.attr_spec(name).and_then(|spec| spec.default.as_ref()) == Some(value)
 }
 
-fn unreadable(of: &str, error: prost::DecodeError) -> Error {
+pub(super) fn unreadable(of: &str, error: prost::DecodeError) -> Error {
     Error::Invalid {
         code: Code::Internal,
         message: format!("what '{of}' carries for the wire cannot be read: {error}"),
@@ -138,21 +139,15 @@ fn add_node(
 ) -> Result<()> {
     let pb::NodeDef { name, op, input, device, attr, experimental_debug_info, experimental_type } = def;
     check_name(&name)?;
-    let row = ops::lookup(&op).ok_or_else(|| Error::UnknownOp { node: name.clone(), op: op.clone() })?;
-    let mut left = BTreeMap::new();
-    let mut attrs = Vec::with_capacity(attr.len());
-    for (key, value) in attr {
-        // What the op does not know is not looked at: what cannot be read of it stays as it is.
-        if row.attr_spec(&key).is_none() && !is_readable(&value) {
-            left.insert(key, value);
-            continue;
-        }
-        let value = attr_from_proto(value, budget).map_err(|e| {
-            Error::Invalid { code: e.code(), message: format!("{e}\n\t for attr '{key}'") }.at_node(&name)
-        })?;
-        attrs.push((sharing.intern(key), value));
-    }
-    let attrs = sharing.share(row, attrs.into_iter().collect());
+    // An op without a row may be a function, or else is refused below.
+    let row = ops::lookup(&op);
+    let (attrs, left) =
+        attrs_from_proto(attr, budget, sharing, |key| row.is_some_and(|r| r.attr_spec(key).is_some()))
+            .map_err(|e| e.at_node(&name))?;
+    let attrs = match row {
+        Some(row) => sharing.share(row, attrs),
+        None => attrs,
+    };
     let id = importer.add(&name, &op, &device, attrs, input)?;
     if experimental_debug_info.is_some() || experimental_type.is_some() || !left.is_empty() {
         let rest =
@@ -160,6 +155,27 @@ fn add_node(
         importer.node_mut(id).opaque = Some(rest.encode_to_vec().into());
     }
     Ok(())
+}
+
+/// The attributes, and what cannot be read among those that are not `known` to the op, which nobody looks at.
+pub(super) fn attrs_from_proto(
+    attr: BTreeMap<String, pb::AttrValue>,
+    budget: &mut Budget,
+    sharing: &mut Sharing,
+    known: impl Fn(&str) -> bool,
+) -> Result<(Attrs, BTreeMap<String, pb::AttrValue>)> {
+    let mut left = BTreeMap::new();
+    let mut attrs = Vec::with_capacity(attr.len());
+    for (key, value) in attr {
+        if !known(&key) && !is_readable(&value) {
+            left.insert(key, value);
+            continue;
+        }
+        let value = attr_from_proto(value, budget)
+            .map_err(|e| Error::Invalid { code: e.code(), message: format!("{e}\n\t for attr '{key}'") })?;
+        attrs.push((sharing.intern(key), value));
+    }
+    Ok((attrs.into_iter().collect(), left))
 }
 
 /// The characters that the peer allows in names, those of nodes that it adds itself included.
@@ -191,14 +207,14 @@ fn is_readable(value: &pb::AttrValue) -> bool {
 
 /// Names and attributes that many nodes have in common.
 #[derive(Default)]
-struct Sharing {
+pub(super) struct Sharing {
     names: FxHashSet<Arc<str>>,
     /// The attributes last seen with an op: neighbours often have the same.
     last: FxHashMap<usize, Attrs>,
 }
 
 impl Sharing {
-    fn intern(&mut self, name: String) -> Arc<str> {
+    pub(super) fn intern(&mut self, name: String) -> Arc<str> {
         match self.names.get(&name[..]) {
             Some(shared) => shared.clone(),
             None => {
@@ -251,32 +267,4 @@ fn merge_versions(old: &Versions, new: Versions) -> Result<Versions> {
         min_consumer: old.min_consumer.max(new.min_consumer),
         bad_consumers: bad_consumers.into_iter().collect(),
     })
-}
-
-/// The functions of both; one that is in both must be the same.
-fn merge_libraries(old: &Bytes, new: Option<pb::FunctionDefLibrary>) -> Result<Bytes> {
-    let Some(mut new) = new else { return Ok(old.clone()) };
-    if old.is_empty() {
-        return Ok(new.encode_to_vec().into());
-    }
-    let mut all = pb::FunctionDefLibrary::decode(old.clone()).map_err(|e| unreadable("library", e))?;
-    fn name(function: &pb::FunctionDef) -> &str {
-        function.signature.as_ref().map_or("", |s| &s.name)
-    }
-    {
-        let known: FxHashMap<&str, &pb::FunctionDef> = all.function.iter().map(|f| (name(f), f)).collect();
-        if let Some(other) = new.function.iter().find(|f| known.get(name(f)).is_some_and(|k| k != f)) {
-            return Err(Error::invalid(format!(
-                "Cannot add function '{}' because a different function with the same name already exists.",
-                name(other)
-            )));
-        }
-        new.function.retain(|f| !known.contains_key(name(f)));
-    }
-    let gradients: FxHashSet<String> = all.gradient.iter().map(|g| g.function_name.clone()).collect();
-    new.gradient.retain(|g| !gradients.contains(&g.function_name));
-    all.function.append(&mut new.function);
-    all.gradient.append(&mut new.gradient);
-    all.registered_gradients.append(&mut new.registered_gradients);
-    Ok(all.encode_to_vec().into())
 }

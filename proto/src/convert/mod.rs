@@ -4,6 +4,7 @@
 mod attr;
 mod budget;
 mod device;
+mod function;
 mod graph;
 mod shape;
 mod status;

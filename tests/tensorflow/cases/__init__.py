@@ -27,9 +27,13 @@ def case(*ops):
 
 
 class Call:
-    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits."""
+    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
+    the tolerance 16-bit floats may differ; `unset`: outputs that the peer leaves as its memory happens to be; `known`:
+    the graph always holds the parameters' values."""
 
-    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, **attrs):
+    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, **attrs):
+        self.unset = unset
+        self.known = known
         self.inputs = inputs
         self.attrs = attrs
         self.steps = steps
@@ -107,4 +111,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, candidate, elementwise, matrices, nn, reductions, sparse, state  # noqa: E402,F401
+from . import arrays, candidate, codecs, elementwise, images, matrices, nn, normalization, reductions, sequences, space, sparse, state, windows  # noqa: E402,F401

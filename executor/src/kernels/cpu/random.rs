@@ -2,8 +2,11 @@
 //! in its stream from step to step; what it gives does not depend on the number of threads.
 
 pub(super) mod distribution;
-pub(super) mod philox;
+pub(crate) mod philox;
 mod shuffle;
+mod words;
+
+pub(super) use self::words::{WordStream, Words};
 
 use self::distribution::{
     Distribution, Integers, MOST, Normal, RESERVED, RandomFloat, Uniform, truncated_normal,

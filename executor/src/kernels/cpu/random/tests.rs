@@ -5,7 +5,6 @@ use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::kernel::Step;
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use crate::resource::ResourceStore;
 use crate::testing::LoneDevice;
 use crate::value::Value;
 use graph::{AttrValue, Code, Node};
@@ -23,16 +22,17 @@ fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) 
     let (of_inputs, of_outputs) = (node.input_types()?, node.output_types()?);
     let def = KERNELS.iter().find(|k| k.op == op.name() && k.supports(&node));
     let def = def.ok_or_else(|| crate::Error::unimplemented(op.name()))?;
-    let init = KernelInit { node: &node, inputs: &of_inputs, outputs: &of_outputs, device: &device };
+    let init = KernelInit {
+        node: &node,
+        inputs: &of_inputs,
+        outputs: &of_outputs,
+        device: &device,
+        functions: crate::Functions::none(),
+    };
     let Kernel::Sync(kernel) = (def.make)(&init)? else {
         return Err(crate::Error::internal("asynchronous"));
     };
-    let step = Arc::new(Step {
-        id: 1,
-        rendezvous: Arc::new(Nowhere),
-        cancellation: Arc::new(Cancellation::new()),
-        resources: ResourceStore::new(""),
-    });
+    let step = Arc::new(Step::new(1, Arc::new(Nowhere), Arc::new(Cancellation::new())));
     let mut all = Vec::new();
     for _ in 0..times {
         let mut inputs: Vec<Value> = inputs.iter().cloned().map(Value::Host).collect();

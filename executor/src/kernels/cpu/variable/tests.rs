@@ -39,7 +39,13 @@ struct Made<'a> {
 impl Made<'_> {
     fn new<'a>(device: &'a Arc<dyn Device>, node: &'a Node) -> Result<Made<'a>> {
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
-        let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device };
+        let init = KernelInit {
+            node,
+            inputs: &inputs,
+            outputs: &outputs,
+            device,
+            functions: crate::Functions::none(),
+        };
         Ok(Made { node, device, kernel: variable(&init)? })
     }
 

@@ -1,0 +1,242 @@
+//! Calls of functions, and control flow whose branches are functions, on one device.
+
+use crate::error::{Error, Result};
+use crate::function::Function;
+use crate::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
+use crate::value::Value;
+use graph::{DType, Tensor};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("PartitionedCall", &[], call),
+    KernelDef::of("StatefulPartitionedCall", &[], call),
+    KernelDef::of("If", &[], if_),
+    KernelDef::of("StatelessIf", &[], if_),
+    KernelDef::of("While", &[], while_),
+    KernelDef::of("StatelessWhile", &[], while_),
+    KernelDef::of("Case", &[], case),
+    KernelDef::of("StatelessCase", &[], case),
+    KernelDef::of("For", &[], for_),
+    KernelDef { op: "RemoteCall", ..KernelDef::NEW },
+    KernelDef { op: "SymbolicGradient", ..KernelDef::NEW },
+    KernelDef::of("ToBool", &[], |_| {
+        Kernel::sync(|ctx| {
+            let truth = is_true(ctx.input(0)?)?;
+            ctx.set_output(0, Tensor::from(truth));
+            Ok(())
+        })
+    }),
+    KernelDef::of("DeviceIndex", &[], device_index),
+    KernelDef::of("FakeParam", &[], |init| {
+        let (dtype, shape) = (init.output_type(0), init.attr::<graph::PartialShape>("shape")?);
+        let dims = shape.dims().unwrap_or_default().iter().map(|d| d.unwrap_or(0));
+        let shape = graph::Shape::new(&dims.collect::<Vec<_>>())?;
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, Tensor::zeros(dtype, shape.clone())?);
+            Ok(())
+        })
+    }),
+];
+
+fn call(init: &KernelInit<'_>) -> Result<Kernel> {
+    let function = init.function("f")?;
+    Kernel::asynchronous(move |ctx| {
+        let AsyncContext { step, inputs, done, .. } = ctx;
+        function.call(&step, inputs, done);
+    })
+}
+
+fn if_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (then, otherwise) = (init.function("then_branch")?, init.function("else_branch")?);
+    Kernel::asynchronous(move |mut ctx| match ctx.input(0).and_then(is_true) {
+        Ok(truth) => {
+            ctx.inputs.remove(0);
+            let branch = if truth { &then } else { &otherwise };
+            branch.call(&ctx.step, ctx.inputs, ctx.done);
+        }
+        Err(error) => (ctx.done)(Err(error)),
+    })
+}
+
+fn case(init: &KernelInit<'_>) -> Result<Kernel> {
+    let branches = init.function_list("branches")?;
+    let last = branches.last().cloned().ok_or_else(|| Error::invalid("Case has no branches"))?;
+    Kernel::asynchronous(move |mut ctx| {
+        match ctx.input(0).and_then(|index| scalar_int(index, "branch_index")) {
+            Ok(index) => {
+                ctx.inputs.remove(0);
+                // What is out of range is the last branch's.
+                let branch = usize::try_from(index).ok().and_then(|i| branches.get(i)).unwrap_or(&last);
+                branch.call(&ctx.step, ctx.inputs, ctx.done);
+            }
+            Err(error) => (ctx.done)(Err(error)),
+        }
+    })
+}
+
+type Values = SmallVec<[Value; 4]>;
+
+/// A loop under way: it goes on when a call ends, on whatever thread that is.
+struct Loop {
+    step: Arc<Step>,
+    cond: Arc<Function>,
+    body: Arc<Function>,
+    done: Done,
+}
+
+fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (cond, body) = (init.function("cond")?, init.function("body")?);
+    if *cond.return_types() != [cond.return_types().first().copied().unwrap_or(DType::Bool)] {
+        crate::invalid!("the condition {} has {} outputs, not 1", cond.name(), cond.return_types().len());
+    }
+    check_loop(&body, init.outputs.len(), 0)?;
+    Kernel::asynchronous(move |ctx| {
+        let AsyncContext { step, inputs, done, .. } = ctx;
+        Loop { step, cond: cond.clone(), body: body.clone(), done }.ask(inputs);
+    })
+}
+
+fn check_loop(body: &Function, state: usize, before: usize) -> Result<()> {
+    let types = body.return_types();
+    if types.len() != state || body.arg_types().get(before..) != Some(types) {
+        crate::invalid!(
+            "the body {} turns {:?} into {:?}: a loop of {state} values needs the same of both",
+            body.name(),
+            body.arg_types(),
+            types
+        );
+    }
+    Ok(())
+}
+
+impl Loop {
+    /// Asks the condition, and goes on as it says.
+    fn ask(self, state: Values) {
+        let (step, cond) = (self.step.clone(), self.cond.clone());
+        let asked = state.clone();
+        cond.call(
+            &step,
+            asked,
+            Box::new(move |answer| match answer.and_then(|values| truth_of(&values)) {
+                Ok(true) => self.go_on(state),
+                Ok(false) => (self.done)(Ok(state)),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+
+    fn go_on(self, state: Values) {
+        let (step, body) = (self.step.clone(), self.body.clone());
+        body.call(
+            &step,
+            state,
+            Box::new(move |state| match state {
+                Ok(state) => self.ask(state),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+}
+
+fn truth_of(values: &Values) -> Result<bool> {
+    match values.first() {
+        Some(Value::Host(tensor)) => is_true(tensor),
+        other => Err(Error::internal(format!("the condition gave {other:?}"))),
+    }
+}
+
+/// The counting loop: the body takes the counter and the state.
+struct Count {
+    step: Arc<Step>,
+    body: Arc<Function>,
+    at: i64,
+    limit: i64,
+    delta: i64,
+    done: Done,
+}
+
+fn for_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let body = init.function("body")?;
+    check_loop(&body, init.outputs.len(), 1)?;
+    Kernel::asynchronous(move |mut ctx| {
+        let bound = |i: usize, name: &str| ctx.input(i).and_then(|t| scalar_int(t, name));
+        let bounds = bound(0, "start").and_then(|start| {
+            let (limit, delta) = (bound(1, "limit")?, bound(2, "delta")?);
+            match delta {
+                0 if start != limit => Err(Error::invalid("delta cannot be zero")),
+                _ if (limit - start).signum() * delta.signum() < 0 => {
+                    Err(Error::invalid(format!("a loop from {start} to {limit} by {delta} never ends")))
+                }
+                _ => Ok((start, limit, delta)),
+            }
+        });
+        match bounds {
+            Err(error) => (ctx.done)(Err(error)),
+            Ok((at, limit, delta)) => {
+                let state = ctx.inputs.drain(..).skip(3).collect();
+                Count { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }.go_on(state);
+            }
+        }
+    })
+}
+
+impl Count {
+    fn go_on(mut self, state: Values) {
+        let is_over = if self.delta < 0 { self.at <= self.limit } else { self.at >= self.limit };
+        if is_over {
+            return (self.done)(Ok(state));
+        }
+        let (step, body) = (self.step.clone(), self.body.clone());
+        // Within an int32's range, as both bounds are.
+        let counter = Value::Host(Tensor::from(self.at as i32));
+        self.at += self.delta;
+        body.call(
+            &step,
+            std::iter::once(counter).chain(state),
+            Box::new(move |state| match state {
+                Ok(state) => self.go_on(state),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+}
+
+fn scalar_int(tensor: &Tensor, name: &str) -> Result<i64> {
+    match tensor.values::<i32>()? {
+        [value] if tensor.shape().is_empty() => Ok(i64::from(*value)),
+        _ => Err(Error::invalid(format!("{name} must be a scalar, its shape is {}", tensor.shape()))),
+    }
+}
+
+/// Whether a value counts as true: a scalar that is not zero or empty; of other tensors, those with elements.
+pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
+    if !tensor.shape().is_empty() {
+        return Ok(tensor.num_elements() > 0);
+    }
+    match tensor.dtype() {
+        DType::String => Ok(tensor.as_strings()?.first().is_some_and(|s| !s.is_empty())),
+        DType::Float => Ok(tensor.values::<f32>()?.first().is_some_and(|v| *v != 0.0)),
+        DType::Double => Ok(tensor.values::<f64>()?.first().is_some_and(|v| *v != 0.0)),
+        DType::Int8
+        | DType::UInt8
+        | DType::Int16
+        | DType::UInt16
+        | DType::Int32
+        | DType::Int64
+        | DType::Bool => Ok(tensor.bytes()?.iter().any(|byte| *byte != 0)),
+        other => Err(Error::invalid(format!("{other} cannot be converted to a bool"))),
+    }
+}
+
+/// The position of the kernel's device type among the names; their number if it is not there.
+fn device_index(init: &KernelInit<'_>) -> Result<Kernel> {
+    let names = init.attr::<Vec<bytes::Bytes>>("device_names")?;
+    let own = init.device.name().device_type.clone();
+    let index = names.iter().position(|name| **name == *own.as_bytes()).unwrap_or(names.len());
+    let index = i32::try_from(index).map_err(|_| Error::invalid("too many device names"))?;
+    Kernel::sync(move |ctx: &mut KernelContext<'_>| {
+        ctx.set_output(0, Tensor::from(index));
+        Ok(())
+    })
+}

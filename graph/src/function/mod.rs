@@ -1,0 +1,360 @@
+//! Functions: graphs with arguments and results, by name, that nodes call. What a FunctionDef says is kept as it
+//! stands, also the bodies of functions that nobody calls, whatever ops they use; [`FunctionDef::instantiate`]
+//! makes a graph of one.
+
+mod instantiate;
+
+pub use instantiate::Body;
+
+use crate::attr::{AttrValue, Attrs, FromAttr, FuncAttr};
+use crate::dtype::{DType, PortType};
+use crate::error::{Error, Result};
+use crate::graph::Graph;
+use crate::node::Node;
+use crate::ops;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A function as its maker wrote it.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct FunctionDef {
+    pub name: Arc<str>,
+    pub args: Vec<ArgDef>,
+    pub outputs: Vec<ArgDef>,
+    /// The attributes that callers set.
+    pub attr_defs: Vec<AttrDef>,
+    pub is_stateful: bool,
+    /// Names of control outputs, in order.
+    pub control_outputs: Vec<Arc<str>>,
+    pub nodes: Vec<FunctionNode>,
+    /// For each output, what it is: an argument, or `node:output:index`.
+    pub returns: BTreeMap<Arc<str>, Arc<str>>,
+    /// For each control output, the node that it waits for.
+    pub control_returns: BTreeMap<Arc<str>, Arc<str>>,
+    /// What was said of the function itself.
+    pub attrs: Attrs,
+    /// What was said of its arguments, by their position.
+    pub arg_attrs: BTreeMap<u32, Attrs>,
+    /// Fields that mean nothing here and travel along, serialised; mostly absent.
+    pub opaque: Option<Arc<[u8]>>,
+}
+
+/// An argument or an output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArgDef {
+    pub name: Arc<str>,
+    pub ty: ArgDefType,
+    /// The attribute that says how many tensors of that type there are.
+    pub number_attr: Option<Arc<str>>,
+    pub is_ref: bool,
+    pub opaque: Option<Arc<[u8]>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum ArgDefType {
+    Fixed(DType),
+    /// The attribute that holds the type.
+    Attr(Arc<str>),
+    /// The attribute that holds a list of types, one a tensor.
+    List(Arc<str>),
+}
+
+/// An attribute that callers set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttrDef {
+    pub name: Arc<str>,
+    /// The kind in the language of op definitions: `type`, `list(int)`.
+    pub kind: Arc<str>,
+    pub default: Option<AttrValue>,
+    pub opaque: Option<Arc<[u8]>>,
+}
+
+/// A node of a body. Its op may be the name of a function, or of no op that is known here.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct FunctionNode {
+    pub name: Arc<str>,
+    pub op: Arc<str>,
+    pub device: Arc<str>,
+    pub attrs: Attrs,
+    /// An argument `name` or `name:index`, an output `node:output:index`, or `^node`.
+    pub inputs: Vec<Arc<str>>,
+    pub opaque: Option<Arc<[u8]>>,
+}
+
+impl FunctionDef {
+    /// A function without arguments, outputs and nodes.
+    pub fn new(name: impl Into<Arc<str>>) -> FunctionDef {
+        FunctionDef { name: name.into(), ..FunctionDef::default() }
+    }
+
+    /// The value of one of the function's own attributes that are flags.
+    pub fn has_flag(&self, name: &str) -> bool {
+        matches!(self.attrs.get(name), Some(AttrValue::Bool(true)))
+    }
+
+    /// The types of the arguments, flat, under these attributes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute is missing or of another kind.
+    pub fn arg_types(&self, attrs: &Attrs) -> Result<Vec<DType>> {
+        self.flat_types(&self.args, attrs)
+    }
+
+    /// The types of the outputs, flat, under these attributes.
+    ///
+    /// # Errors
+    /// As [`FunctionDef::arg_types`].
+    pub fn output_types(&self, attrs: &Attrs) -> Result<Vec<DType>> {
+        self.flat_types(&self.outputs, attrs)
+    }
+
+    fn flat_types(&self, args: &[ArgDef], attrs: &Attrs) -> Result<Vec<DType>> {
+        let mut all = Vec::with_capacity(args.len());
+        for arg in args {
+            all.extend(self.types_of(arg, attrs)?);
+        }
+        Ok(all)
+    }
+
+    /// The types of the tensors that one argument or output stands for.
+    pub(crate) fn types_of(&self, arg: &ArgDef, attrs: &Attrs) -> Result<Vec<DType>> {
+        let dtype = match &arg.ty {
+            ArgDefType::List(name) => return self.attr(attrs, name),
+            ArgDefType::Attr(name) => self.attr::<DType>(attrs, name)?,
+            ArgDefType::Fixed(dtype) => *dtype,
+        };
+        let count = match &arg.number_attr {
+            None => 1,
+            Some(name) => {
+                let count = self.attr::<i64>(attrs, name)?;
+                usize::try_from(count).ok().filter(|n| *n <= ops::MAX_PORTS).ok_or_else(|| {
+                    Error::invalid(format!("attr '{name}' of function {} is {count}", self.name))
+                })?
+            }
+        };
+        Ok(vec![dtype; count])
+    }
+
+    fn attr<T: FromAttr>(&self, attrs: &Attrs, name: &str) -> Result<T> {
+        crate::attr::read(name, self.attr_value(attrs, name)?)
+    }
+
+    /// What a caller set, or else the default.
+    pub(crate) fn attr_value<'a>(&'a self, attrs: &'a Attrs, name: &str) -> Result<&'a AttrValue> {
+        let default = || self.attr_defs.iter().find(|a| *a.name == *name)?.default.as_ref();
+        attrs.get(name).or_else(default).ok_or_else(|| {
+            Error::invalid(format!("function {} is called without its attr '{name}'", self.name))
+        })
+    }
+
+    /// A node that calls the function: one of an op `PartitionedCall`, of which some have state and some not.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute is missing or of another kind.
+    pub fn call_node(&self, name: &str, attrs: &Attrs) -> Result<Node> {
+        let op = if self.is_stateful { "StatefulPartitionedCall" } else { "PartitionedCall" };
+        let op =
+            ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: name.to_owned(), op: op.to_owned() })?;
+        let at_node = |e: Error| e.at_node(name);
+        let mut node = Node::new(name, op)
+            .with_attr("Tin", self.arg_types(attrs).map_err(at_node)?)
+            .with_attr("Tout", self.output_types(attrs).map_err(at_node)?);
+        let mut of_function = Attrs::new();
+        for (key, value) in attrs.iter() {
+            if self.attr_defs.iter().any(|a| a.name == *key) {
+                of_function.set(key, value.clone());
+            } else {
+                node.attrs.set(key, value.clone());
+            }
+        }
+        node.attrs.set("f", FuncAttr { name: self.name.clone(), attrs: of_function });
+        Ok(node)
+    }
+}
+
+impl ArgDef {
+    pub fn new(name: impl Into<Arc<str>>, ty: ArgDefType) -> ArgDef {
+        ArgDef { name: name.into(), ty, number_attr: None, is_ref: false, opaque: None }
+    }
+
+    /// The port of a caller, where the argument is one tensor of a fixed type.
+    pub fn fixed_port(&self) -> Option<PortType> {
+        match (&self.ty, &self.number_attr) {
+            (ArgDefType::Fixed(dtype), None) => Some(PortType { dtype: *dtype, is_ref: self.is_ref }),
+            _ => None,
+        }
+    }
+}
+
+/// Functions by name, in the order of their addition, and which functions are gradients of which.
+#[derive(Clone, Debug, Default)]
+pub struct FunctionLibrary {
+    functions: Vec<Arc<FunctionDef>>,
+    by_name: FxHashMap<Arc<str>, usize>,
+    /// A function and its gradient.
+    gradients: Vec<(Arc<str>, Arc<str>)>,
+    /// A function that is the gradient of what is registered, and under which name.
+    registered_gradients: Vec<(Arc<str>, Arc<str>)>,
+}
+
+impl FunctionLibrary {
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.gradients.is_empty() && self.registered_gradients.is_empty()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<FunctionDef>> {
+        self.by_name.get(name).map(|&i| &self.functions[i])
+    }
+
+    /// The function, or `NotFound` that names it.
+    pub fn lookup(&self, name: &str) -> Result<&Arc<FunctionDef>> {
+        self.get(name).ok_or_else(|| Error::Invalid {
+            code: crate::Code::NotFound,
+            message: format!("Function {name} is not defined."),
+        })
+    }
+
+    pub fn functions(&self) -> &[Arc<FunctionDef>] {
+        &self.functions
+    }
+
+    pub fn gradients(&self) -> &[(Arc<str>, Arc<str>)] {
+        &self.gradients
+    }
+
+    pub fn registered_gradients(&self) -> &[(Arc<str>, Arc<str>)] {
+        &self.registered_gradients
+    }
+
+    /// Adds a function; the same one may come again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if another one has the name.
+    pub fn add(&mut self, function: impl Into<Arc<FunctionDef>>) -> Result<()> {
+        let function = function.into();
+        match self.get(&function.name) {
+            Some(known) if **known == *function => Ok(()),
+            Some(_) => Err(Error::invalid(format!(
+                "Cannot add function '{}' because a different function with the same name already exists.",
+                function.name
+            ))),
+            None => {
+                self.by_name.insert(function.name.clone(), self.functions.len());
+                self.functions.push(function);
+                Ok(())
+            }
+        }
+    }
+
+    /// Says that `gradient` is the gradient of `function`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if another one is.
+    pub fn add_gradient(&mut self, function: &Arc<str>, gradient: &Arc<str>) -> Result<()> {
+        match self.gradients.iter().find(|(f, _)| f == function) {
+            Some((_, known)) if known == gradient => Ok(()),
+            Some((_, known)) => Err(Error::invalid(format!(
+                "Cannot assign gradient function '{gradient}' to '{function}' because it already has gradient \
+                 function '{known}'"
+            ))),
+            None => {
+                self.gradients.push((function.clone(), gradient.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    pub fn add_registered_gradient(&mut self, gradient: &Arc<str>, op: &Arc<str>) {
+        let pair = (gradient.clone(), op.clone());
+        if !self.registered_gradients.contains(&pair) {
+            self.registered_gradients.push(pair);
+        }
+    }
+
+    /// Adds what the other has.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a function or a gradient that contradicts one that is there.
+    pub fn extend(&mut self, other: &FunctionLibrary) -> Result<()> {
+        other.functions.iter().try_for_each(|f| self.add(f.clone()))?;
+        other.gradients.iter().try_for_each(|(f, g)| self.add_gradient(f, g))?;
+        other.registered_gradients.iter().for_each(|(g, op)| self.add_registered_gradient(g, op));
+        Ok(())
+    }
+
+    /// What of the library the graph's nodes can call, by whatever way.
+    pub fn reached_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
+        if self.is_empty() {
+            return self.clone();
+        }
+        Arc::new(self.reachable(graph.nodes().map(|(_, node)| (node.op.name(), &node.attrs))))
+    }
+
+    /// The part of the library that nodes with these attributes and ops can reach, in its order. A function that
+    /// is there comes with its gradient.
+    fn reachable<'a>(&self, roots: impl Iterator<Item = (&'a str, &'a Attrs)>) -> FunctionLibrary {
+        let mut wanted: FxHashSet<usize> = FxHashSet::default();
+        let mut open: Vec<usize> = Vec::new();
+        let mut reach = |open: &mut Vec<usize>, name: &str| {
+            if let Some(&index) = self.by_name.get(name)
+                && wanted.insert(index)
+            {
+                open.push(index);
+            }
+        };
+        for (op, attrs) in roots {
+            reach(&mut open, op);
+            each_function(attrs, &mut |name| reach(&mut open, name));
+        }
+        let gradients: FxHashMap<&str, &str> = self.gradients.iter().map(|(f, g)| (&**f, &**g)).collect();
+        while let Some(index) = open.pop() {
+            let function = &self.functions[index];
+            if let Some(gradient) = gradients.get(&*function.name) {
+                reach(&mut open, gradient);
+            }
+            for node in &function.nodes {
+                reach(&mut open, &node.op);
+                each_function(&node.attrs, &mut |name| reach(&mut open, name));
+            }
+        }
+        let mut kept = FunctionLibrary::default();
+        for (index, function) in self.functions.iter().enumerate() {
+            if wanted.contains(&index) {
+                kept.by_name.insert(function.name.clone(), kept.functions.len());
+                kept.functions.push(function.clone());
+            }
+        }
+        let has = |name: &Arc<str>| kept.by_name.contains_key(name);
+        kept.gradients = self.gradients.iter().filter(|(f, _)| has(f)).cloned().collect();
+        kept.registered_gradients =
+            self.registered_gradients.iter().filter(|(g, _)| has(g)).cloned().collect();
+        kept
+    }
+}
+
+/// Calls `found` with the names of all functions among the values, those in the attributes of functions too.
+fn each_function(attrs: &Attrs, found: &mut impl FnMut(&str)) {
+    let mut open: Vec<&Attrs> = vec![attrs];
+    while let Some(attrs) = open.pop() {
+        for (_, value) in attrs.iter() {
+            let functions = match value {
+                AttrValue::Func(f) => std::slice::from_ref(f),
+                AttrValue::List(crate::AttrList::Func(all)) => all,
+                _ => continue,
+            };
+            for function in functions {
+                found(&function.name);
+                open.push(&function.attrs);
+            }
+        }
+    }
+}
+
+impl PartialEq for FunctionLibrary {
+    fn eq(&self, other: &FunctionLibrary) -> bool {
+        self.functions == other.functions
+            && self.gradients == other.gradients
+            && self.registered_gradients == other.registered_gradients
+    }
+}

@@ -1,0 +1,135 @@
+//! Calls of functions, and control flow whose branches are functions.
+
+use super::{Gradient, InferFn, OpDef, Traits};
+use crate::error::Result;
+use crate::infer::Infer;
+use crate::shape::PartialShape;
+
+const CALL_ATTRS: &[&str] = &[
+    "Tin: list(type) >= 0",
+    "Tout: list(type) >= 0",
+    "f: func",
+    "config: string = ''",
+    "config_proto: string = ''",
+    "executor_type: string = ''",
+];
+const IF_ATTRS: &[&str] = &[
+    "Tcond: type",
+    "Tin: list(type) >= 0",
+    "Tout: list(type) >= 0",
+    "then_branch: func",
+    "else_branch: func",
+    "output_shapes: list(shape) = []",
+];
+const WHILE_ATTRS: &[&str] = &[
+    "T: list(type) >= 0",
+    "cond: func",
+    "body: func",
+    "output_shapes: list(shape) = []",
+    "parallel_iterations: int = 10",
+];
+const CASE_ATTRS: &[&str] = &[
+    "Tin: list(type) >= 0",
+    "Tout: list(type) >= 0",
+    "branches: list(func) >= 1",
+    "output_shapes: list(shape) = []",
+];
+
+const fn of(
+    name: &'static str,
+    inputs: &'static [&'static str],
+    outputs: &'static [&'static str],
+    attrs: &'static [&'static str],
+    infer: InferFn,
+    traits: Traits,
+) -> OpDef {
+    OpDef { name, inputs, outputs, attrs, infer, traits, ..OpDef::NEW }
+}
+
+pub(super) const OPS: &[OpDef] = &[
+    of("PartitionedCall", &["args: Tin"], &["output: Tout"], CALL_ATTRS, super::unknown_shapes, Traits::NONE),
+    of(
+        "StatefulPartitionedCall",
+        &["args: Tin"],
+        &["output: Tout"],
+        CALL_ATTRS,
+        super::unknown_shapes,
+        Traits::STATEFUL,
+    ),
+    of(
+        "RemoteCall",
+        &["target: string", "args: Tin"],
+        &["output: Tout"],
+        &["Tin: list(type) >= 1", "Tout: list(type) >= 1", "f: func"],
+        super::unknown_shapes,
+        Traits::STATEFUL,
+    ),
+    of("If", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::STATEFUL),
+    of("StatelessIf", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::NONE),
+    of("While", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::STATEFUL),
+    of("StatelessWhile", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::NONE),
+    of(
+        "Case",
+        &["branch_index: int32", "input: Tin"],
+        &["output: Tout"],
+        CASE_ATTRS,
+        as_said,
+        Traits::STATEFUL,
+    ),
+    of(
+        "StatelessCase",
+        &["branch_index: int32", "input: Tin"],
+        &["output: Tout"],
+        CASE_ATTRS,
+        as_said,
+        Traits::NONE,
+    ),
+    of(
+        "For",
+        &["start: int32", "limit: int32", "delta: int32", "input: T"],
+        &["output: T"],
+        &["T: list(type) >= 0", "body: func"],
+        super::unknown_shapes,
+        Traits::NONE,
+    ),
+    of(
+        "SymbolicGradient",
+        &["input: Tin"],
+        &["output: Tout"],
+        &["Tin: list(type) >= 1", "Tout: list(type) >= 1", "f: func"],
+        super::unknown_shapes,
+        Traits::NONE,
+    ),
+    OpDef {
+        gradient: Gradient::Leaf,
+        ..of("ToBool", &["input: T"], &["output: bool"], &["T: type"], scalar, Traits::NONE)
+    },
+    OpDef {
+        gradient: Gradient::Leaf,
+        ..of("DeviceIndex", &[], &["index: int32"], &["device_names: list(string)"], scalar, Traits::STATEFUL)
+    },
+    OpDef {
+        gradient: Gradient::Leaf,
+        ..of("FakeParam", &[], &["output: dtype"], &["dtype: type", "shape: shape"], fake_param, Traits::NONE)
+    },
+];
+
+/// The shapes that the caller's maker wrote down, where there is one for each output.
+fn as_said(infer: &mut Infer<'_>) -> Result<()> {
+    let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
+    if shapes.len() == infer.num_outputs() {
+        shapes.into_iter().enumerate().for_each(|(i, shape)| infer.set(i, shape));
+    }
+    Ok(())
+}
+
+fn scalar(infer: &mut Infer<'_>) -> Result<()> {
+    infer.set(0, PartialShape::scalar());
+    Ok(())
+}
+
+fn fake_param(infer: &mut Infer<'_>) -> Result<()> {
+    let shape = infer.attr::<PartialShape>("shape")?;
+    infer.set(0, shape);
+    Ok(())
+}

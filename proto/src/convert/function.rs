@@ -1,0 +1,231 @@
+//! Functions and their library. Fields without a counterpart travel along, serialised, as those of graphs do.
+
+use super::attr::{attr_from_proto, attr_to_proto, dtype_from_proto};
+use super::budget::Budget;
+use super::graph::{Sharing, attrs_from_proto, unreadable};
+use crate::pb;
+use graph::function::{ArgDef, ArgDefType, AttrDef, FunctionNode};
+use graph::{Attrs, Error, FunctionDef, FunctionLibrary, Result};
+use prost::Message;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type AttrMap = BTreeMap<String, pb::AttrValue>;
+
+/// Adds the functions of the message.
+///
+/// # Errors
+/// `InvalidArgument` for a function or a gradient that contradicts one that is there, and for what cannot be
+/// read, with the function's name.
+pub(super) fn library_from_proto(
+    library: &mut FunctionLibrary,
+    def: pb::FunctionDefLibrary,
+    budget: &mut Budget,
+) -> Result<()> {
+    let mut sharing = Sharing::default();
+    for function in def.function {
+        let name = function.signature.as_ref().map(|s| s.name.clone()).unwrap_or_default();
+        let function = function_from_proto(function, budget, &mut sharing)
+            .map_err(|e| Error::Invalid { code: e.code(), message: format!("function {name}: {e}") })?;
+        library.add(function)?;
+    }
+    for pb::GradientDef { function_name, gradient_func } in def.gradient {
+        library.add_gradient(&function_name.into(), &gradient_func.into())?;
+    }
+    for pb::RegisteredGradient { gradient_func, registered_op_type } in def.registered_gradients {
+        library.add_registered_gradient(&gradient_func.into(), &registered_op_type.into());
+    }
+    Ok(())
+}
+
+pub(super) fn library_to_proto(library: &FunctionLibrary) -> Result<pb::FunctionDefLibrary> {
+    Ok(pb::FunctionDefLibrary {
+        function: library.functions().iter().map(|f| function_to_proto(f)).collect::<Result<_>>()?,
+        gradient: library
+            .gradients()
+            .iter()
+            .map(|(f, g)| pb::GradientDef { function_name: f.to_string(), gradient_func: g.to_string() })
+            .collect(),
+        registered_gradients: library
+            .registered_gradients()
+            .iter()
+            .map(|(g, op)| pb::RegisteredGradient {
+                gradient_func: g.to_string(),
+                registered_op_type: op.to_string(),
+            })
+            .collect(),
+    })
+}
+
+fn function_from_proto(
+    def: pb::FunctionDef,
+    budget: &mut Budget,
+    sharing: &mut Sharing,
+) -> Result<FunctionDef> {
+    let pb::FunctionDef { signature, node_def, ret, attr, control_ret, arg_attr, resource_arg_unique_id } =
+        def;
+    let signature = signature.ok_or_else(|| Error::invalid("it has no signature"))?;
+    let pb::OpDef { name, input_arg, output_arg, attr: attr_defs, is_stateful, control_output, .. } =
+        signature.clone();
+    let mut left = pb::FunctionDef { resource_arg_unique_id, ..Default::default() };
+    let rest = pb::OpDef {
+        name: String::new(),
+        input_arg: Vec::new(),
+        output_arg: Vec::new(),
+        attr: Vec::new(),
+        is_stateful: false,
+        control_output: Vec::new(),
+        ..signature
+    };
+    if rest != pb::OpDef::default() {
+        left.signature = Some(rest);
+    }
+    let (attrs, unread) = attrs_from_proto(attr, budget, sharing, |_| false)?;
+    left.attr = unread;
+    let mut arg_attrs = BTreeMap::new();
+    for (position, of_arg) in arg_attr {
+        let (attrs, unread) = attrs_from_proto(of_arg.attr, budget, sharing, |_| false)?;
+        arg_attrs.insert(position, attrs);
+        if !unread.is_empty() {
+            left.arg_attr.insert(position, pb::function_def::ArgAttrs { attr: unread });
+        }
+    }
+    let text_map = |map: BTreeMap<String, String>| -> BTreeMap<Arc<str>, Arc<str>> {
+        map.into_iter().map(|(k, v)| (k.into(), v.into())).collect()
+    };
+    Ok(FunctionDef {
+        name: name.into(),
+        args: input_arg.into_iter().map(arg_from_proto).collect::<Result<_>>()?,
+        outputs: output_arg.into_iter().map(arg_from_proto).collect::<Result<_>>()?,
+        attr_defs: attr_defs.into_iter().map(|a| attr_def_from_proto(a, budget)).collect::<Result<_>>()?,
+        is_stateful,
+        control_outputs: control_output.into_iter().map(Into::into).collect(),
+        nodes: node_def.into_iter().map(|n| node_from_proto(n, budget, sharing)).collect::<Result<_>>()?,
+        returns: text_map(ret),
+        control_returns: text_map(control_ret),
+        attrs,
+        arg_attrs,
+        opaque: opaque(&left),
+    })
+}
+
+fn function_to_proto(function: &FunctionDef) -> Result<pb::FunctionDef> {
+    let mut def: pb::FunctionDef = carried(&function.opaque, &function.name)?;
+    let mut signature = def.signature.unwrap_or_default();
+    signature.name = function.name.to_string();
+    let args = |args: &[ArgDef]| args.iter().map(arg_to_proto).collect::<Result<Vec<_>>>();
+    signature.input_arg = args(&function.args)?;
+    signature.output_arg = args(&function.outputs)?;
+    signature.attr = function.attr_defs.iter().map(attr_def_to_proto).collect::<Result<_>>()?;
+    signature.is_stateful = function.is_stateful;
+    signature.control_output = function.control_outputs.iter().map(|n| n.to_string()).collect();
+    def.signature = Some(signature);
+    def.node_def = function.nodes.iter().map(node_to_proto).collect::<Result<_>>()?;
+    let text_map = |map: &BTreeMap<Arc<str>, Arc<str>>| {
+        map.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+    };
+    def.ret = text_map(&function.returns);
+    def.control_ret = text_map(&function.control_returns);
+    add_attrs(&mut def.attr, &function.attrs);
+    for (position, attrs) in &function.arg_attrs {
+        add_attrs(&mut def.arg_attr.entry(*position).or_default().attr, attrs);
+    }
+    Ok(def)
+}
+
+fn arg_from_proto(def: pb::op_def::ArgDef) -> Result<ArgDef> {
+    let pb::op_def::ArgDef { name, r#type, type_attr, number_attr, type_list_attr, is_ref, .. } = def.clone();
+    let ty = if !type_list_attr.is_empty() {
+        ArgDefType::List(type_list_attr.into())
+    } else if !type_attr.is_empty() {
+        ArgDefType::Attr(type_attr.into())
+    } else {
+        let dtype = dtype_from_proto(r#type);
+        ArgDefType::Fixed(dtype.map_err(|e| Error::invalid(format!("argument '{name}': {e}")))?)
+    };
+    let left = pb::op_def::ArgDef {
+        description: def.description,
+        handle_data: def.handle_data,
+        experimental_full_type: def.experimental_full_type,
+        ..Default::default()
+    };
+    Ok(ArgDef {
+        name: name.into(),
+        ty,
+        number_attr: (!number_attr.is_empty()).then(|| number_attr.into()),
+        is_ref,
+        opaque: opaque(&left),
+    })
+}
+
+fn arg_to_proto(arg: &ArgDef) -> Result<pb::op_def::ArgDef> {
+    let mut def: pb::op_def::ArgDef = carried(&arg.opaque, &arg.name)?;
+    def.name = arg.name.to_string();
+    match &arg.ty {
+        ArgDefType::Fixed(dtype) => def.r#type = dtype.number(),
+        ArgDefType::Attr(name) => def.type_attr = name.to_string(),
+        ArgDefType::List(name) => def.type_list_attr = name.to_string(),
+    }
+    def.number_attr = arg.number_attr.as_ref().map(|n| n.to_string()).unwrap_or_default();
+    def.is_ref = arg.is_ref;
+    Ok(def)
+}
+
+fn attr_def_from_proto(def: pb::op_def::AttrDef, budget: &mut Budget) -> Result<AttrDef> {
+    let pb::op_def::AttrDef { name, r#type, default_value, .. } = def.clone();
+    let default = default_value.map(|v| attr_from_proto(v, budget)).transpose()?;
+    let left = pb::op_def::AttrDef { name: String::new(), r#type: String::new(), default_value: None, ..def };
+    Ok(AttrDef { name: name.into(), kind: r#type.into(), default, opaque: opaque(&left) })
+}
+
+fn attr_def_to_proto(attr: &AttrDef) -> Result<pb::op_def::AttrDef> {
+    let mut def: pb::op_def::AttrDef = carried(&attr.opaque, &attr.name)?;
+    def.name = attr.name.to_string();
+    def.r#type = attr.kind.to_string();
+    def.default_value = attr.default.as_ref().map(attr_to_proto);
+    Ok(def)
+}
+
+fn node_from_proto(def: pb::NodeDef, budget: &mut Budget, sharing: &mut Sharing) -> Result<FunctionNode> {
+    let pb::NodeDef { name, op, input, device, attr, experimental_debug_info, experimental_type } = def;
+    let row = graph::ops::lookup(&op);
+    let (attrs, unread) =
+        attrs_from_proto(attr, budget, sharing, |key| row.is_some_and(|r| r.attr_spec(key).is_some()))
+            .map_err(|e| e.at_node(&name))?;
+    let left = pb::NodeDef { attr: unread, experimental_debug_info, experimental_type, ..Default::default() };
+    Ok(FunctionNode {
+        name: name.into(),
+        op: sharing.intern(op),
+        device: sharing.intern(device),
+        attrs,
+        inputs: input.into_iter().map(Into::into).collect(),
+        opaque: opaque(&left),
+    })
+}
+
+fn node_to_proto(node: &FunctionNode) -> Result<pb::NodeDef> {
+    let mut def: pb::NodeDef = carried(&node.opaque, &node.name)?;
+    def.name = node.name.to_string();
+    def.op = node.op.to_string();
+    def.device = node.device.to_string();
+    def.input = node.inputs.iter().map(|i| i.to_string()).collect();
+    add_attrs(&mut def.attr, &node.attrs);
+    Ok(def)
+}
+
+fn add_attrs(to: &mut AttrMap, attrs: &Attrs) {
+    to.extend(attrs.iter().map(|(name, value)| (name.to_string(), attr_to_proto(value))));
+}
+
+/// What is left of a message, if anything is.
+fn opaque(left: &impl Message) -> Option<Arc<[u8]>> {
+    let bytes = left.encode_to_vec();
+    (!bytes.is_empty()).then(|| bytes.into())
+}
+
+fn carried<M: Message + Default>(opaque: &Option<Arc<[u8]>>, of: &str) -> Result<M> {
+    match opaque {
+        Some(bytes) => M::decode(&bytes[..]).map_err(|e| unreadable(of, e)),
+        None => Ok(M::default()),
+    }
+}
