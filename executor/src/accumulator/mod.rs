@@ -8,7 +8,7 @@ pub use sparse::SparseGradient;
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
 use crate::kernels::cpu::dispatch::dispatch;
-use crate::kernels::cpu::scalar::{Arithmetic, Stored};
+use crate::kernels::cpu::scalar::{Arithmetic as _, Stored};
 use crate::resource::Resource;
 use crate::waiting::{Finish, Tried, Waiting};
 use graph::{DType, PartialShape, Tensor};

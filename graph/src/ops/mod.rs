@@ -28,12 +28,17 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod diagonal;
+pub mod einsum;
+mod fft;
 mod file;
 mod functional;
 mod fused;
 mod gather;
+mod histogram;
 mod identity;
 mod iterator;
+mod linalg;
 mod matmul;
 mod mutex;
 pub mod normalization;
@@ -51,6 +56,7 @@ mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod session_tensor;
 pub mod shape;
 pub mod slice;
@@ -59,6 +65,7 @@ pub mod space;
 mod sparse;
 mod sparse_segment;
 pub mod spec;
+mod special;
 mod stack;
 mod staging;
 mod string;
@@ -114,6 +121,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     constant,
     control_flow,
     conv,
+    diagonal,
+    einsum,
+    fft,
     ctc,
     dataset_batch,
     dataset_function,
@@ -126,7 +136,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     functional,
     fused,
     gather,
+    histogram,
     identity,
+    linalg,
     iterator,
     matmul,
     mutex,
@@ -145,6 +157,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     scatter,
     segment,
     select,
+    sequence,
     session_tensor,
     shape,
     slice,
@@ -152,6 +165,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     space,
     sparse,
     sparse_segment,
+    special,
     stack,
     staging,
     string,

@@ -28,15 +28,20 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod diagonal;
 pub(crate) mod dispatch;
+mod einsum;
 mod elementwise;
+mod fft;
 mod file;
 mod functional;
 mod fused;
 mod gather;
+mod histogram;
 mod identity;
 mod image;
 mod iterator;
+mod linalg;
 mod matmul;
 mod moved;
 mod mutex;
@@ -57,6 +62,7 @@ pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod session_tensor;
 mod shape;
 mod simd;
@@ -65,6 +71,7 @@ mod softmax;
 mod space;
 mod sparse;
 mod sparse_segment;
+mod special;
 mod stack;
 mod staging;
 mod step_object;
@@ -113,12 +120,17 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     dataset_query::KERNELS,
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
+    diagonal::KERNELS,
+    einsum::KERNELS,
+    fft::KERNELS,
     file::KERNELS,
     functional::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
+    histogram::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
     mutex::KERNELS,
     normalization::KERNELS,
@@ -136,6 +148,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    sequence::KERNELS,
     session_tensor::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
@@ -143,6 +156,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     space::KERNELS,
     sparse::KERNELS,
     sparse_segment::KERNELS,
+    special::KERNELS,
     stack::KERNELS,
     staging::KERNELS,
     string::KERNELS,

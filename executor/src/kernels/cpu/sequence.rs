@@ -11,13 +11,17 @@ use graph::{Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
-    KernelDef::of("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], |init| {
-        moved!(init.output_type(0), E => Kernel::sync(roll::<E>))
-    }),
+    KernelDef::of(
+        "Roll",
+        &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)],
+        |init| moved!(init.output_type(0), E => Kernel::sync(roll::<E>)),
+    ),
     KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
-    KernelDef::of("Cross", &[("T", REALS)], |init| {
-        dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>))
-    }),
+    KernelDef::of(
+        "Cross",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>)),
+    ),
     KernelDef::of("NthElement", &[("T", REALS)], |init| {
         let reverse: bool = init.attr("reverse")?;
         dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| nth::<T>(ctx, reverse)))
@@ -44,7 +48,11 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     }
     let shape = input.shape();
     if lengths.num_elements() != shape[batch] {
-        invalid!("Length of seq_lens != input.dims({batch}), ({} vs. {})", lengths.num_elements(), shape[batch]);
+        invalid!(
+            "Length of seq_lens != input.dims({batch}), ({} vs. {})",
+            lengths.num_elements(),
+            shape[batch]
+        );
     }
     let lengths = lengths.to_i64s()?;
     for (d, &len) in lengths.iter().enumerate() {
@@ -64,7 +72,11 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
             let at = i * inner;
             let place = at / strides[sequence] % shape[sequence];
             let len = lengths[at / strides[batch] % shape[batch]] as usize;
-            let from = if place < len { at - place * strides[sequence] + (len - 1 - place) * strides[sequence] } else { at };
+            let from = if place < len {
+                at - place * strides[sequence] + (len - 1 - place) * strides[sequence]
+            } else {
+                at
+            };
             run.clone_from_slice(&values[from..from + run.len()]);
         }
         Ok(())
