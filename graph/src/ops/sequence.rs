@@ -8,7 +8,6 @@ use crate::builder::{Forward, Scope};
 use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
-use crate::shape::PartialShape;
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -47,14 +46,6 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Defined(cross_gradient),
         ..OpDef::NEW
     },
-    OpDef {
-        name: "NthElement",
-        inputs: &["input: T", "n: int32"],
-        outputs: &["values: T"],
-        attrs: &["reverse: bool = false", "T: realnumbertype"],
-        infer: nth,
-        ..OpDef::NEW
-    },
 ];
 
 fn unravel(infer: &mut Infer<'_>) -> Result<()> {
@@ -63,16 +54,6 @@ fn unravel(infer: &mut Infer<'_>) -> Result<()> {
         Some([]) => infer.set(0, dims),
         Some(&[count]) => infer.set(0, [dims.dim(0), count]),
         _ => {}
-    }
-    Ok(())
-}
-
-fn nth(infer: &mut Infer<'_>) -> Result<()> {
-    let shape = infer.input(0);
-    match shape.dims() {
-        None => {}
-        Some([outer @ .., _]) => infer.set(0, PartialShape::of_dims(outer.iter().copied())),
-        Some([]) => crate::invalid!("Shape must be at least rank 1 but is rank 0"),
     }
     Ok(())
 }

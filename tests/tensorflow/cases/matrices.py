@@ -65,18 +65,6 @@ def qr(c):
             yield Call(c.values(shape, -1, 1), full_matrices=full, loose=20)
 
 
-@case("SelfAdjointEigV2")
-def eigen(c):
-    for shape in SQUARES:
-        yield Call(positive(c, shape), compute_v=False, loose=20)
-
-
-@case("Svd")
-def svd(c):
-    for shape in ((3, 3), (2, 4, 3), (3, 4)):
-        yield Call(c.values(shape, -1, 1), compute_uv=False, loose=20)
-
-
 @case("Lu")
 def lu(c):
     for shape in SQUARES[:3]:
@@ -193,13 +181,6 @@ def unravel(c):
 def cross(c):
     for shape in ((3,), (4, 3), (0, 3)):
         yield Call(c.values(shape), c.values(shape))
-
-
-@case("NthElement")
-def nth(c):
-    for shape, n in (((5,), 2), ((3, 4), 0), ((2, 2, 3), 2)):
-        for reverse in (False, True):
-            yield Call(c.distinct(shape), I32(n), reverse=reverse)
 
 
 @case("Bucketize")

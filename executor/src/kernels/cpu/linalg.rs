@@ -145,10 +145,13 @@ fn each<F: Entry>(
 
 fn cholesky<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let batch = Batch::<F>::square(ctx.input(0)?)?;
+    // What has no factor gives one that is no number, as the peer does.
     each(ctx, &batch, |m| {
-        decompose::cholesky(m).ok_or_else(|| {
-            Error::invalid("Cholesky decomposition was not successful. The input might not be valid.")
-        })
+        Ok(decompose::cholesky(m).unwrap_or_else(|| {
+            let mut factor = Matrix::new(m.rows, m.rows, vec![F::ZERO; m.rows * m.rows]);
+            (0..m.rows).for_each(|i| (0..=i).for_each(|j| factor.put(i, j, F::from_real(f64::NAN))));
+            factor
+        }))
     })
 }
 
