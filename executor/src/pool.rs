@@ -68,6 +68,11 @@ impl Pool {
         self.shared.runners.load(Ordering::Relaxed) < self.threads
     }
 
+    /// Whether there is work that no thread has taken up.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.has_idle() && !self.shared.waiting.lock().is_empty()
+    }
+
     /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         {

@@ -27,6 +27,12 @@ impl RendezvousKey {
         }
     }
 
+    /// The key of the same edge within a loop: in the frame of this id, in this turn.
+    pub fn in_frame(&self, frame: u64, turn: u64) -> RendezvousKey {
+        let edge = self.text.rsplit_once(';').map_or(&*self.text, |(edge, _)| edge);
+        RendezvousKey { text: format!("{edge};{frame}:{turn}").into(), ..self.clone() }
+    }
+
     /// # Errors
     /// `InvalidArgument` unless there are five non-empty parts and the second is a hexadecimal number.
     pub fn parse(text: &str) -> Result<RendezvousKey> {

@@ -5,6 +5,7 @@ use crate::plan_cache::PlanCache;
 use crate::signature::{Signature, without_zero_port};
 use crate::step_run::{StepRun, Verdict};
 use futures::stream::{FuturesUnordered, StreamExt};
+use graph::passes::lower;
 use graph::{Code, DeviceAttributes, DeviceName, Graph, RendezvousKey, TaskName};
 use parking_lot::Mutex;
 use placer::{DeviceSet, Kernels, Names, PlaceRequest};
@@ -320,16 +321,20 @@ impl Drop for Cleanup<'_> {
     }
 }
 
-/// Gives every node the full name of its device. Stateful nodes that `before` has stay where they are there.
+/// Lowers what calls functions, and gives every node the full name of its device. Stateful nodes that `before` has stay where they are there.
 fn place(
     requested: &Graph,
     before: Option<&Graph>,
     config: &pb::ConfigProto,
     cluster: &SessionCluster,
 ) -> Result<Graph, Status> {
+    let requested = &lower(requested)?;
     let mut assigned = Vec::new();
-    for (id, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
-        assigned.push((id, DeviceName::parse(&node.device)?));
+    // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
+    for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
+        if let Some(id) = requested.find(&node.name) {
+            assigned.push((id, DeviceName::parse(&node.device)?));
+        }
     }
     let request = PlaceRequest {
         devices: &cluster.devices,

@@ -10,7 +10,7 @@ use crate::kernel_cache::KernelCache;
 use crate::rendezvous::{LocalRendezvous, RendezvousKey};
 use crate::value::Value;
 use graph::ops::PortTypes;
-use graph::{Node, Op, Role};
+use graph::{Bool8, DType, Node, Op, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub(super) enum Action {
     },
     /// Runs with no effect: what is ordered by it is all.
     Nothing,
+    /// Decides where a value goes on.
+    Steer(Steer),
     /// Computed at registration; never scheduled.
     Constant,
 }
@@ -48,10 +50,9 @@ impl Action {
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
             Role::ControlTrigger => Ok(Action::Nothing),
-            Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => {
-                let message = format!("{}: control flow within a graph is not there", node.op.name());
-                Err(Error::unimplemented(message).at_node(&node.name))
-            }
+            Role::Switch => Ok(Action::Steer(Steer::Switch)),
+            Role::Merge => Ok(Action::Steer(Steer::Merge)),
+            Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => Ok(Action::Steer(Steer::Pass)),
         }
     }
 
@@ -60,9 +61,52 @@ impl Action {
         match self {
             Action::Send(_) | Action::Recv { .. } => true,
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-            Action::Nothing | Action::Constant => false,
+            Action::Nothing | Action::Steer(_) | Action::Constant => false,
         }
     }
+}
+
+/// How control flow moves values between ports; between turns and loops, the frames do.
+pub(super) enum Steer {
+    /// To the output that the second input chooses: by truth if there are two, else by number, where a number
+    /// that is no output's chooses the last. The other outputs are dead.
+    Switch,
+    /// The input that came, and which one that is.
+    Merge,
+    Pass,
+}
+
+impl Steer {
+    pub(super) fn run(&self, inputs: &mut [Value], outputs: &mut [Value]) -> Result<()> {
+        match self {
+            Steer::Switch => {
+                let output = chosen(inputs.get(1), outputs.len())?;
+                outputs[output] = std::mem::take(&mut inputs[0]);
+            }
+            Steer::Merge => {
+                let came = inputs.iter().position(|input| !matches!(input, Value::None));
+                let came = came.ok_or_else(|| Error::internal("a Merge runs without an input"))?;
+                outputs[0] = std::mem::take(&mut inputs[came]);
+                outputs[1] = Value::Host((came as i32).into());
+            }
+            Steer::Pass => outputs[0] = std::mem::take(&mut inputs[0]),
+        }
+        Ok(())
+    }
+}
+
+fn chosen(by: Option<&Value>, outputs: usize) -> Result<usize> {
+    let Some(Value::Host(by)) = by else {
+        return Err(Error::internal("a Switch runs without its choice in host memory"));
+    };
+    if by.shape().rank() != 0 {
+        crate::invalid!("The second input must be a scalar, but it has shape {}", by.shape());
+    }
+    if by.dtype() == DType::Bool {
+        return Ok(usize::from(by.item::<Bool8>()?.get()));
+    }
+    let number = by.item::<i32>()?;
+    Ok(usize::try_from(number).ok().filter(|n| *n < outputs).unwrap_or(outputs - 1))
 }
 
 /// The key of a Send or Recv, all of whose parts are attributes.
@@ -85,7 +129,12 @@ pub(super) fn host_ports(
     args: &[graph::ops::spec::Arg],
     types: &PortTypes,
 ) -> Result<Vec<bool>> {
-    let on_host = device.find_kernel(node).map_or(&[][..], |def| def.host_memory);
+    let on_host: &[&str] = match node.op.role() {
+        Role::Switch => &["pred", "output_index"],
+        Role::Merge => &["value_index"],
+        Role::LoopCond => &["input", "output"],
+        _ => device.find_kernel(node).map_or(&[], |def| def.host_memory),
+    };
     let op: &Op = node.op;
     let mut ports = Vec::with_capacity(types.len());
     for arg in args {

@@ -1,5 +1,6 @@
 //! Operations that end later, on a thread that is not ours: receives, transfers, asynchronous kernels.
 
+use super::flow::Flow;
 use super::run::{Local, Run};
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -16,15 +17,15 @@ enum Landing<T> {
     Done,
 }
 
-impl Run {
+impl<F: Flow> Run<F> {
     /// Starts an operation of node `id` and goes on with its result: at once if it is there when `start`
     /// returns, else on a pool thread when it comes. A failure is the node's.
     pub(super) fn launch<T: Send + 'static>(
-        self: &Arc<Run>,
+        self: &Arc<Run<F>>,
         id: u32,
-        local: &mut Local,
+        local: &mut Local<F>,
         start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
-        then: impl FnOnce(&Arc<Run>, &mut Local, T) + Send + 'static,
+        then: impl FnOnce(&Arc<Run<F>>, &mut Local<F>, T) + Send + 'static,
     ) {
         let landing = Arc::new(Mutex::new(Landing::Starting));
         let reply = Reply { landing: Some(landing.clone()) };
@@ -34,7 +35,7 @@ impl Run {
             Landing::Arrived(result) => Some(result),
             _ => None,
         };
-        let go_on = move |run: &Arc<Run>, local: &mut Local, result: Result<T>| match result {
+        let go_on = move |run: &Arc<Run<F>>, local: &mut Local<F>, result: Result<T>| match result {
             Ok(value) => then(run, local, value),
             Err(error) => run.fail(id, error),
         };

@@ -2,14 +2,21 @@
 //!
 //! Registration compiles the partition ([`plan`]); a step touches dense arrays ([`state`]) and walks them with
 //! as few threads as the work deserves ([`run`], [`node`]); what does not end at once comes back through
-//! [`launch`].
+//! [`launch`]. Where a node's state is and what follows it is a [`flow`]: [`straight`] where each node runs once,
+//! [`frames`] where there are branches and loops ([`frame_plan`]).
 
 mod action;
+#[cfg(test)]
+mod control_flow_tests;
+mod flow;
+mod frame_plan;
+mod frames;
 mod launch;
 mod node;
 mod plan;
 mod run;
 mod state;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -22,6 +29,7 @@ use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::pool::Pool;
+use frames::Framed;
 use graph::{Graph, Node};
 use parking_lot::Mutex;
 use plan::Plan;
@@ -31,6 +39,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use straight::Straight;
 
 /// A compiled partition. Any number of its steps may run at once.
 pub struct Executor {
@@ -63,7 +72,8 @@ impl Executor {
     /// hold its full key.
     ///
     /// # Errors
-    /// What makes the partition unfit to run, with the node's name: no kernel, bad attributes, a cycle.
+    /// What makes the partition unfit to run, with the node's name: no kernel, bad attributes, a cycle
+    /// that is no loop.
     pub fn new(
         graph: &Graph,
         device: Arc<dyn Device>,
@@ -92,8 +102,13 @@ impl Executor {
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
         let measures = number < MEASURED_AT_FIRST || number.is_multiple_of(MEASURED_EVERY);
-        let run = Run::new(self, step, trace, measures, done);
-        self.pool.spawn(move || run.start());
+        if !self.plan.frames.is_empty() {
+            let run = Run::<Framed>::new(self, step, trace, measures, done);
+            self.pool.spawn(move || run.start());
+        } else {
+            let run = Run::<Straight>::new(self, step, trace, measures, done);
+            self.pool.spawn(move || run.start());
+        }
     }
 
     fn take_state(&self) -> Arc<State> {

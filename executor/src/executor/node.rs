@@ -1,6 +1,7 @@
 //! One node of a step: its inputs made fit, its kernel run, its outputs given to who waits for them.
 
-use super::action::Action;
+use super::action::{Action, Steer};
+use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Local, Run};
 use super::state::empty;
@@ -13,15 +14,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-impl Run {
-    pub(super) fn run_node(self: &Arc<Run>, id: u32, local: &mut Local) {
+impl<F: Flow> Run<F> {
+    pub(super) fn run_node(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+        let id = F::node(&task);
         local.current = id;
         let plan = &self.executor.plan;
         let planned = &plan.nodes[id as usize];
         let slots = plan.slots(planned);
+        if F::is_dead(&task) {
+            return self.run_dead(task, local);
+        }
         {
-            // SAFETY: this thread runs the node, whose producers have all counted it down.
-            let inputs = unsafe { self.state.inputs(slots.clone()) };
+            // SAFETY: this thread has the task, whose producers have all counted it down.
+            let inputs = unsafe { self.flow.inputs(&task, slots.clone()) };
             for constant in plan.const_inputs(planned) {
                 let input = &mut inputs[constant.slot as usize - slots.start];
                 if matches!(input, Value::None) {
@@ -34,31 +39,74 @@ impl Run {
                 return self.fail(id, error);
             }
         }
-        if plan.has_own_memory() && !self.place(id, slots.clone(), local) {
-            return;
-        }
-        // SAFETY: as above; the earlier borrow has ended.
-        let inputs = unsafe { self.state.inputs(slots) };
+        let task = match plan.has_own_memory() {
+            true => match self.place(task, slots.clone(), local) {
+                Some(task) => task,
+                None => return,
+            },
+            false => task,
+        };
         match &planned.action {
             Action::Kernel(kernel) => match &**kernel {
-                Kernel::Sync(compute) => self.compute(id, planned, compute, inputs, local),
-                Kernel::Async(start) => self.start_kernel(id, planned, start, inputs, local),
+                Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
+                Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
             },
-            Action::Send(key) => self.send(id, key, inputs, local),
-            Action::Recv { key, to_device } => self.receive(id, key, *to_device, local),
-            Action::Nothing => self.deliver(id, self.measures.then(Instant::now), local),
+            Action::Send(key) => self.send(task, key, slots, local),
+            Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
+            Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
+            Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
             Action::Constant => {}
         }
     }
 
+    /// A node with a dead input does not run, but what pairs with another device does, so that the other end
+    /// hears of it.
+    fn run_dead(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+        let id = F::node(&task);
+        let plan = &self.executor.plan;
+        let planned = &plan.nodes[id as usize];
+        // SAFETY: this thread has the task, whose producers have all counted it down.
+        empty(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
+        match &planned.action {
+            Action::Send(key) => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
+                Ok(()) => F::deliver(self, task, None, local),
+                Err(error) => self.fail(id, error),
+            },
+            Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
+            _ => F::deliver(self, task, None, local),
+        }
+    }
+
+    /// Sends a value one of several ways, or passes on the one that came.
+    fn steer(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        planned: &PlanNode,
+        steer: &Steer,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
+        let started = self.measures.then(Instant::now);
+        // SAFETY: this thread has the task.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
+        let result = steer.run(inputs, local.outputs_of(planned));
+        empty(inputs);
+        match result {
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
+        }
+    }
+
     fn compute(
-        self: &Arc<Run>,
-        id: u32,
+        self: &Arc<Run<F>>,
+        task: F::Task,
         planned: &PlanNode,
         compute: &SyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
+        slots: Range<usize>,
+        local: &mut Local<F>,
     ) {
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
         let outputs = local.outputs_of(planned);
         let started = self.measures.then(Instant::now);
         let mut ctx = KernelContext {
@@ -70,25 +118,28 @@ impl Run {
         };
         let result = compute(&mut ctx);
         if let Some(started) = started {
-            self.executor.learn(id, started.elapsed().as_nanos() as u64);
+            self.executor.learn(F::node(&task), started.elapsed().as_nanos() as u64);
         }
         // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
         empty(inputs);
         match result {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
         }
     }
 
     fn start_kernel(
-        self: &Arc<Run>,
-        id: u32,
+        self: &Arc<Run<F>>,
+        task: F::Task,
         planned: &PlanNode,
         start: &AsyncKernel,
-        inputs: &mut [Value],
-        local: &mut Local,
+        slots: Range<usize>,
+        local: &mut Local<F>,
     ) {
+        let id = F::node(&task);
         let started = self.measures.then(Instant::now);
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
         let inputs = inputs.iter_mut().map(std::mem::take).collect();
         self.launch(
             id,
@@ -116,67 +167,83 @@ impl Run {
                 for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
                     *to = output;
                 }
-                run.deliver(id, started, local);
+                F::deliver(run, task, started, local);
             },
         );
     }
 
-    fn send(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, inputs: &mut [Value], local: &mut Local) {
+    fn send(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        key: &Arc<RendezvousKey>,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
         let started = self.measures.then(Instant::now);
+        let key = F::key(&task, key);
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
         match std::mem::take(&mut inputs[0]) {
-            Value::Device(tensor) => {
-                let key = key.clone();
-                self.launch(
-                    id,
-                    local,
-                    |done| self.executor.device.download(tensor, done),
-                    move |run, local, tensor| run.sent(id, &key, tensor.into(), started, local),
-                );
-            }
-            value => self.sent(id, key, value, started, local),
+            Value::Device(tensor) => self.launch(
+                F::node(&task),
+                local,
+                |done| self.executor.device.download(tensor, done),
+                move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
+            ),
+            value => self.sent(task, &key, value, started, local),
         }
     }
 
     /// Sends what is in host memory.
     fn sent(
-        self: &Arc<Run>,
-        id: u32,
+        self: &Arc<Run<F>>,
+        task: F::Task,
         key: &Arc<RendezvousKey>,
         value: Value,
         started: Option<Instant>,
-        local: &mut Local,
+        local: &mut Local<F>,
     ) {
         match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
-            Ok(()) => self.deliver(id, started, local),
-            Err(error) => self.fail(id, error),
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
         }
     }
 
-    fn receive(self: &Arc<Run>, id: u32, key: &Arc<RendezvousKey>, to_device: bool, local: &mut Local) {
+    fn receive(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        key: &Arc<RendezvousKey>,
+        to_device: bool,
+        local: &mut Local<F>,
+    ) {
         let started = self.measures.then(Instant::now);
+        let key = F::key(&task, key);
         self.launch(
-            id,
+            F::node(&task),
             local,
-            |done| self.step.rendezvous.recv(key, done),
+            |done| self.step.rendezvous.recv(&key, done),
             move |run, local, sent: Sent| match sent.value {
-                _ if sent.is_dead => {
-                    let what = "a dead tensor arrived: control flow within a graph is not there";
-                    run.fail(id, Error::unimplemented(what));
-                }
+                _ if sent.is_dead => F::deliver_dead(run, task, local),
                 Value::Host(tensor) if to_device => run.launch(
-                    id,
+                    F::node(&task),
                     local,
                     |done| run.executor.device.upload(tensor, done),
-                    move |run, local, value| run.received(id, value, started, local),
+                    move |run, local, value| run.received(task, value, started, local),
                 ),
-                value => run.received(id, value, started, local),
+                value => run.received(task, value, started, local),
             },
         );
     }
 
-    fn received(self: &Arc<Run>, id: u32, value: Value, started: Option<Instant>, local: &mut Local) {
-        local.outputs_of(&self.executor.plan.nodes[id as usize])[0] = value;
-        self.deliver(id, started, local);
+    fn received(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        value: Value,
+        started: Option<Instant>,
+        local: &mut Local<F>,
+    ) {
+        local.outputs_of(&self.executor.plan.nodes[F::node(&task) as usize])[0] = value;
+        F::deliver(self, task, started, local);
     }
 
     /// Replaces references by the values behind them where the node wants values, and checks that those it
@@ -199,14 +266,19 @@ impl Run {
         Ok(())
     }
 
-    /// Moves the inputs into the memories that the node wants them in, one at a time; whether all are there.
-    /// If not, the node becomes ready again once the next one is.
-    fn place(self: &Arc<Run>, id: u32, slots: Range<usize>, local: &mut Local) -> bool {
+    /// Moves the inputs into the memories that the node wants them in, one at a time; gives the task back once
+    /// all are there. Until then the node becomes ready again whenever the next one is.
+    fn place(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) -> Option<F::Task> {
         let device = &self.executor.device;
         for slot in slots {
             let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
-            // SAFETY: the caller runs the node; the borrow ends here, before anything is put back.
-            let [input] = (unsafe { self.state.inputs(slot..slot + 1) }) else { continue };
+            // SAFETY: this thread has the task; the borrow ends here, before anything is put back.
+            let [input] = (unsafe { self.flow.inputs(&task, slot..slot + 1) }) else { continue };
             let is_there = match input {
                 Value::Host(_) => wants_host,
                 Value::Device(_) => !wants_host,
@@ -215,11 +287,13 @@ impl Run {
             if is_there {
                 continue;
             }
-            let value = std::mem::take(input);
-            let place = move |run: &Arc<Run>, local: &mut Local, value: Value| {
-                // SAFETY: only this operation leads to another run of the node.
-                unsafe { run.state.put(slot as u32, value) };
-                local.ready.push(id);
+            let (id, value) = (F::node(&task), std::mem::take(input));
+            let place = move |run: &Arc<Run<F>>, local: &mut Local<F>, value: Value| {
+                // SAFETY: only this operation has the task, and leads to another run of the node.
+                if let [input] = unsafe { run.flow.inputs(&task, slot..slot + 1) } {
+                    *input = value;
+                }
+                local.ready.push(task);
             };
             match value {
                 Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
@@ -231,35 +305,8 @@ impl Run {
                 ),
                 Value::Ref(_) | Value::None => {}
             }
-            return false;
+            return None;
         }
-        true
-    }
-
-    /// Gives the outputs of a node that has run to their consumers, and makes ready who waited for it last.
-    fn deliver(self: &Arc<Run>, id: u32, started: Option<Instant>, local: &mut Local) {
-        let plan = &self.executor.plan;
-        let planned = &plan.nodes[id as usize];
-        if let (Some(recorder), Some(started)) = (&self.recorder, started) {
-            recorder.ran(plan, id, started, &local.outputs);
-        }
-        for edge in plan.edges(planned) {
-            let output = &mut local.outputs[edge.output as usize];
-            let value = if edge.is_last { std::mem::take(output) } else { output.clone() };
-            if matches!(value, Value::None) {
-                let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
-                return self.fail(id, Error::internal(message));
-            }
-            // SAFETY: this thread runs the producer, and counts down the consumer only below.
-            unsafe { self.state.put(edge.slot, value) };
-        }
-        empty(&mut local.outputs);
-        local.alone = self.is_alone();
-        for successor in plan.successors(planned) {
-            let to = successor.node();
-            if successor.waits_for_one() || self.state.count_down(to, local.alone) {
-                self.make_ready(to, local);
-            }
-        }
+        Some(task)
     }
 }

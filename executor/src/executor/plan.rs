@@ -1,6 +1,7 @@
 //! A partition compiled to dense arrays: everything about it that no step changes.
 
 use super::action::{self, Action, host_ports};
+use super::frame_plan::{self, FramePlan, Frames};
 use crate::device::Device;
 use crate::error::Result;
 use crate::function::Functions;
@@ -35,6 +36,7 @@ pub(super) struct Plan {
     takes_ref: Vec<bool>,
     /// By slot: whether it wants its value in host memory; empty if all memory is the host's.
     wants_host: Vec<bool>,
+    pub(super) frames: FramePlan,
 }
 
 pub(super) struct PlanNode {
@@ -118,6 +120,21 @@ impl Plan {
         }
         let topology = Topology::new(graph);
         topology.order(graph)?;
+        if !frame_plan::has_control_flow(graph) {
+            return Plan::of(graph, &topology, None, device, (kernels, functions));
+        }
+        let frames = Frames::new(graph, &topology)?;
+        let (graph, frames) = frames.sorted(graph, &topology)?;
+        Plan::of(&graph, &Topology::new(&graph), Some(frames), device, (kernels, functions))
+    }
+
+    fn of(
+        graph: &Graph,
+        topology: &Topology,
+        frames: Option<Frames>,
+        device: &Arc<dyn Device>,
+        (kernels, functions): (&KernelCache, &Functions),
+    ) -> Result<Plan> {
         let mut plan = Plan {
             nodes: Vec::with_capacity(graph.len()),
             pending: vec![0; graph.len()],
@@ -133,12 +150,18 @@ impl Plan {
             producers: Vec::with_capacity(graph.num_edges()),
             takes_ref: Vec::with_capacity(graph.num_edges()),
             wants_host: Vec::new(),
+            frames: FramePlan::default(),
         };
+        let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
         let step = action::lone_step();
         for id in graph.ids() {
-            let planned = plan.node(graph, &topology, id, device, (kernels, functions))?;
+            let planned = plan.node(graph, topology, id, device, (kernels, functions))?;
             plan.nodes.push(planned);
+            // A Merge is told of each input that comes.
+            let feeds_merge =
+                || topology.consumers(id).iter().any(|c| !c.is_control() && is_merge(c.node.index()));
             if topology.producers(id).is_empty()
+                && !feeds_merge()
                 && let Some(values) = plan.nodes[id.index()].constant(device, &step)
             {
                 plan.nodes[id.index()].action = Action::Constant;
@@ -150,8 +173,13 @@ impl Plan {
             }
         }
         plan.num_slots = plan.producers.len();
-        plan.connect(&topology);
+        plan.connect(topology, is_merge);
         plan.start(graph);
+        if let Some(frames) = frames {
+            let slots: Vec<Range<usize>> = plan.nodes.iter().map(|node| node.slots.range()).collect();
+            plan.frames =
+                frames.plan(&plan.pending, &slots, plan.edges.iter().map(|edge| edge.slot as usize));
+        }
         Ok(plan)
     }
 
@@ -198,8 +226,12 @@ impl Plan {
         })
     }
 
-    /// Lays out what each node gives to whom, and counts what each waits for.
-    fn connect(&mut self, topology: &Topology) {
+    /// Lays out what each node gives to whom, and counts what each waits for: of its data a Merge waits for one,
+    /// whichever that is.
+    fn connect(&mut self, topology: &Topology, is_merge: impl Fn(usize) -> bool) {
+        for (id, pending) in self.pending.iter_mut().enumerate() {
+            *pending = u32::from(is_merge(id));
+        }
         // The last producer counted for each node: edges of one producer to one consumer count once.
         let mut counted = vec![u32::MAX; self.nodes.len()];
         let mut waits: Vec<u32> = Vec::new();
@@ -214,6 +246,9 @@ impl Plan {
                 if !consumer.is_control() {
                     let slot = self.nodes[to].slots.start + consumer.input;
                     self.edges.push(Edge { output: consumer.output, slot, is_last: false });
+                    if is_merge(to) {
+                        continue;
+                    }
                 }
                 if counted[to] != i as u32 {
                     counted[to] = i as u32;
@@ -268,6 +303,11 @@ impl Plan {
 
     pub(super) fn edges(&self, node: &PlanNode) -> &[Edge] {
         &self.edges[node.edges.range()]
+    }
+
+    /// The places of a node's edges among all.
+    pub(super) fn edge_range(&self, node: &PlanNode) -> Range<usize> {
+        node.edges.range()
     }
 
     pub(super) fn successors(&self, node: &PlanNode) -> &[Successor] {

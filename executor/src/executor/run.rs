@@ -1,8 +1,8 @@
 //! One step of a partition: which node runs next, on which thread, and how the step ends.
 
+use super::flow::Flow;
 use super::panicked;
 use super::plan::PlanNode;
-use super::state::State;
 use super::trace::{Recorder, Trace};
 use super::{EXPENSIVE, Executor};
 use crate::cancel::Registration;
@@ -11,7 +11,6 @@ use crate::kernel::Step;
 use crate::value::Value;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 type Done = Box<dyn FnOnce(Result<Trace>) + Send>;
 
 /// A step under way.
-pub(super) struct Run {
+pub(super) struct Run<F: Flow> {
     pub(super) executor: Arc<Executor>,
     pub(super) step: Arc<Step>,
-    pub(super) state: Arc<State>,
+    pub(super) flow: F,
     /// Threads that work on the step, or are about to, and operations that will call back. At zero it ends.
     pub(super) outstanding: AtomicUsize,
     /// The failure to report: the first, but a cause rather than a consequence.
@@ -39,14 +38,13 @@ struct End {
 }
 
 /// One thread's share of a step: the nodes that it made ready, the last first.
-#[derive(Default)]
-pub(super) struct Local {
-    pub(super) ready: Vec<u32>,
+pub(super) struct Local<F: Flow> {
+    pub(super) ready: Vec<F::Task>,
     /// What the ready nodes that are worth sharing are expected to take, ns.
     backlog: u64,
     /// An expensive node, kept until there is nothing else to run here, or for as many cheap nodes as a
     /// hand-over costs.
-    held: Option<u32>,
+    held: Option<F::Task>,
     patience: u32,
     /// The node that runs.
     pub(super) current: u32,
@@ -61,19 +59,17 @@ const PATIENCE: u32 = 64;
 /// A backlog of this, ns, is shared with a thread that has nothing to do.
 const SHARED_FROM: u64 = 30_000;
 
-thread_local! {
-    /// The memory of the last queue of this thread.
-    static SPARE: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
-}
+/// A step that may loop looks after so many nodes whether other steps wait for its thread.
+const TURN: u32 = 1024;
 
-impl Run {
+impl<F: Flow> Run<F> {
     pub(super) fn new(
         executor: &Arc<Executor>,
         step: Arc<Step>,
         trace: bool,
         measures: bool,
         done: Done,
-    ) -> Arc<Run> {
+    ) -> Arc<Run<F>> {
         // Receives end with the step, whoever cancels it. If that has been already, no node will run.
         let registration = if executor.plan.num_receives > 0 {
             let rendezvous = step.rendezvous.clone();
@@ -82,7 +78,7 @@ impl Run {
             None
         };
         Arc::new(Run {
-            state: executor.take_state(),
+            flow: F::new(executor),
             recorder: trace.then(|| Recorder::new(&executor.plan)),
             executor: executor.clone(),
             step,
@@ -93,17 +89,17 @@ impl Run {
         })
     }
 
-    pub(super) fn start(self: Arc<Run>) {
+    pub(super) fn start(self: Arc<Run<F>>) {
         self.work(|run, local| {
             let sources = &run.executor.plan.sources;
             local.alone = run.is_alone();
-            sources.iter().for_each(|&id| run.make_ready(id, local));
+            sources.iter().for_each(|&id| run.make_ready(run.flow.source(id), local));
         });
     }
 
     /// Works on the step until nothing is left for this thread. The caller has counted it as outstanding.
-    pub(super) fn work(self: Arc<Run>, begin: impl FnOnce(&Arc<Run>, &mut Local)) {
-        let mut local = Local { ready: SPARE.take(), ..Local::default() };
+    pub(super) fn work(self: Arc<Run<F>>, begin: impl FnOnce(&Arc<Run<F>>, &mut Local<F>)) {
+        let mut local = Local::new();
         let worked = catch_unwind(AssertUnwindSafe(|| {
             begin(&self, &mut local);
             self.drive(&mut local);
@@ -113,25 +109,36 @@ impl Run {
             self.fail(local.current, panicked(node, payload.as_ref()));
         }
         local.ready.clear();
-        SPARE.set(std::mem::take(&mut local.ready));
+        F::keep_queue(std::mem::take(&mut local.ready));
         drop(local);
         if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finish();
         }
     }
 
-    fn drive(self: &Arc<Run>, local: &mut Local) {
+    fn drive(self: &Arc<Run<F>>, local: &mut Local<F>) {
+        let mut turn = TURN;
         loop {
+            if F::MAY_LOOP {
+                turn -= 1;
+                if turn == 0 {
+                    turn = TURN;
+                    if self.executor.pool.has_waiting() {
+                        return self.give_way(local);
+                    }
+                }
+            }
             if local.backlog >= SHARED_FROM && self.executor.pool.has_idle() {
                 self.share(local);
             }
-            let id = match local.ready.pop() {
-                Some(id) => {
-                    local.backlog = local.backlog.saturating_sub(self.executor.cost(id).into());
-                    id
+            let task = match local.ready.pop() {
+                Some(task) => {
+                    let cost = self.executor.cost(F::node(&task));
+                    local.backlog = local.backlog.saturating_sub(cost.into());
+                    task
                 }
                 None => match local.held.take() {
-                    Some(id) => id,
+                    Some(task) => task,
                     None => return,
                 },
             };
@@ -141,14 +148,15 @@ impl Run {
                 }
                 return;
             }
-            if let Some(held) = local.held {
+            if local.held.is_some() {
                 local.patience -= 1;
-                if local.patience == 0 {
-                    local.held = None;
+                if local.patience == 0
+                    && let Some(held) = local.held.take()
+                {
                     self.hand_over([held], local);
                 }
             }
-            self.run_node(id, local);
+            self.run_node(task, local);
         }
     }
 
@@ -157,42 +165,57 @@ impl Run {
         self.outstanding.load(Ordering::Acquire) == 1
     }
 
-    pub(super) fn make_ready(self: &Arc<Run>, id: u32, local: &mut Local) {
+    pub(super) fn make_ready(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+        let id = F::node(&task);
         if let Some(recorder) = &self.recorder {
             recorder.scheduled(id);
         }
         let cost = self.executor.cost(id);
         if cost < EXPENSIVE {
-            local.ready.push(id);
+            local.ready.push(task);
             local.backlog += u64::from(cost);
         } else if local.held.is_none() {
-            local.held = Some(id);
+            local.held = Some(task);
             local.patience = PATIENCE;
         } else {
-            self.hand_over([id], local);
+            self.hand_over([task], local);
         }
     }
 
     /// Gives the older half of what is ready to another thread, which may do so in turn.
-    fn share(self: &Arc<Run>, local: &mut Local) {
+    fn share(self: &Arc<Run<F>>, local: &mut Local<F>) {
         let half = local.ready.len() / 2;
         local.backlog /= 2;
         if half > 0 {
-            let older: Vec<u32> = local.ready.drain(..half).collect();
+            let older: Vec<F::Task> = local.ready.drain(..half).collect();
             self.hand_over(older, local);
         }
     }
 
+    /// Lets other steps have the thread, and goes on after them.
+    #[cold]
+    fn give_way(self: &Arc<Run<F>>, local: &mut Local<F>) {
+        let mut rest: Vec<F::Task> = local.held.take().into_iter().collect();
+        rest.append(&mut local.ready);
+        if !rest.is_empty() {
+            self.hand_over(rest, local);
+        }
+    }
+
     /// Gives nodes to another thread.
-    fn hand_over(self: &Arc<Run>, nodes: impl IntoIterator<Item = u32> + Send + 'static, local: &mut Local) {
+    fn hand_over(
+        self: &Arc<Run<F>>,
+        tasks: impl IntoIterator<Item = F::Task> + Send + 'static,
+        local: &mut Local<F>,
+    ) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let run = self.clone();
         self.executor.pool.spawn(move || {
             run.work(|run, local| {
-                for id in nodes {
-                    local.ready.push(id);
-                    local.backlog += u64::from(run.executor.cost(id));
+                for task in tasks {
+                    local.backlog += u64::from(run.executor.cost(F::node(&task)));
+                    local.ready.push(task);
                 }
             });
         });
@@ -215,18 +238,14 @@ impl Run {
         }
     }
 
-    fn finish(self: Arc<Run>) {
+    fn finish(self: Arc<Run<F>>) {
         let End { registration, done } =
             std::mem::replace(&mut *self.end.lock(), End { registration: None, done: None });
         if let Some(registration) = registration {
             self.step.cancellation.deregister(registration);
         }
         let error = self.error.lock().take();
-        if error.is_some() {
-            // SAFETY: nothing is outstanding, so nobody uses the state, nor will.
-            unsafe { self.state.clear() };
-        }
-        self.executor.keep_state(self.state.clone());
+        let error = self.flow.end(&self.executor, error.is_some()).err().or(error);
         let result = match (error, &self.recorder) {
             (Some(error), _) => Err(error),
             (None, Some(recorder)) => Ok(recorder.take(&self.executor.plan)),
@@ -239,14 +258,34 @@ impl Run {
     }
 }
 
-impl Local {
+impl<F: Flow> Local<F> {
+    fn new() -> Local<F> {
+        Local {
+            ready: F::take_queue(),
+            backlog: 0,
+            held: None,
+            patience: 0,
+            current: 0,
+            alone: false,
+            outputs: SmallVec::new(),
+        }
+    }
+
     /// Another thread may work on the step from now on.
     pub(super) fn joined(&mut self) {
         self.alone = false;
     }
 
     pub(super) fn outputs_of(&mut self, planned: &PlanNode) -> &mut [Value] {
-        let count = planned.outputs as usize;
+        self.outputs(planned.outputs as usize)
+    }
+
+    /// The output of a node that has one.
+    pub(super) fn outputs_of_one(&mut self) -> &mut [Value] {
+        self.outputs(1)
+    }
+
+    fn outputs(&mut self, count: usize) -> &mut [Value] {
         if self.outputs.len() < count {
             self.outputs.resize_with(count, Value::default);
         }

@@ -6,14 +6,11 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The state of one step, reused by later ones.
+/// Values on their way along data edges, by edge.
 ///
 /// Slots have no locks. A slot is written by its edge's producer before the producer counts down the consumer,
 /// and from then on belongs to the consumer, which one thread runs, after it saw the count reach zero.
-pub(super) struct State {
-    pending: Box<[AtomicU32]>,
-    slots: Box<[Slot]>,
-}
+pub(super) struct Slots(Box<[Slot]>);
 
 #[repr(transparent)]
 #[derive(Default)]
@@ -23,32 +20,9 @@ struct Slot(UnsafeCell<Value>);
 // may be used from any thread.
 unsafe impl Sync for Slot {}
 
-impl State {
-    pub(super) fn new(plan: &Plan) -> State {
-        State {
-            pending: plan.pending.iter().map(|&count| AtomicU32::new(count)).collect(),
-            slots: std::iter::repeat_with(Slot::default).take(plan.num_slots).collect(),
-        }
-    }
-
-    /// Sets the counts for another step. Nobody may be using the state.
-    pub(super) fn reset(&self, plan: &Plan) {
-        for (pending, &count) in self.pending.iter().zip(&plan.pending) {
-            pending.store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts `node` down; whether it waits for nothing any more. `alone`: no other thread works on the step.
-    pub(super) fn count_down(&self, node: u32, alone: bool) -> bool {
-        let pending = &self.pending[node as usize];
-        if alone {
-            let left = pending.load(Ordering::Relaxed) - 1;
-            pending.store(left, Ordering::Relaxed);
-            left == 0
-        } else {
-            // Release: what this thread wrote into slots. Acquire: what the others did.
-            pending.fetch_sub(1, Ordering::AcqRel) == 1
-        }
+impl Slots {
+    pub(super) fn new(count: usize) -> Slots {
+        Slots(std::iter::repeat_with(Slot::default).take(count).collect())
     }
 
     /// Fills an empty slot.
@@ -56,8 +30,8 @@ impl State {
     /// # Safety
     /// The caller runs the slot's producer, which has not counted down the consumer yet; or runs the consumer
     /// and holds no borrow of its inputs.
-    pub(super) unsafe fn put(&self, slot: u32, value: Value) {
-        let slot = self.slots[slot as usize].0.get();
+    pub(super) unsafe fn put(&self, slot: usize, value: Value) {
+        let slot = self.0[slot].0.get();
         // SAFETY: as the caller promises, nobody else has access to the slot now. It is empty, so that nothing is
         // lost by not dropping what was there.
         unsafe {
@@ -72,19 +46,63 @@ impl State {
     /// The caller runs the node that the slots belong to, and holds no other borrow of them.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn inputs(&self, slots: Range<usize>) -> &mut [Value] {
-        let slots = &self.slots[slots];
+        let slots = &self.0[slots];
         let first = UnsafeCell::raw_get(slots.as_ptr().cast::<UnsafeCell<Value>>());
         // SAFETY: `Slot` has the layout of `Value`; the slots are adjacent and, as the caller promises, its own.
         unsafe { std::slice::from_raw_parts_mut(first, slots.len()) }
     }
 
-    /// Drops what a step that failed has left.
+    /// Drops what was left.
     ///
     /// # Safety
-    /// Nobody else may be using the state.
+    /// Nobody else may be using the slots.
     pub(super) unsafe fn clear(&self) {
-        // SAFETY: the caller has the state to itself.
-        empty(unsafe { self.inputs(0..self.slots.len()) });
+        // SAFETY: the caller has the slots to itself.
+        empty(unsafe { self.inputs(0..self.0.len()) });
+    }
+}
+
+/// The state of one step without control flow, reused by later ones.
+pub(super) struct State {
+    pending: Box<[AtomicU32]>,
+    pub(super) slots: Slots,
+}
+
+impl State {
+    /// The count of a node that waits for nothing more and will not run: some input will never be there.
+    pub(super) const DEAD: u32 = 1 << 31;
+
+    pub(super) fn new(plan: &Plan) -> State {
+        State {
+            pending: plan.pending.iter().map(|&count| AtomicU32::new(count)).collect(),
+            slots: Slots::new(plan.num_slots),
+        }
+    }
+
+    /// Sets the counts for another step. Nobody may be using the state.
+    pub(super) fn reset(&self, plan: &Plan) {
+        for (pending, &count) in self.pending.iter().zip(&plan.pending) {
+            pending.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts `node` down; 0 if it waits for nothing any more, or [`State::DEAD`] if besides it will not run.
+    /// `alone`: no other thread works on the step.
+    pub(super) fn count_down(&self, node: u32, alone: bool) -> u32 {
+        let pending = &self.pending[node as usize];
+        if alone {
+            let left = pending.load(Ordering::Relaxed) - 1;
+            pending.store(left, Ordering::Relaxed);
+            left
+        } else {
+            // Release: what this thread wrote into slots. Acquire: what the others did.
+            pending.fetch_sub(1, Ordering::AcqRel) - 1
+        }
+    }
+
+    /// Lets `node` not run. The caller counts it down afterwards.
+    pub(super) fn bury(&self, node: u32) {
+        self.pending[node as usize].fetch_or(State::DEAD, Ordering::Relaxed);
     }
 }
 

@@ -39,6 +39,9 @@ pub struct OutputTrace {
     pub bytes: u64,
 }
 
+/// Runs of nodes beyond so many are left out: a loop may have any number of turns.
+const MAX_TRACED: usize = 1 << 20;
+
 /// Collects the trace of a step.
 pub(super) struct Recorder {
     /// The same moment by both clocks.
@@ -70,6 +73,9 @@ impl Recorder {
     /// Notes that a node has ended and left these outputs.
     pub(super) fn ran(&self, plan: &Plan, id: u32, started: Instant, outputs: &[Value]) {
         let end = self.nanos(Instant::now());
+        if self.nodes.lock().len() >= MAX_TRACED {
+            return;
+        }
         let trace = NodeTrace {
             node: plan.nodes[id as usize].node.name.clone(),
             label: plan.label(id),

@@ -17,6 +17,13 @@ pub struct Sent {
     pub is_dead: bool,
 }
 
+impl Sent {
+    /// The news that there is no value.
+    pub fn dead() -> Sent {
+        Sent { value: Value::None, is_dead: true }
+    }
+}
+
 /// Called once with what was sent, or with why it never will be.
 pub type Receive = Box<dyn FnOnce(Result<Sent>) + Send>;
 

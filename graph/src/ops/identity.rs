@@ -1,6 +1,6 @@
 //! Ops that pass their inputs through.
 
-use super::{Gradient, OpDef, Role, Traits};
+use super::{Gradient, OpDef, Traits};
 use crate::builder::{Forward, Scope};
 use crate::error::{Error, Result};
 use crate::graph::Output;
@@ -73,7 +73,6 @@ pub(super) const OPS: &[OpDef] = &[
         traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
-    OpDef { name: "ControlTrigger", gradient: Gradient::Leaf, role: Role::ControlTrigger, ..OpDef::NEW },
 ];
 
 /// Each output has the shape of the input beside it, and stands for the same variable.

@@ -10,11 +10,13 @@ mod check;
 mod compare;
 mod concat;
 pub mod constant;
+mod control_flow;
 pub mod conv;
 mod functional;
 mod gather;
 mod identity;
 mod matmul;
+mod optional;
 mod pad;
 mod partition;
 pub mod pool;
@@ -28,6 +30,9 @@ pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod spec;
+mod stack;
+mod tensor_array;
+mod tensor_list;
 mod topk;
 mod training;
 mod transfer;
@@ -67,11 +72,13 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     compare,
     concat,
     constant,
+    control_flow,
     conv,
     functional,
     gather,
     identity,
     matmul,
+    optional,
     pad,
     partition,
     pool,
@@ -84,6 +91,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     shape,
     slice,
     softmax,
+    stack,
+    tensor_array,
+    tensor_list,
     topk,
     training,
     transfer,

@@ -2,9 +2,11 @@
 
 mod buffer;
 mod display;
+mod list;
 mod object;
 
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
+pub use list::{MAX_NESTING, Optional, TensorList};
 pub use object::{ResourceHandle, Variant, VariantObject};
 
 use crate::dtype::{Bool8, DType, Element};
@@ -251,6 +253,14 @@ impl Tensor {
     pub fn as_variants(&self) -> Result<&[Variant]> {
         match &self.storage {
             Storage::Variants(v) => Ok(v),
+            _ => Err(Error::DType { expected: DType::Variant, actual: self.dtype }),
+        }
+    }
+
+    /// The variants for changes; copied first if others read them.
+    pub fn variants_mut(&mut self) -> Result<&mut [Variant]> {
+        match &mut self.storage {
+            Storage::Variants(v) => Ok(Arc::make_mut(v).as_mut_slice()),
             _ => Err(Error::DType { expected: DType::Variant, actual: self.dtype }),
         }
     }

@@ -25,6 +25,11 @@ pub struct ResourceHandle {
 pub trait VariantObject: Any + Send + Sync + fmt::Debug {
     /// The kind's name, as it is on the wire and in messages.
     fn type_name(&self) -> &'static str;
+
+    /// How deep variants nest in it, itself included.
+    fn nesting(&self) -> usize {
+        1
+    }
 }
 
 /// An element of dtype `variant`: an object, or nothing.
@@ -52,6 +57,23 @@ impl Variant {
         match self.0.clone().map(|object| (object.clone() as Arc<dyn Any + Send + Sync>).downcast::<T>()) {
             Some(Ok(object)) => Ok(object),
             _ => crate::invalid!("expected a variant that holds {what}, got {}", self.type_name()),
+        }
+    }
+
+    /// The object for changes; copied first if others hold it.
+    ///
+    /// # Errors
+    /// As [`Variant::expect`].
+    pub fn make_mut<T: VariantObject + Clone>(&mut self, what: &str) -> Result<&mut T> {
+        let is_unique = self.0.as_mut().is_some_and(|object| Arc::get_mut(object).is_some());
+        if !is_unique {
+            *self = Variant::new(T::clone(&*self.expect::<T>(what)?));
+        }
+        let name = self.type_name();
+        let object = self.0.as_mut().and_then(Arc::get_mut).map(|object| object as &mut dyn Any);
+        match object.and_then(|object| object.downcast_mut()) {
+            Some(object) => Ok(object),
+            None => crate::invalid!("expected a variant that holds {what}, got {name}"),
         }
     }
 

@@ -26,7 +26,8 @@ def case(*ops):
 
 
 class Call:
-    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits."""
+    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
+    the tolerance 16-bit floats may differ."""
 
     def __init__(self, *inputs, steps=1, exact=False, loose=1.0, **attrs):
         self.inputs = inputs

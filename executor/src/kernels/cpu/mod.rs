@@ -9,6 +9,7 @@ mod check;
 mod compare;
 mod concat;
 mod constant;
+mod control_flow;
 mod conv;
 mod dispatch;
 mod elementwise;
@@ -18,6 +19,7 @@ mod identity;
 mod image;
 mod matmul;
 mod moved;
+mod optional;
 mod pad;
 mod partition;
 mod pool;
@@ -34,6 +36,7 @@ mod simd;
 mod slice;
 mod softmax;
 mod strided;
+mod tensor_list;
 mod threads;
 mod topk;
 mod training;
@@ -56,11 +59,13 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
+    control_flow::KERNELS,
     conv::KERNELS,
     functional::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    optional::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
@@ -73,6 +78,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    tensor_list::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,

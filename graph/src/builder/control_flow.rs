@@ -1,0 +1,1 @@
+//! Builders of branches and loops.

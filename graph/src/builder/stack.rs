@@ -1,0 +1,1 @@
+//! Stacks have no builders: gradients of loops add them.

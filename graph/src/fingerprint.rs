@@ -1,0 +1,42 @@
+//! The hash of names that peers compute too: a variant of MurmurHash64A, and how frames' ids are made of it.
+
+const M: u64 = 0xc6a4_a793_5bd1_e995;
+const R: u32 = 47;
+const SEED: u64 = 0xDECA_FCAF_FE;
+
+/// The hash of a text.
+pub fn hash64(text: &[u8]) -> u64 {
+    let mut hash = SEED ^ (text.len() as u64).wrapping_mul(M);
+    let (blocks, tail) = text.as_chunks::<8>();
+    for block in blocks {
+        let mut k = u64::from_le_bytes(*block).wrapping_mul(M);
+        k ^= k >> R;
+        hash = (hash ^ k.wrapping_mul(M)).wrapping_mul(M);
+    }
+    if !tail.is_empty() {
+        let mut last = [0; 8];
+        last[..tail.len()].copy_from_slice(tail);
+        hash = (hash ^ u64::from_le_bytes(last)).wrapping_mul(M);
+    }
+    hash ^= hash >> R;
+    hash = hash.wrapping_mul(M);
+    hash ^ (hash >> R)
+}
+
+/// The hash of two hashes, in that order.
+pub fn combine(a: u64, b: u64) -> u64 {
+    let mixed = b.wrapping_add(0x9e37_79b9_7f4a_7800).wrapping_add(a << 10).wrapping_add(a >> 4);
+    a ^ mixed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As seen in the keys of a peer's loop.
+    #[test]
+    fn the_id_of_a_frame_is_the_peers() {
+        let of_child = |parent, turn, name: &str| combine(parent, combine(turn, hash64(name.as_bytes())));
+        assert_eq!(of_child(0, 0, "while/while_context"), 18_186_195_969_791_715_286);
+    }
+}

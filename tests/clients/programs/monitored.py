@@ -1,0 +1,80 @@
+"""MonitoredTrainingSession, chief and worker: checkpoint, summaries, hooks, and a second run that goes on from there."""
+import os
+
+import tensorflow.compat.v1 as tf
+
+from job import classifier, digits, wait
+
+CLIENTS = 2
+
+
+class Counter(tf.train.SessionRunHook):
+    def __init__(self):
+        self.created, self.ran, self.ended = 0, 0, 0
+
+    def after_create_session(self, session, coord):
+        self.created += 1
+
+    def after_run(self, context, values):
+        self.ran += 1
+
+    def end(self, session):
+        self.ended += 1
+
+
+def train(job, last_step):
+    with tf.Graph().as_default():
+        tf.set_random_seed(3)
+        with tf.device(job.setter()):
+            images, labels = tf.placeholder(tf.float32, [None, 784]), tf.placeholder(tf.int64, [None])
+            _, loss, _ = classifier(images, labels)
+            global_step = tf.train.get_or_create_global_step()
+            step = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step)
+            tf.summary.scalar("loss", loss)
+            tf.summary.histogram("weights", tf.trainable_variables()[0])
+        counter = Counter()
+        hooks = [counter, tf.train.StopAtStepHook(last_step=last_step), tf.train.NanTensorHook(loss)]
+        x, y = digits(1000, seed=job.task)
+        first = None
+        with tf.train.MonitoredTrainingSession(
+            job.target,
+            job.is_chief,
+            checkpoint_dir=os.path.join(job.scratch, "model"),
+            hooks=hooks,
+            save_checkpoint_steps=20,
+            save_summaries_steps=10,
+            log_step_count_steps=10,
+            max_wait_secs=60,
+        ) as session:
+            while not session.should_stop():
+                _, now = session.run([step, global_step], {images: x[:64], labels: y[:64]})
+                first = now if first is None else first
+        assert counter.created == 1 and counter.ended == 1 and counter.ran > 0, vars(counter)
+        return first
+
+
+def run(job):
+    done = os.path.join(job.scratch, "first-run-over")
+    train(job, 60)
+    model = os.path.join(job.scratch, "model")
+    if not job.is_chief:
+        open(done, "w").close()
+        return {}
+    wait(lambda: os.path.exists(done), "the other worker ends")
+    latest = tf.train.latest_checkpoint(model)
+    reader = tf.train.load_checkpoint(latest)
+    shapes = reader.get_variable_to_shape_map()
+    saved = int(reader.get_tensor("global_step"))
+    assert saved >= 60, saved
+    with tf.Session(job.target) as session:
+        # The variables still live on the ps: forget them, so that only the checkpoint can bring them back.
+        tf.Session.reset(job.target_of("ps", 0))
+    first = train(job, saved + 20)
+    assert saved <= first <= saved + 2, (saved, first)
+    events = [name for name in os.listdir(model) if "tfevents" in name]
+    tags = set()
+    for name in events:
+        for event in tf.train.summary_iterator(os.path.join(model, name)):
+            tags |= {value.tag for value in event.summary.value}
+    assert {"loss", "weights", "global_step/sec"} <= tags, tags
+    return {"shapes": sorted(f"{name} {shape}" for name, shape in shapes.items())}

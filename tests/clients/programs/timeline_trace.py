@@ -1,0 +1,29 @@
+"""Traces: the timeline of a step over three tasks has every op, and the transfers."""
+import json
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+
+
+def run(job):
+    with tf.device("/job:ps/task:0"):
+        w = tf.get_variable("w", [64, 64], initializer=tf.ones_initializer())
+    with tf.device("/job:worker/task:0"):
+        left = tf.matmul(w, w, name="left")
+    with tf.device("/job:worker/task:1"):
+        right = tf.add(left, 1.0, name="right")
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
+    with tf.Session(job.target) as session:
+        session.run(w.initializer)
+        metadata = tf.RunMetadata()
+        session.run(right, options=options, run_metadata=metadata)
+        trace = json.loads(timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True))
+        ops = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "X"}
+        devices = {d.device for d in metadata.step_stats.dev_stats}
+        assert {"left", "right"} <= ops, ops
+        for task in ("/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"):
+            assert any(task in device for device in devices), devices
+        assert len(metadata.partition_graphs) >= 3, len(metadata.partition_graphs)
+        plain = tf.RunMetadata()
+        session.run(right, run_metadata=plain)
+        assert not plain.step_stats.dev_stats
