@@ -5,9 +5,11 @@ use client::{Server, ServerConfig};
 use graph::TaskName;
 use proto::Cluster;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 /// The flags of a server process.
 #[derive(Clone, Debug, clap::Args)]
@@ -28,14 +30,22 @@ pub struct ServeFlags {
     #[arg(long)]
     pub threads: Option<usize>,
 
-    /// Seconds to wait for another task that cannot be reached
-    #[arg(long, default_value_t = 30.0)]
+    /// Seconds that a new session waits for a task that it needs and that cannot be reached
+    #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
     #[arg(long, default_value_t = 5.0)]
     pub stop_grace: f64,
+
+    /// Stop when standard input ends too: for a server that must not outlive the process that started it
+    #[arg(long)]
+    pub stop_with_stdin: bool,
 }
+
+/// Threads that place, split and compile graphs, at most. They compute and never wait; each that is started holds
+/// memory of its own.
+const PLANNING_THREADS: usize = 32;
 
 /// What keeps a server from running.
 #[derive(Debug, thiserror::Error)]
@@ -69,34 +79,51 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        .max_blocking_threads(PLANNING_THREADS)
         .thread_name("anabranch-rpc")
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    let served = runtime.block_on(serve(config, flags.bind, grace));
+    let served = runtime.block_on(serve(config, flags, grace));
     // Graphs in the midst of being planned are of no use any more.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(config: ServerConfig, bind: Option<IpAddr>, grace: Duration) -> Result<(), ServeError> {
+async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
     let task = config.task.clone();
-    let listener = listen(&config.cluster, &task, bind).await?;
+    let listener = listen(&config.cluster, &task, flags.bind).await?;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
     }
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
+    let input_ended = Arc::new(Notify::new());
+    if flags.stop_with_stdin {
+        watch_stdin(input_ended.clone()).map_err(ServeError::Runtime)?;
+    }
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = input_ended.notified() => {}
         }
         tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
     };
     server.serve(listener, stop, grace).await?;
     tracing::info!("{task} has stopped");
+    Ok(())
+}
+
+/// Tells when standard input has ended. On a thread of its own, for a read of it cannot be given up.
+fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
+    let watch = move || {
+        // An input that cannot be read has ended as well.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        ended.notify_one();
+    };
+    std::thread::Builder::new().name("anabranch-stdin".to_owned()).spawn(watch)?;
     Ok(())
 }
 

@@ -11,7 +11,8 @@ use support::{Fallible, python};
 const ARROWS: &[(&str, &[&str])] = &[
     ("graph", &[]),
     ("placer", &["graph"]),
-    ("executor", &["graph"]),
+    ("checkpoint", &["graph"]),
+    ("executor", &["checkpoint", "graph"]),
     ("proto", &["graph"]),
     ("worker", &["executor", "graph", "placer", "proto"]),
     ("master", &["graph", "placer", "proto"]),
@@ -59,7 +60,7 @@ fn crates_use_only_those_below_them() -> Fallible {
 #[test]
 fn what_computes_knows_no_network() -> Fallible {
     let all = dependencies(&metadata()?)?;
-    for start in ["graph", "placer", "executor"] {
+    for start in ["graph", "placer", "checkpoint", "executor"] {
         let mut seen = vec![format!("anabranch-{start}")];
         let mut next = 0;
         while let Some(name) = seen.get(next).cloned() {

@@ -2,6 +2,8 @@
 
 #[path = "support/gradient_cases.rs"]
 mod gradient_cases;
+#[path = "support/neural_gradient_cases.rs"]
+mod neural_gradient_cases;
 mod support;
 
 use client::{Server, ServerConfig, Session, SessionOptions};
@@ -17,7 +19,13 @@ use support::{Fallible, python};
 
 /// Ops whose gradient cannot be compared with differences.
 const EXCUSED: &[(&str, &str)] = &[
+    ("FakeQuantWithMinMaxArgs", "constant piece by piece: passed through where it is in range"),
+    ("FakeQuantWithMinMaxVars", "constant piece by piece: passed through where it is in range"),
+    ("FakeQuantWithMinMaxVarsPerChannel", "constant piece by piece: passed through where it is in range"),
     ("PreventGradient", "its gradient is an error"),
+    ("QuantizeAndDequantizeV2", "constant piece by piece: passed through"),
+    ("QuantizeAndDequantizeV3", "constant piece by piece: passed through"),
+    ("QuantizeAndDequantizeV4", "constant piece by piece: passed through where it is in range"),
     ("Rint", "constant piece by piece: passed through by agreement, not the slope"),
 ];
 

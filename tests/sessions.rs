@@ -127,7 +127,11 @@ fn feeds_fetches_and_targets() -> Fallible {
             let got = multiply.call(&[Tensor::vector(&[factor; 3])?, b.clone()])?;
             assert_eq!(floats(&got[0])?, [4.0 * factor, 5.0 * factor, -6.0 * factor]);
         }
-        assert_fails(multiply.call(std::slice::from_ref(&a)), Code::InvalidArgument, &["2 values, got 1"]);
+        assert_fails(
+            multiply.call(std::slice::from_ref(&a)),
+            Code::InvalidArgument,
+            &["Expected 2 feed tensors, but got 1"],
+        );
         Ok(())
     })
 }
@@ -368,6 +372,47 @@ fn a_dropped_future_cancels_its_step() -> Fallible {
 }
 
 #[test]
+fn a_step_in_parts() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let x = scope.placeholder("x", DType::Float, [0usize; 0]);
+        let y = scope.placeholder("y", DType::Float, [0usize; 0]);
+        let one = scope.constant(1f32);
+        let first = scope.op("AddV2").device(place.second()).input(x).input(one).output();
+        let second = scope.op("Mul").device(place.first()).input(first).input(y).output();
+        let v = scope.variable("parts/v", DType::Float, [0usize; 0]);
+        let set = scope.assign(v, first);
+        let session = place.open(scope.finish()?)?;
+        let value = |v: f32| Tensor::scalar(v);
+
+        let run = session.partial_run(&[x, y], &[first, second], &[set.node])?;
+        assert_fails(run.run(&[(x, value(1.0))], &[second]), Code::InvalidArgument, &["can't be computed"]);
+        assert_eq!(run.run(&[(x, value(1.0))], &[first])?, [value(2.0)]);
+        assert_fails(run.run(&[(x, value(1.0))], &[]), Code::InvalidArgument, &["already been fed"]);
+        assert_fails(run.run(&[], &[one]), Code::InvalidArgument, &["was not specified"]);
+        assert_eq!(run.run(&[(y, value(5.0))], &[second])?, [value(10.0)]);
+        assert_fails(run.run(&[], &[]), Code::InvalidArgument, &["Must run PartialRunSetup"]);
+        // The last part waits for the targets.
+        assert_eq!(session.run(&[], &[v], &[])?, [value(2.0)]);
+
+        // Several at a time, and one that is never ended: the session's end ends it.
+        let runs = (0..3)
+            .map(|_| session.partial_run(&[x, y], &[first, second], &[]))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (i, run) in runs.iter().enumerate() {
+            assert_eq!(run.run(&[(x, value(i as f32))], &[first])?, [value(i as f32 + 1.0)]);
+        }
+        for (i, run) in runs.iter().enumerate().skip(1) {
+            assert_eq!(run.run(&[(y, value(2.0))], &[second])?, [value(2.0 * (i as f32 + 1.0))]);
+        }
+        let start = Instant::now();
+        session.close()?;
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        Ok(())
+    })
+}
+
+#[test]
 fn a_closed_session_ends_its_steps() -> Fallible {
     everywhere(|place| {
         let scope = Scope::new();
@@ -412,5 +457,115 @@ fn masters_that_are_not_there() -> Fallible {
     let refused = Session::connect(&nobody.target("worker", 0), graph, options);
     assert_fails(refused, Code::Unavailable, &[&nobody.address("worker", 0).to_string()]);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    Ok(())
+}
+
+#[test]
+fn branches_run_one_side_and_gradients_go_back_through_it() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let first = scope.device(place.first());
+        let x = first.placeholder("x", DType::Float, [2]);
+        let zero = first.constant(0f32);
+        let is_positive = first.greater(first.sum(x, &[0], false), zero);
+        let inner_limit = first.constant(5f32);
+        let there = place.second().to_owned();
+        let y = first.cond(
+            is_positive,
+            |s| {
+                let small = s.less(s.sum(x, &[0], false), inner_limit);
+                let doubled = s.device(&there).mul(x, s.constant(2f32));
+                s.cond(small, |s| vec![s.mul(doubled, x)], |s| vec![s.add(doubled, s.constant(1f32))])
+            },
+            |s| vec![s.neg(x)],
+        );
+        let [y] = y[..] else { return Err(scope.finish().err().map_or("no output".into(), |e| e.into())) };
+        let gradient = scope.gradients(&[y], &[x], &[])?[0].ok_or("no gradient")?;
+        let session = place.open(scope.finish()?)?;
+        for (at, value, slope) in [
+            ([1f32, 2.0], [2f32, 8.0], [4f32, 8.0]),
+            ([3.0, 4.0], [7.0, 9.0], [2.0, 2.0]),
+            ([-3.0, 1.0], [3.0, -1.0], [-1.0, -1.0]),
+        ] {
+            let got = session.run(&[(x, Tensor::vector(&at)?)], &[y, gradient], &[])?;
+            assert_eq!((floats(&got[0])?, floats(&got[1])?), (value.to_vec(), slope.to_vec()));
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn loops_go_round_within_loops_and_over_devices() -> Fallible {
+    everywhere(|place| {
+        let scope = Scope::new();
+        let first = scope.device(place.first());
+        let n = first.placeholder("n", DType::Int32, anabranch::graph::PartialShape::scalar());
+        let factor = first.placeholder("factor", DType::Float, [2]);
+        let (zero, ones) = (first.constant(0i32), first.constant_vector(&[1f32, 1.0]));
+        let there = place.second().to_owned();
+        let options = anabranch::graph::WhileOptions::default();
+        let total = first.while_loop(
+            &[zero, ones],
+            |s, at| s.less(at[0], n),
+            |s, at| {
+                // As many times as turns have passed.
+                let start = s.constant(0i32);
+                let inner = s.while_loop(
+                    &[start, at[1]],
+                    |s, inner| s.less(inner[0], at[0]),
+                    |s, inner| {
+                        let next = s.device(&there).mul(inner[1], factor);
+                        vec![s.add(inner[0], s.constant(1i32)), next]
+                    },
+                    &options,
+                );
+                vec![s.add(at[0], s.constant(1i32)), inner.get(1).copied().unwrap_or(at[1])]
+            },
+            &options,
+        );
+        let [turns, total] = total[..] else {
+            return Err(scope.finish().err().map_or("no output".into(), |e| e.into()));
+        };
+        assert_eq!(scope.shape(total).to_string(), "[2]");
+        let session = place.open(scope.finish()?)?;
+        for count in [0, 1, 5] {
+            let feeds = [(n, Tensor::from(count)), (factor, Tensor::vector(&[2f32, -1.0])?)];
+            let got = session.run(&feeds, &[turns, total], &[])?;
+            let times = count * (count - 1).max(0) / 2;
+            assert_eq!(got[0].item::<i32>()?, count);
+            assert_eq!(floats(&got[1])?, [2f32.powi(times), (-1f32).powi(times)]);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_branch_or_a_loop_cannot_be_says_why() -> Fallible {
+    let refusal = |build: &dyn Fn(&Scope)| {
+        let scope = Scope::new();
+        build(&scope);
+        scope.finish().err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let options = anabranch::graph::WhileOptions::default();
+    let unequal = refusal(&|s| {
+        let yes = s.constant(true);
+        s.cond(yes, |s| vec![s.constant(1f32)], |_| Vec::new());
+    });
+    assert_eq!(unequal, "the sides of a branch give 1 and 0 values");
+    let escaped = refusal(&|s| {
+        let mut inside = None;
+        let yes = s.constant(true);
+        s.cond(yes, |s| vec![*inside.insert(s.constant(1f32))], |s| vec![s.constant(2f32)]);
+        let used = |s: &Scope| vec![s.neg(inside.unwrap_or_else(|| s.constant(0f32)))];
+        s.cond(yes, used, used);
+    });
+    assert!(escaped.contains("is within another branch or loop"), "{escaped}");
+    let growing = refusal(&|s| {
+        let start = s.constant_vector(&[1f32]);
+        let yes = s.constant(true);
+        let double = |s: &Scope, at: &[Output]| vec![s.concat(&[at[0], at[0]], 0)];
+        s.while_loop(&[start], |s, _| s.identity(yes), double, &options);
+    });
+    assert!(growing.contains("give shape invariants"), "{growing}");
     Ok(())
 }

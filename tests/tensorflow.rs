@@ -2,8 +2,14 @@
 
 mod support;
 
+use std::net::TcpStream;
+use std::process::Child;
+use std::time::{Duration, Instant};
 use support::cluster::Cluster;
 use support::{Fallible, python};
+
+/// TensorFlow takes its time to start.
+const PEER_DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
 fn between_graph_replicas_share_variables_by_name() -> Fallible {
@@ -31,6 +37,93 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut client = python::script("session.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 12, "{said}");
+    assert!(checks(&said) >= 12, "{said}");
     Ok(())
+}
+
+#[test]
+fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("control_flow.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(checks(&said) >= 17, "{said}");
+    Ok(())
+}
+
+#[test]
+fn stacks_and_tensor_arrays_answer_as_in_the_peers_own_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("step_objects.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(said.contains(" 0 differences"), "{said}");
+    Ok(())
+}
+
+const SESSION_CHECKS: usize = 14;
+
+fn checks(said: &str) -> usize {
+    said.lines().filter(|l| l.starts_with("ok ")).count()
+}
+
+#[test]
+fn partial_runs_callables_timelines_and_options_are_as_on_the_peers_server() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("sessions.py")?;
+    client.args(["--target", &cluster.target("worker", 0)]);
+    client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]);
+    let said = python::run(client.arg("--log").arg(cluster.log_file("worker", 0)))?;
+    assert_eq!(checks(&said), SESSION_CHECKS, "{said}");
+    Ok(())
+}
+
+/// The control: what is expected of our servers is what the peer's own do.
+#[test]
+fn the_peers_server_behaves_as_expected_of_ours() -> Fallible {
+    let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
+    let _peers = Peers::start(&cluster)?;
+    let mut client = python::script("sessions.py")?;
+    client.args(["--is-peer", "--target", &cluster.target("worker", 0)]);
+    let said = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
+    assert_eq!(checks(&said), SESSION_CHECKS, "{said}");
+    Ok(())
+}
+
+/// Servers of TensorFlow's, killed at the end.
+struct Peers(Vec<Child>);
+
+impl Peers {
+    fn start(cluster: &Cluster) -> Fallible<Peers> {
+        let address = |job, index| cluster.address(job, index).to_string();
+        let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
+        let spec = serde_json::json!({
+            "ps": [address("ps", 0)],
+            "worker": [address("worker", 0), address("worker", 1)],
+        });
+        let mut peers = Peers(Vec::new());
+        for (job, task) in tasks {
+            let mut server = python::script("server.py")?;
+            server.args(["--cluster", &spec.to_string(), "--job", job, "--task", &task.to_string()]);
+            peers.0.push(python::start(&mut server)?);
+        }
+        let deadline = Instant::now() + PEER_DEADLINE;
+        for (job, task) in tasks {
+            while TcpStream::connect(cluster.address(job, task)).is_err() {
+                if Instant::now() > deadline {
+                    return Err(format!("the peer's /job:{job}/task:{task} does not start").into());
+                }
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+        }
+        Ok(peers)
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        for server in &mut self.0 {
+            // It may have ended already.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
 }

@@ -2,15 +2,19 @@
 //! that makes a process a task of a cluster: a master and a worker on one port.
 #![forbid(unsafe_code)]
 
+mod callable;
 mod error;
+mod partial_run;
 mod remote;
 mod runtime;
 mod server;
 mod session;
 mod step;
 
+pub use callable::Callable;
 pub use error::{Error, Result};
+pub use partial_run::PartialRun;
 pub use remote::RemoteMaster;
 pub use server::{Server, ServerConfig};
 pub use session::{Session, SessionOptions};
-pub use step::{Callable, Step, StepOutcome, Target, TensorRef};
+pub use step::{Step, StepOutcome, Target, TensorRef};

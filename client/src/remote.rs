@@ -3,18 +3,20 @@
 use crate::error::{Error, Result};
 use async_trait::async_trait;
 use graph::{Code, Tensor};
+use proto::channel::CONNECT_DEADLINE;
 use proto::convert::DefaultAttrs;
+use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{
-    CreateSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep, RunStepOutcome,
+    CreateSession, CreatedSession, ExtendSession, ListedDevices, MakeCallable, MasterLink, PartialRunSetup,
+    RunCallable, RunCallableOutcome, RunStep, RunStepOutcome,
 };
+use proto::remote::request_id;
 use proto::service::MasterServiceClient;
 use proto::{Status, convert, pb};
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
-
-/// How long connecting to a master may take where the caller sets no deadline.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long a call may take that asks for nothing to be computed.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(60);
@@ -37,8 +39,8 @@ impl RemoteMaster {
         let _in_runtime = crate::runtime::handle()?.enter();
         let channel = endpoint.connect_timeout(CONNECT_DEADLINE).connect_lazy();
         let client = MasterServiceClient::new(channel)
-            .max_decoding_message_size(i32::MAX as usize)
-            .max_encoding_message_size(i32::MAX as usize);
+            .max_decoding_message_size(MAX_MESSAGE_SIZE)
+            .max_encoding_message_size(MAX_MESSAGE_SIZE);
         Ok(RemoteMaster { address: address.to_owned(), client })
     }
 
@@ -123,8 +125,8 @@ impl MasterLink for RemoteMaster {
             target: step.targets,
             options: Some(step.options),
             store_errors_in_response_body: true,
-            request_id: (rand::random::<u64>() >> 1) as i64 | 1,
-            ..Default::default()
+            partial_run_handle: step.partial_run.unwrap_or_default().to_string(),
+            request_id: request_id(),
         };
         let response = self
             .client
@@ -141,6 +143,49 @@ impl MasterLink for RemoteMaster {
             fetched.push((named.name, convert::tensor_from_proto(named.tensor.unwrap_or_default())?));
         }
         Ok(RunStepOutcome { fetches: in_order(&step.fetches, fetched)?, metadata: response.metadata })
+    }
+
+    async fn partial_run_setup(&self, setup: PartialRunSetup) -> Result<Arc<str>, Status> {
+        let message = pb::PartialRunSetupRequest {
+            session_handle: setup.session.to_string(),
+            feed: setup.feeds,
+            fetch: setup.fetches,
+            target: setup.targets,
+            request_id: request_id(),
+        };
+        let answer = self.client.clone().partial_run_setup(message).await;
+        Ok(answer.map_err(|s| self.status(s, None))?.into_inner().partial_run_handle.into())
+    }
+
+    async fn make_callable(&self, make: MakeCallable) -> Result<i64, Status> {
+        let message = pb::MakeCallableRequest {
+            session_handle: make.session.to_string(),
+            options: Some(make.options),
+            request_id: request_id(),
+        };
+        let answer = self.client.clone().make_callable(message).await;
+        Ok(answer.map_err(|s| self.status(s, None))?.into_inner().handle)
+    }
+
+    async fn run_callable(&self, run: RunCallable) -> Result<RunCallableOutcome, Status> {
+        let message = pb::RunCallableRequest {
+            session_handle: run.session.to_string(),
+            handle: run.handle,
+            feed: run.feeds.iter().map(convert::tensor_to_proto).collect(),
+            request_id: request_id(),
+        };
+        let answer = self.client.clone().run_callable(request(message, run.deadline)).await;
+        let response = answer.map_err(|s| self.status(s, run.deadline))?.into_inner();
+        let fetches = response.fetch.into_iter().map(convert::tensor_from_proto);
+        let fetches = fetches.collect::<graph::Result<_>>().map_err(Status::from)?;
+        Ok(RunCallableOutcome { fetches, metadata: response.metadata })
+    }
+
+    async fn release_callable(&self, session: &str, handle: i64) -> Result<(), Status> {
+        let message = pb::ReleaseCallableRequest { session_handle: session.to_owned(), handle };
+        let deadline = Some(Instant::now() + CONTROL_DEADLINE);
+        let answer = self.client.clone().release_callable(request(message, deadline)).await;
+        answer.map(drop).map_err(|s| self.status(s, deadline))
     }
 
     async fn close_session(&self, session: &str) -> Result<(), Status> {

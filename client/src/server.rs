@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::runtime;
 use graph::TaskName;
 use master::{Master, MasterConfig};
+use proto::channel::CONNECT_DEADLINE;
 use proto::link::{MasterLink, WorkerLink};
 use proto::remote::RemoteWorker;
 use proto::{Cluster, Status, channel, pb};
@@ -39,7 +40,7 @@ impl Default for ServerConfig {
             cluster: Cluster::default(),
             cpu_devices: 1,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            connect_deadline: Duration::from_secs(30),
+            connect_deadline: CONNECT_DEADLINE,
             session_config: pb::ConfigProto::default(),
         }
     }
@@ -81,6 +82,7 @@ impl Server {
         }
         workers.insert(config.task.clone(), worker.link());
         let master = Master::new(MasterConfig {
+            address: config.cluster.address(&config.task).unwrap_or_default().to_owned(),
             task: config.task,
             workers,
             default_config: config.session_config,

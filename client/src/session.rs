@@ -1,10 +1,12 @@
 //! A session: a graph, and the master that runs it.
 
+use crate::callable::Callable;
 use crate::error::{Error, Result};
+use crate::partial_run::PartialRun;
 use crate::remote::RemoteMaster;
 use crate::runtime;
 use crate::server::{Server, ServerConfig};
-use crate::step::{Callable, Step, TensorRef};
+use crate::step::{Step, TensorRef};
 use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor, Topology, Versions};
 use parking_lot::{Mutex, MutexGuard};
 use proto::convert::{DefaultAttrs, node_to_proto};
@@ -20,7 +22,7 @@ pub struct SessionOptions {
     /// TensorFlow's session options.
     pub config: pb::ConfigProto,
     /// How long the start may take: connecting to the master, and the master to its workers. Without it, the
-    /// master's own limit holds (30 s unless configured).
+    /// master's own limit holds (60 s unless configured).
     pub deadline: Option<Duration>,
 }
 
@@ -132,9 +134,23 @@ impl Session {
         Step::new(self)
     }
 
-    /// A step whose feeds, fetches and targets are fixed, to be run many times.
+    /// A step whose feeds, fetches and targets are fixed, to be run many times: the master plans it now, on the
+    /// graph as it is now.
     pub fn callable(&self, feeds: &[Output], fetches: &[Output], targets: &[NodeId]) -> Result<Callable<'_>> {
         Callable::new(self, feeds, fetches, targets)
+    }
+
+    /// A step that will run in parts: all that they will feed and fetch, and the nodes that run besides.
+    ///
+    /// # Errors
+    /// Those of a step that feeds and fetches all of it.
+    pub fn partial_run(
+        &self,
+        feeds: &[Output],
+        fetches: &[Output],
+        targets: &[NodeId],
+    ) -> Result<PartialRun<'_>> {
+        PartialRun::new(self, feeds, fetches, targets)
     }
 
     /// The devices that the session may use.
@@ -169,6 +185,16 @@ impl Session {
 
     pub(crate) fn handle(&self) -> &Arc<str> {
         &self.handle
+    }
+
+    pub(crate) fn names_of(&self, outputs: &[Output]) -> Result<Vec<String>> {
+        outputs.iter().map(|o| self.name_of(&(*o).into())).collect()
+    }
+
+    /// Names of nodes to run.
+    pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Result<Vec<String>> {
+        let bare = |name: String| name.rsplit_once(':').map_or(name.clone(), |(node, _)| node.to_owned());
+        nodes.iter().map(|n| Ok(bare(self.name_of(&TensorRef::Output((*n).into()))?))).collect()
     }
 
     /// The name by which the master knows a tensor.

@@ -69,6 +69,15 @@ impl Error {
     }
 }
 
+impl From<checkpoint::Error> for Error {
+    fn from(error: checkpoint::Error) -> Error {
+        match error {
+            checkpoint::Error::Graph(error) => Error::Graph(error),
+            other => Error::new(other.code(), other.to_string()),
+        }
+    }
+}
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// `Err(InvalidArgument)` with a formatted message.

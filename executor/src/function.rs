@@ -188,6 +188,41 @@ impl Function {
         &self.return_types
     }
 
+    /// The same function with kernels of its own, and so with a state of its own.
+    ///
+    /// # Errors
+    /// `Internal` if the body that the function is called in is gone.
+    pub fn instance(&self) -> Result<Arc<Function>> {
+        let of = self.compiled()?;
+        let shared = Shared {
+            library: of.shared.library.clone(),
+            device: of.shared.device.clone(),
+            pool: of.shared.pool.clone(),
+            known: Mutex::default(),
+        };
+        let compiled = Compiled {
+            shared: Arc::new(shared),
+            def: of.def.clone(),
+            attrs: of.attrs.clone(),
+            within: of.within.clone(),
+            executor: OnceLock::new(),
+        };
+        Ok(Arc::new(Function {
+            compiled: Ok(Arc::new(compiled)),
+            def: self.def.clone(),
+            arg_types: self.arg_types.clone(),
+            return_types: self.return_types.clone(),
+        }))
+    }
+
+    fn compiled(&self) -> Result<Arc<Compiled>> {
+        let gone = || Error::internal(format!("function {} ended before its caller", self.name()));
+        match &self.compiled {
+            Ok(compiled) => Ok(compiled.clone()),
+            Err(weak) => weak.upgrade().ok_or_else(gone),
+        }
+    }
+
     /// Calls the function as part of `step`: it ends when the step is cancelled, shares the step's resources,
     /// and fails alone. Does not wait; `done` gets what it returns, on a pool thread, or at once if the call is
     /// refused.
@@ -226,11 +261,7 @@ impl Function {
         step: &Step,
         args: impl IntoIterator<Item = Value>,
     ) -> Result<(Arc<Executor>, Arc<Call>)> {
-        let gone = || Error::internal(format!("function {} ended before its caller", self.name()));
-        let compiled = match &self.compiled {
-            Ok(compiled) => compiled.clone(),
-            Err(weak) => weak.upgrade().ok_or_else(gone)?,
-        };
+        let compiled = self.compiled()?;
         let args: Vec<Value> = args.into_iter().collect();
         if args.len() != self.arg_types.len() {
             crate::invalid!(

@@ -1,23 +1,33 @@
 //! Runs placed graphs: devices, kernels, the executor of a partition, rendezvous, and resources that outlive
 //! steps. Nothing here knows of networks or of whole clusters.
 
+pub mod accumulator;
+pub mod barrier;
 pub mod cancel;
 mod cpu_device;
+mod dataset;
 pub mod device;
 mod error;
 mod evaluate;
 mod executor;
 pub mod function;
+pub mod handle;
+pub mod io;
 pub mod kernel;
 mod kernel_cache;
 pub mod kernels;
 mod lone;
 mod pool;
+pub mod queue;
 pub mod rendezvous;
 pub mod resource;
+pub mod rows;
+pub mod staging;
+pub mod table;
 pub mod testing;
 mod value;
 pub mod variable;
+pub mod waiting;
 
 pub use cpu_device::CpuDevice;
 pub use error::{Error, Result};

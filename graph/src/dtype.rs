@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
+use num_complex::Complex;
 use std::fmt;
 
 macro_rules! dtypes {
@@ -195,6 +196,7 @@ elements! {
     f32 => Float, f64 => Double, f16 => Half, bf16 => BFloat16,
     i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
     u8 => UInt8, u16 => UInt16, u32 => UInt32, u64 => UInt64,
+    Complex<f32> => Complex64, Complex<f64> => Complex128,
     Bool8 => Bool
 }
 

@@ -37,7 +37,7 @@ impl Scope {
 /// no y depends. `grad_ys` are the gradients that arrive at each y, ones where there is none; it may be empty.
 ///
 /// # Errors
-/// `NoGradient` naming a node on the way whose op has no rule, `Unimplemented` for control flow,
+/// `NoGradient` naming a node on the way whose op has no rule, `Unimplemented` for loops,
 /// `InvalidArgument` if `grad_ys` do not fit `ys`, and whatever building the nodes meets.
 pub fn gradients(
     scope: &Scope,
@@ -139,17 +139,16 @@ impl Path {
         for (id, node) in graph.nodes() {
             let i = id.index();
             let flow = match node.op.role() {
-                Role::Compute | Role::Send | Role::Recv | Role::ControlTrigger => false,
-                Role::Switch
-                | Role::Merge
-                | Role::Enter
-                | Role::Exit
-                | Role::NextIteration
-                | Role::LoopCond => true,
+                Role::Compute
+                | Role::Send
+                | Role::Recv
+                | Role::ControlTrigger
+                | Role::Switch
+                | Role::Merge => false,
+                Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => true,
             };
             if flow && on_the_way[i] && !stopped[i] {
-                let message =
-                    format!("gradients through control flow (op '{}') are not there", node.op.name());
+                let message = format!("gradients through loops (op '{}') are not there", node.op.name());
                 return Err(Error::unimplemented(message).at_node(&node.name));
             }
         }

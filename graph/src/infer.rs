@@ -62,6 +62,14 @@ impl Shapes {
         Ok(())
     }
 
+    /// Says what is known of an output's shape beyond what its node tells.
+    pub(crate) fn set(&mut self, output: Output, shape: PartialShape) {
+        let of_node = self.outputs.get_mut(output.node.index());
+        if let Some(known) = of_node.and_then(|o| o.get_mut(output.index as usize)) {
+            *known = shape;
+        }
+    }
+
     /// What is known of an output's shape.
     pub fn get(&self, output: Output) -> PartialShape {
         let of_node = self.outputs.get(output.node.index());

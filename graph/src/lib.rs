@@ -26,7 +26,7 @@ mod topology;
 
 pub use assemble::Edge;
 pub use attr::{AttrList, AttrValue, Attrs, FuncAttr};
-pub use builder::{Forward, Scope};
+pub use builder::{Forward, Scope, WhileOptions};
 pub use device::{DeviceAttributes, DeviceName, DeviceSpec, TaskName};
 pub use dtype::{Bool8, DType, Element, PortType, REF_OFFSET};
 pub use error::{Code, Error, Result};

@@ -238,3 +238,77 @@ fn a_chain_of_a_million_nodes_passes() -> Result<()> {
     assert_eq!(fold(&graph, &Sums, &options)?.len(), LENGTH);
     Ok(())
 }
+
+#[test]
+fn loops_pass_and_other_cycles_do_not() -> Result<()> {
+    // What is constant within the loop is folded, and still waits for each turn.
+    let text = r#"
+        start = Const[dtype=float, value=float<>{1.0}]
+        enter = Enter[T=float, frame_name="loop"](start)
+        merge = Merge[T=float, N=2](enter, next)
+        bound = Const[dtype=float, value=float<>{9.0}](^merge)
+        also = Const[dtype=float, value=float<>{9.0}](^merge)
+        sum = AddV2[T=float](bound, bound)
+        less = Less[T=float](merge, sum)
+        more = LoopCond(less)
+        switch = Switch[T=float](merge, more)
+        exit = Exit[T=float](switch)
+        at = Identity[T=float](switch:1)
+        then = AddV2[T=float](at, also)
+        again = AddV2[T=float](at, bound)
+        both = AddV2[T=float](then, again)
+        next = NextIteration[T=float](both)
+        unused = Identity[T=float](exit)
+        "#;
+    check(
+        "fold",
+        "exit",
+        text,
+        expect![[r#"
+        start = Const[dtype=float, value=float<>{1.0}]
+        enter = Enter[T=float, frame_name="loop"](start)
+        merge = Merge[N=2, T=float](enter, next)
+        bound = Const[dtype=float, value=float<>{9.0}](^merge)
+        also = Const[dtype=float, value=float<>{9.0}](^merge)
+        sum = Const[dtype=float, value=float<>{18.0}](^merge)
+        less = Less[T=float](merge, sum)
+        more = LoopCond(less)
+        switch = Switch[T=float](merge, more)
+        exit = Exit[T=float](switch)
+        at = Identity[T=float](switch:1)
+        then = AddV2[T=float](at, also)
+        again = AddV2[T=float](at, bound)
+        both = AddV2[T=float](then, again)
+        next = NextIteration[T=float](both)
+        unused = Identity[T=float](exit)
+    "#]],
+    )?;
+    check(
+        "merge",
+        "exit",
+        text,
+        expect![[r#"
+        start = Const[dtype=float, value=float<>{1.0}]
+        enter = Enter[T=float, frame_name="loop"](start)
+        merge = Merge[N=2, T=float](enter, next)
+        bound = Const[dtype=float, value=float<>{9.0}](^merge)
+        sum = AddV2[T=float](bound, bound)
+        less = Less[T=float](merge, sum)
+        more = LoopCond(less)
+        switch = Switch[T=float](merge, more)
+        exit = Exit[T=float](switch)
+        at = Identity[T=float](switch:1)
+        then = AddV2[T=float](at, bound)
+        both = AddV2[T=float](then, then)
+        next = NextIteration[T=float](both)
+        unused = Identity[T=float](exit)
+    "#]],
+    )?;
+    let graph = Graph::from_text(text)?;
+    let exit = graph.find("exit").ok_or_else(|| Error::invalid("no exit"))?;
+    let pruned = prune(&graph, &[exit])?;
+    assert_eq!(pruned.len(), graph.len() - 1, "all but what follows the loop stays");
+    let cycle = Graph::from_text(&text.replace("NextIteration", "Identity"));
+    assert!(matches!(cycle, Err(Error::Cycle { .. })), "{cycle:?}");
+    Ok(())
+}

@@ -2,14 +2,21 @@
 //! distinct step (rewrite, optimise, partition, register), and runs steps by asking the workers.
 #![forbid(unsafe_code)]
 
+mod callables;
+mod cluster;
 mod master;
 mod optimise;
+mod options;
+mod partial_run;
 mod plan;
 mod plan_cache;
+mod roll_call;
 mod service;
 mod session;
 mod signature;
+mod step;
 mod step_run;
 
+pub use cluster::Links;
 pub use master::{Master, MasterConfig};
 pub use service::serve;

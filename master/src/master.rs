@@ -1,18 +1,19 @@
 //! The master of a task: its sessions, and the workers it may use.
 
-use crate::session::{Session, SessionCluster, closed_by_client, on_blocking_thread};
+use crate::cluster::{Links, Members};
+use crate::options::{self, Reported};
+use crate::session::{Engine, Session, closed_by_client, on_blocking_thread};
 use async_trait::async_trait;
-use graph::{Code, DeviceAttributes, DeviceSpec, Graph, TaskName};
+use graph::{Code, Graph, TaskName};
 use parking_lot::Mutex;
-use placer::{DeviceSet, Kernels, Names};
-use prost::Message;
+use placer::Kernels;
 use proto::link::{
-    CreateSession, CreateWorkerSession, CreatedSession, ExtendSession, ListedDevices, MasterLink, RunStep,
-    RunStepOutcome, WorkerLink,
+    CreateSession, CreatedSession, ExtendSession, ListedDevices, MakeCallable, MasterLink, PartialRunSetup,
+    RunCallable, RunCallableOutcome, RunStep, RunStepOutcome,
 };
 use proto::{SeenIds, Status, pb};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,12 +24,19 @@ use tokio_util::sync::CancellationToken;
 /// Requests that are remembered, so that a repeat is refused.
 const REQUESTS: usize = 10_000;
 
+/// A session's start that comes so soon after one that waited in vain for the same tasks is its repetition.
+const REPEATS: Duration = Duration::from_secs(2);
+const REPEAT_PATIENCE: Duration = Duration::from_millis(250);
+
 /// What a master is made of.
 pub struct MasterConfig {
     /// The task whose process this is.
     pub task: TaskName,
     /// Every task of the cluster, this one included, with the way to its worker.
-    pub workers: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
+    pub workers: Links,
+    /// Where this task listens, `host:port`; empty for a process by itself. A session that brings its own cluster
+    /// knows the task by its address.
+    pub address: String,
     /// Under the options that a session brings.
     pub default_config: pb::ConfigProto,
     /// How long a new session waits for workers that do not answer.
@@ -52,6 +60,9 @@ pub struct Master {
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
     requests_seen: Mutex<SeenIds>,
+    reported: Arc<Reported>,
+    /// The tasks that the last session needed which did not find them all, and when it gave up.
+    given_up: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
     stopping: CancellationToken,
 }
 
@@ -62,6 +73,8 @@ impl Master {
             config,
             sessions: Mutex::default(),
             requests_seen: Mutex::new(SeenIds::new(REQUESTS)),
+            reported: Arc::default(),
+            given_up: Mutex::default(),
             stopping: CancellationToken::new(),
         })
     }
@@ -98,110 +111,32 @@ impl Master {
         found.ok_or_else(|| Status::new(Code::Aborted, format!("Session {handle} is not found.")))
     }
 
-    /// The workers that a session with these filters uses: those that a filter matches, and this task's.
-    fn workers(&self, filters: &[String]) -> Result<BTreeMap<TaskName, Arc<dyn WorkerLink>>, Status> {
-        let filters = filters.iter().map(|f| DeviceSpec::parse(f)).collect::<Result<Vec<_>, _>>()?;
-        let wanted = |task: &TaskName| {
-            let spec = DeviceSpec {
-                job: Some(task.job.clone()),
-                replica: Some(task.replica),
-                task: Some(task.task),
-                ..DeviceSpec::default()
-            };
-            filters.is_empty() || *task == self.config.task || filters.iter().any(|f| f.is_compatible(&spec))
-        };
-        let all = self.config.workers.iter();
-        Ok(all.filter(|(task, _)| wanted(task)).map(|(task, link)| (task.clone(), link.clone())).collect())
-    }
-
-    /// Asks all workers for their devices at once; one error for all that did not answer.
-    async fn devices_of(
-        &self,
-        workers: &BTreeMap<TaskName, Arc<dyn WorkerLink>>,
-        deadline: Instant,
-    ) -> Result<Vec<DeviceAttributes>, Status> {
-        let asked =
-            workers.iter().map(|(task, link)| async move { (task, link.status(Some(deadline)).await) });
-        let mut devices = Vec::new();
-        let mut missing = Vec::new();
-        for (task, answer) in futures::future::join_all(asked).await {
-            match answer {
-                Ok(found) => {
-                    if let Some(stranger) = found.iter().find(|d| d.name.task_name() != *task) {
-                        missing.push(format!(
-                            "{task}: its address is answered by {}",
-                            stranger.name.task_name()
-                        ));
-                    }
-                    devices.extend(found);
-                }
-                Err(status) => missing.push(format!("{task}: {status}")),
+    /// Whom a session with this configuration may use.
+    fn members(&self, config: &pb::ConfigProto, target: &str) -> Result<Members, Status> {
+        let (task, links) = (&self.config.task, &self.config.workers);
+        match &config.cluster_def {
+            Some(def) if !def.job.is_empty() => {
+                let dialled = target.strip_prefix("grpc://").unwrap_or(target);
+                let mut addresses = vec![dialled, self.config.address.as_str()];
+                addresses.retain(|a| !a.is_empty());
+                let own = links.get(task).ok_or_else(|| {
+                    Status::new(Code::Internal, format!("the master's task {task} has no worker"))
+                })?;
+                let patience = self.config.connect_deadline;
+                Members::of_session(def, &addresses, own, &config.device_filters, patience)
             }
+            _ => Members::of_server(task, links, &config.device_filters),
         }
-        if missing.is_empty() {
-            return Ok(devices);
-        }
-        Err(Status::new(
-            Code::Unavailable,
-            format!(
-                "{} of the {} tasks that the session uses cannot be reached; start them, or leave them out by \
-                 device_filters:\n{}",
-                missing.len(),
-                workers.len(),
-                missing.join("\n")
-            ),
-        ))
     }
 
-    /// The merged options of a session; what a distributed session cannot honour is refused.
-    fn session_config(&self, requested: &pb::ConfigProto) -> Result<pb::ConfigProto, Status> {
-        let mut config = self.config.default_config.clone();
-        config
-            .merge(requested.encode_to_vec().as_slice())
-            .map_err(|e| Status::invalid(format!("the session's ConfigProto cannot be merged: {e}")))?;
-        if config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
-            return Err(Status::invalid("Distributed session does not support session thread pool options."));
-        }
-        if config.graph_options.as_ref().is_some_and(|o| o.place_pruned_graph) {
-            tracing::warn!("place_pruned_graph is ignored: a distributed session places its whole graph");
-        }
-        if config.cluster_def.is_some() {
-            return Err(Status::new(
-                Code::Unimplemented,
-                "ClusterSpec propagation (ConfigProto.cluster_def) is not implemented by this server",
-            ));
-        }
-        Ok(config)
-    }
-
-    async fn session_cluster(&self, filters: &[String], deadline: Instant) -> Result<SessionCluster, Status> {
-        let links = self.workers(filters)?;
-        let attributes = self.devices_of(&links, deadline).await?;
-        let client_device = attributes
-            .iter()
-            .find(|d| d.name.task_name() == self.config.task && &*d.name.device_type == "CPU")
-            .cloned()
-            .ok_or_else(|| {
-                Status::new(
-                    Code::FailedPrecondition,
-                    format!("the master's task {} has no CPU device", self.config.task),
-                )
-            })?;
-        let devices = DeviceSet::new(attributes.iter().map(|d| (d.name.clone(), d.incarnation)));
-        let devices = devices.with_local(self.config.task.clone());
-        let client_index = devices.find(&client_device.name).ok_or_else(|| {
-            Status::new(Code::Internal, format!("{} is no device of the session", client_device.name))
-        })?;
-        Ok(SessionCluster {
-            links,
-            devices,
-            client_index,
-            names: Names::master(),
-            attributes,
-            client_device,
+    fn engine(&self) -> Engine {
+        Engine {
             kernels: self.config.kernels.clone(),
             evaluator: self.config.evaluator.clone(),
-        })
+            reported: self.reported.clone(),
+            connect_deadline: self.config.connect_deadline,
+            master: (self.config.task.to_string().into(), self.incarnation),
+        }
     }
 
     /// Opens the session on every worker; if one refuses, or the caller does not wait, those that did not are
@@ -209,9 +144,8 @@ impl Master {
     async fn open_on_workers(&self, session: Session, deadline: Instant) -> Result<Arc<Session>, Status> {
         let session = Arc::new(session);
         let (give, given) = oneshot::channel();
-        let (master_task, master_incarnation) = (self.config.task.to_string(), self.incarnation);
         tokio::spawn(async move {
-            let opened = open(&session, &master_task, master_incarnation, deadline).await;
+            let opened = session.open(&session.cluster().links, deadline).await;
             let unclaimed = Unclaimed(Some(session));
             // Unclaimed, the session ends.
             drop(give.send(opened.map(|()| unclaimed)));
@@ -221,16 +155,33 @@ impl Master {
         unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
 
+    /// How long these tasks are waited for. Clients repeat a call that failed as unavailable, many times within
+    /// a second or so: who was waited for a moment ago is not waited for again.
+    fn patience(&self, needed: &BTreeSet<TaskName>) -> Duration {
+        match &*self.given_up.lock() {
+            Some((tasks, when)) if tasks == needed && when.elapsed() < REPEATS => REPEAT_PATIENCE,
+            _ => self.config.connect_deadline,
+        }
+    }
+
     async fn start_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
-        let config = self.session_config(&request.config)?;
+        let config = options::merge(&self.config.default_config, &request.config)?;
+        self.reported.session(&config);
         let longest = Instant::now() + self.config.connect_deadline;
         let deadline = request.deadline.map_or(longest, |d| d.min(longest));
-        let cluster = self.session_cluster(&config.device_filters, deadline).await?;
-        let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
+        let members = self.members(&config, &request.target)?;
         let graph: Graph = request.graph;
-        let (named, runtime) = (handle.clone(), Handle::current());
+        let needs = members.needs(&graph);
+        let needed = members.links.keys().filter(|t| needs(t)).cloned().collect();
+        let deadline = deadline.min(Instant::now() + self.patience(&needed));
+        let devices = members.devices(&members.links, needs, deadline).await;
+        let devices =
+            devices.inspect_err(|_| drop(self.given_up.lock().replace((needed, Instant::now()))))?;
+        let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
+        let (named, engine, runtime) = (handle.clone(), self.engine(), Handle::current());
         let session =
-            on_blocking_thread(move || Session::new(named, config, cluster, graph, runtime)).await?;
+            on_blocking_thread(move || Session::new(named, config, members, devices, graph, engine, runtime))
+                .await?;
         let session = self.open_on_workers(session, deadline).await?;
         self.sessions.lock().insert(handle.clone(), session);
         Ok(CreatedSession { session: handle, graph_version: 0 })
@@ -249,32 +200,6 @@ impl Drop for Unclaimed {
     }
 }
 
-async fn open(
-    session: &Session,
-    master_task: &str,
-    master_incarnation: u64,
-    deadline: Instant,
-) -> Result<(), Status> {
-    let opened = session.cluster.links.iter().map(|(task, link)| async move {
-        let request = CreateWorkerSession {
-            session: session.handle.clone(),
-            server_def: pb::ServerDef {
-                job_name: task.job.to_string(),
-                task_index: task.task as i32,
-                protocol: "grpc".to_owned(),
-                ..Default::default()
-            },
-            isolate_session_state: session.config.isolate_session_state,
-            cluster_devices: Vec::new(),
-            master_task: master_task.to_owned(),
-            master_incarnation,
-            deadline: Some(deadline),
-        };
-        link.create_session(request).await.map_err(|s| Status { message: format!("{task}: {s}"), ..s })
-    });
-    futures::future::join_all(opened).await.into_iter().collect()
-}
-
 #[async_trait]
 impl MasterLink for Master {
     async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
@@ -291,6 +216,22 @@ impl MasterLink for Master {
 
     async fn run_step(&self, request: RunStep) -> Result<RunStepOutcome, Status> {
         self.session(&request.session)?.run_step(request).await
+    }
+
+    async fn partial_run_setup(&self, request: PartialRunSetup) -> Result<Arc<str>, Status> {
+        self.session(&request.session)?.partial_run_setup(request).await
+    }
+
+    async fn make_callable(&self, request: MakeCallable) -> Result<i64, Status> {
+        self.session(&request.session)?.make_callable(request.options).await
+    }
+
+    async fn run_callable(&self, request: RunCallable) -> Result<RunCallableOutcome, Status> {
+        self.session(&request.session)?.run_callable(request).await
+    }
+
+    async fn release_callable(&self, session: &str, handle: i64) -> Result<(), Status> {
+        self.session(session)?.release_callable(handle)
     }
 
     async fn close_session(&self, handle: &str) -> Result<(), Status> {
@@ -314,18 +255,21 @@ impl MasterLink for Master {
                     "Session {handle} is not found. Possibly, this master has restarted."
                 ))
             })?;
-            return Ok(ListedDevices { local: session.cluster.attributes.clone(), remote: Vec::new() });
+            let local = session.cluster().attributes.values().flatten().cloned().collect();
+            return Ok(ListedDevices { local, remote: Vec::new() });
         }
         let deadline = Instant::now() + self.config.connect_deadline;
-        let all = self.devices_of(&self.workers(&[])?, deadline).await?;
-        let (local, remote) = all.into_iter().partition(|d| d.name.task_name() == self.config.task);
+        let members = Members::of_server(&self.config.task, &self.config.workers, &[])?;
+        let all = members.devices(&members.links, |_| true, deadline).await?;
+        let all = all.into_values().flatten();
+        let (local, remote) = all.partition(|d| d.name.task_name() == self.config.task);
         Ok(ListedDevices { local, remote })
     }
 
     async fn reset(&self, containers: Vec<String>, device_filters: Vec<String>) -> Result<(), Status> {
         let containers = if containers.is_empty() { vec![String::new()] } else { containers };
-        let workers = self.workers(&device_filters)?;
-        let cleared = workers.iter().map(|(task, link)| {
+        let members = Members::of_server(&self.config.task, &self.config.workers, &device_filters)?;
+        let cleared = members.matching().map(|(task, link)| {
             let containers = &containers;
             async move {
                 link.cleanup_all(containers)

@@ -3,6 +3,7 @@
 use graph::ops::Evaluate;
 use graph::passes::{FoldOptions, fold, merge, prune};
 use graph::{Graph, NodeId, Role};
+use proto::pb::optimizer_options::Level;
 use proto::pb::rewriter_config::Toggle;
 use proto::{Status, pb};
 
@@ -17,18 +18,25 @@ pub(crate) fn optimise(
     config: &pb::ConfigProto,
     evaluator: &(dyn Evaluate + Send + Sync),
 ) -> Result<Graph, Status> {
-    let rewriter = config.graph_options.as_ref().and_then(|o| o.rewrite_options.clone()).unwrap_or_default();
+    let options = config.graph_options.clone().unwrap_or_default();
+    let rewriter = options.rewrite_options.unwrap_or_default();
+    let optimizer = options.optimizer_options.unwrap_or_default();
     let least = match rewriter.min_graph_nodes {
         0 => MIN_NODES,
         set => usize::try_from(set).unwrap_or(0),
     };
-    if rewriter.disable_meta_optimizer || graph.len() < least {
+    let is_off = rewriter.disable_meta_optimizer || optimizer.opt_level == Level::L0 as i32;
+    if is_off || graph.len() < least {
         return Ok(graph);
     }
     let mut graph = graph;
     if is_on(rewriter.constant_folding) {
         let keep = kept(&graph, targets);
-        let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, ..FoldOptions::DEFAULT });
+        let growth = match usize::try_from(optimizer.max_folded_constant_in_bytes) {
+            Ok(bytes) if bytes > 0 => bytes,
+            _ => FoldOptions::DEFAULT.growth,
+        };
+        let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, growth, ..FoldOptions::DEFAULT });
         graph = or_as_it_was(folded, graph, "constant folding");
     }
     if is_on(rewriter.common_subgraph_elimination) {

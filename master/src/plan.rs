@@ -1,29 +1,33 @@
 //! A plan: what a step of one signature asks of which workers.
 
+use crate::callables::connect;
+use crate::cluster::SessionCluster;
 use crate::optimise::optimise;
-use crate::session::{SessionCluster, from_placer, on_blocking_thread};
+use crate::options::collective_graph_key;
+use crate::session::{Engine, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
 use futures::future::join_all;
 use graph::{Code, Graph, TaskName, Tensor};
 use placer::{Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run};
-use proto::link::{RegisterGraph, RunGraphOutcome, RunStep, RunStepOutcome, WorkerLink};
+use proto::link::{RegisterGraph, RunGraphOutcome, WorkerLink};
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// What a plan is made from. Feeds and fetches are spelled without `:0`.
+/// What a plan is made from. Feeds and fetches of `step` are spelled without `:0`.
 pub(crate) struct PlanRequest {
     pub(crate) keep: Keep,
     /// Placed.
     pub(crate) graph: Arc<Graph>,
     pub(crate) cluster: Arc<SessionCluster>,
+    pub(crate) engine: Engine,
     pub(crate) config: pb::ConfigProto,
-    pub(crate) feeds: Vec<String>,
-    pub(crate) fetches: Vec<String>,
-    pub(crate) targets: Vec<String>,
+    pub(crate) step: pb::CallableOptions,
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// The session that a plan belongs to.
@@ -39,7 +43,7 @@ pub(crate) struct Keep {
 /// reference makes the workers forget the parts.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    keep: Keep,
+    pub(crate) keep: Keep,
     pub(crate) parts: Vec<Part>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
@@ -69,7 +73,9 @@ impl Plan {
         let (keep, cluster, config) = (keep.clone(), cluster.clone(), config.clone());
         let client_task = cluster.client_device.name.task_name();
         let keys = |names: &[String]| names.iter().map(|n| (n.clone(), cluster.client_key(n))).collect();
-        let (feeds, fetches) = (keys(&request.feeds), keys(&request.fetches));
+        let (feeds, fetches) = (keys(&request.step.feed), keys(&request.step.fetch));
+        let run_options = request.step.run_options.clone().unwrap_or_default();
+        let (group, deadline) = (collective_graph_key(&run_options), request.deadline);
         let split = on_blocking_thread(move || split(&request)).await?;
         let registered = split.into_iter().map(|part| {
             let (session, config, link) = (keep.session.clone(), config.clone(), cluster.link(&part.task));
@@ -81,8 +87,8 @@ impl Plan {
                     graph: part.graph,
                     graph_options: None,
                     config: Some(config),
-                    collective_graph_key: 0,
-                    deadline: None,
+                    collective_graph_key: group,
+                    deadline,
                 };
                 let graph = link.register_graph(register).await?;
                 Ok::<Part, Status>(Part { task: part.task, link, graph, is_client })
@@ -100,11 +106,15 @@ impl Plan {
     }
 
     /// What enters and what leaves. A key leaves once however often it is fetched.
-    pub(crate) fn exchange(&self, step: &RunStep) -> Result<Exchange, Status> {
-        let send = step.feeds.iter().map(|(name, value)| Ok((key(&self.feeds, name)?, value.clone())));
+    pub(crate) fn exchange(
+        &self,
+        feeds: impl IntoIterator<Item = (impl AsRef<str>, Tensor)>,
+        fetches: &[String],
+    ) -> Result<Exchange, Status> {
+        let send = feeds.into_iter().map(|(name, value)| Ok((key(&self.feeds, name.as_ref())?, value)));
         let send = send.collect::<Result<_, Status>>()?;
-        let mut recv = Vec::with_capacity(step.fetches.len());
-        for name in &step.fetches {
+        let mut recv = Vec::with_capacity(fetches.len());
+        for name in fetches {
             let key = key(&self.fetches, name)?;
             if !recv.contains(&key) {
                 recv.push(key);
@@ -113,34 +123,20 @@ impl Plan {
         Ok(Exchange { send, recv })
     }
 
-    /// The step's answer, from its parts' answers.
-    pub(crate) fn collect(
+    /// The fetched values, in order, from the answers of the step's parts.
+    pub(crate) fn fetched(
         &self,
-        step: &RunStep,
-        outcomes: Vec<(&TaskName, RunGraphOutcome)>,
-    ) -> Result<RunStepOutcome, Status> {
-        let mut values: FxHashMap<Arc<str>, Tensor> = FxHashMap::default();
-        let mut metadata = pb::RunMetadata::default();
-        for (_, outcome) in outcomes {
-            values.extend(outcome.recv);
-            metadata.partition_graphs.extend(outcome.partition_graphs);
-            if let Some(stats) = outcome.step_stats {
-                metadata.step_stats.get_or_insert_default().dev_stats.extend(stats.dev_stats);
-            }
-        }
-        let mut fetches = Vec::with_capacity(step.fetches.len());
-        for name in &step.fetches {
-            let value = values.get(&key(&self.fetches, name)?).cloned();
-            let value = value.ok_or_else(|| {
-                Status::new(
-                    Code::Internal,
-                    format!("the step ended well without the fetched tensor '{name}'"),
-                )
-            })?;
-            fetches.push((name.clone(), value));
-        }
-        let is_asked = step.options.trace_level != 0 || step.options.output_partition_graphs;
-        Ok(RunStepOutcome { fetches, metadata: is_asked.then_some(metadata) })
+        fetches: &[String],
+        outcomes: Vec<RunGraphOutcome>,
+    ) -> Result<Vec<Tensor>, Status> {
+        let values: FxHashMap<Arc<str>, Tensor> = outcomes.into_iter().flat_map(|o| o.recv).collect();
+        let value = |name: &String| {
+            values.get(&key(&self.fetches, name)?).cloned().ok_or_else(|| {
+                let text = format!("the step ended well without the fetched tensor '{name}'");
+                Status::new(Code::Internal, text)
+            })
+        };
+        fetches.iter().map(value).collect()
     }
 }
 
@@ -172,11 +168,16 @@ fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Statu
 }
 
 fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
-    let PlanRequest { graph, cluster, feeds, fetches, targets, config, .. } = request;
+    let PlanRequest { graph, cluster, step, config, engine, .. } = request;
+    let connected = match step.tensor_connection.is_empty() {
+        true => graph.clone(),
+        false => Arc::new(connect(graph, step)?),
+    };
     let devices = &cluster.devices;
-    let rewritten = rewrite_for_run(graph, feeds, fetches, targets, devices, cluster.client_index)
-        .map_err(from_placer)?;
-    let optimised = optimise(rewritten, targets, config, &*cluster.evaluator)?;
+    let rewritten =
+        rewrite_for_run(&connected, &step.feed, &step.fetch, &step.target, devices, cluster.client_index)
+            .map_err(from_placer)?;
+    let optimised = optimise(rewritten, &step.target, config, &*engine.evaluator)?;
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
     partition(&optimised, &placement, &options).map_err(from_placer)

@@ -2,9 +2,12 @@
 
 use crate::master::Master;
 use crate::session::on_blocking_thread;
-use graph::Tensor;
+use graph::{Code, Tensor};
 use proto::grpc::MAX_MESSAGE_SIZE;
-use proto::link::{CreateSession, ExtendSession, MasterLink, RunStep, RunStepOutcome};
+use proto::link::{
+    CreateSession, ExtendSession, MakeCallable, MasterLink, PartialRunSetup, RunCallable, RunStep,
+    RunStepOutcome,
+};
 use proto::service::{MasterService, MasterServiceServer};
 use proto::{Status, convert, deadline, pb};
 use std::sync::Arc;
@@ -69,11 +72,12 @@ impl MasterService for MasterRpc {
         let in_body = request.store_errors_in_response_body;
         match self.run(request, deadline).await {
             Ok(outcome) => Ok(Response::new(run_step_response(outcome))),
-            Err(status) if in_body => Ok(Response::new(pb::RunStepResponse {
-                status_code: status.code.number(),
-                status_error_message: status.message,
-                ..Default::default()
-            })),
+            Err(status) if in_body => {
+                let (status_code, status_error_message) = convert::failure_in_body(status);
+                let response =
+                    pb::RunStepResponse { status_code, status_error_message, ..Default::default() };
+                Ok(Response::new(response))
+            }
             Err(status) => Err(status.into()),
         }
     }
@@ -106,24 +110,67 @@ impl MasterService for MasterRpc {
 
     async fn partial_run_setup(
         &self,
-        _: Request<pb::PartialRunSetupRequest>,
+        request: Request<pb::PartialRunSetupRequest>,
     ) -> Answer<pb::PartialRunSetupResponse> {
-        unimplemented("PartialRunSetup")
+        let request = request.into_inner();
+        self.master.check_request_id("PartialRunSetup (Master)", request.request_id)?;
+        let setup = PartialRunSetup {
+            session: request.session_handle.into(),
+            feeds: request.feed,
+            fetches: request.fetch,
+            targets: request.target,
+        };
+        let partial_run_handle = self.master.partial_run_setup(setup).await?.to_string();
+        Ok(Response::new(pb::PartialRunSetupResponse { partial_run_handle }))
     }
 
-    async fn make_callable(&self, _: Request<pb::MakeCallableRequest>) -> Answer<pb::MakeCallableResponse> {
-        unimplemented("MakeCallable")
+    async fn make_callable(
+        &self,
+        request: Request<pb::MakeCallableRequest>,
+    ) -> Answer<pb::MakeCallableResponse> {
+        let request = request.into_inner();
+        self.master.check_request_id("MakeCallable (Master)", request.request_id)?;
+        let options = request.options.unwrap_or_default();
+        let make = MakeCallable { session: request.session_handle.into(), options };
+        let handle = self.master.make_callable(make).await?;
+        Ok(Response::new(pb::MakeCallableResponse { handle }))
     }
 
-    async fn run_callable(&self, _: Request<pb::RunCallableRequest>) -> Answer<pb::RunCallableResponse> {
-        unimplemented("RunCallable")
+    async fn run_callable(
+        &self,
+        request: Request<pb::RunCallableRequest>,
+    ) -> Answer<pb::RunCallableResponse> {
+        let deadline = deadline::of_answer(&request);
+        let request = request.into_inner();
+        self.master.check_request_id("RunCallable (Master)", request.request_id)?;
+        let feeds = request.feed.into_iter().map(convert::tensor_from_proto);
+        let run = RunCallable {
+            session: request.session_handle.into(),
+            handle: request.handle,
+            feeds: feeds.collect::<graph::Result<_>>().map_err(Status::from)?,
+            deadline,
+        };
+        let outcome = self.master.run_callable(run).await.map_err(not_to_be_repeated)?;
+        let fetch = outcome.fetches.iter().map(convert::tensor_to_proto).collect();
+        Ok(Response::new(pb::RunCallableResponse { fetch, metadata: outcome.metadata }))
     }
 
     async fn release_callable(
         &self,
-        _: Request<pb::ReleaseCallableRequest>,
+        request: Request<pb::ReleaseCallableRequest>,
     ) -> Answer<pb::ReleaseCallableResponse> {
-        unimplemented("ReleaseCallable")
+        let request = request.into_inner();
+        self.master.release_callable(&request.session_handle, request.handle).await?;
+        Ok(Response::new(pb::ReleaseCallableResponse {}))
+    }
+}
+
+/// Clients repeat calls that fail as unavailable, and would be told that they came twice, not why the first failed.
+/// To them both codes mean a new session.
+fn not_to_be_repeated(status: Status) -> Status {
+    match status.code {
+        Code::Unavailable => Status { code: Code::Aborted, ..status },
+        _ => status,
     }
 }
 
@@ -134,15 +181,14 @@ impl MasterRpc {
         deadline: Option<Instant>,
     ) -> Result<RunStepOutcome, Status> {
         self.master.check_request_id("RunStep (Master)", request.request_id)?;
-        if !request.partial_run_handle.is_empty() {
-            return Err(Status::invalid("Must run PartialRunSetup before performing partial runs"));
-        }
+        let handle = request.partial_run_handle;
         let step = RunStep {
             session: request.session_handle.into(),
             feeds: feeds(request.feed)?,
             fetches: request.fetch,
             targets: request.target,
             options: request.options.unwrap_or_default(),
+            partial_run: if handle.is_empty() { None } else { Some(handle.into()) },
             deadline,
         };
         self.master.run_step(step).await
@@ -168,8 +214,4 @@ fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
         metadata: outcome.metadata,
         ..Default::default()
     }
-}
-
-fn unimplemented<T>(method: &str) -> Answer<T> {
-    Err(tonic::Status::unimplemented(format!("MasterService.{method} is not implemented by this server")))
 }

@@ -77,6 +77,13 @@ impl WorkerLink for Worker {
         self.called("cleanup").await
     }
 
+    async fn logging(
+        &self,
+        _: proto::pb::LoggingRequest,
+    ) -> Result<Vec<proto::pb::LabeledStepStats>, Status> {
+        Ok(Vec::new())
+    }
+
     async fn cleanup_all(&self, _: &[String]) -> Result<(), Status> {
         self.called("cleanup all").await
     }
@@ -118,6 +125,7 @@ impl Setup {
         let master = Master::new(MasterConfig {
             task: task.clone(),
             workers: BTreeMap::from([(task, link)]),
+            address: String::new(),
             default_config: Default::default(),
             connect_deadline: LONG,
             kernels: Arc::new(AnyKernel),

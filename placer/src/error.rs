@@ -57,10 +57,13 @@ pub enum Error {
     UnknownDevice { node: String, device: String, devices: String },
 
     #[error("{}", located(node, format!(
-        "The edge from {{{{node {source_node}}}}} to {{{{node {node}}}}} crosses devices inside loop '{frame}'; loops \
-         run on one device"
+        "The edge from {{{{node {source_node}}}}} to {{{{node {node}}}}} crosses devices inside loop '{frame}', \
+         which has no control loop there"
     )))]
     LoopCrosses { node: String, source_node: String, frame: String },
+
+    #[error("A cross-device loop must have a pivot predicate: {frame}")]
+    LoopWithoutPivot { frame: String },
 
     #[error("{}", located(node, format!(
         "{{{{node {node}}}}} takes a reference to {{{{node {source_node}}}}}, which is on another device"
@@ -120,7 +123,6 @@ impl Error {
             Error::Graph(error) => error.code(),
             Error::NoDevices => Code::FailedPrecondition,
             Error::AssignedDevice { .. } | Error::AssignedKernel { .. } => Code::Internal,
-            Error::LoopCrosses { .. } => Code::Unimplemented,
             Error::FeedNotFound { .. } | Error::FetchNotFound { .. } | Error::TargetsNotFound { .. } => {
                 Code::NotFound
             }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
@@ -17,7 +17,10 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 
 /// How long a task that does not answer is tried, unless told otherwise.
-pub const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a task that refuses connections is tried by calls that do not wait for it to start.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// Flow-control windows, bytes: the protocol's largest, since a tensor is wanted whole.
 const WINDOW: u32 = (1 << 31) - 1;
@@ -86,6 +89,8 @@ pub struct Peer {
     /// Calls take turns: one connection is one TCP stream, and one core at either end.
     lanes: Box<[Lane]>,
     next: AtomicUsize,
+    /// It was there once: who refuses now has gone.
+    connected: AtomicBool,
 }
 
 type Lane = Mutex<Arc<OnceCell<Channel>>>;
@@ -111,6 +116,7 @@ impl Peer {
             connect_deadline,
             lanes,
             next: AtomicUsize::new(0),
+            connected: AtomicBool::new(false),
         })
     }
 
@@ -125,35 +131,50 @@ impl Peer {
     /// A connection that stood when it was last used.
     ///
     /// # Errors
-    /// `Unavailable` naming task and address after the connect deadline; `DeadlineExceeded` if `deadline` is
-    /// sooner.
-    async fn channel(&self, deadline: Option<Instant>) -> Result<Channel, Status> {
+    /// `Unavailable` naming task and address after the connect deadline, or as soon as `repeat` says;
+    /// `DeadlineExceeded` if `deadline` is sooner.
+    async fn channel(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
         let cell = self.lanes[turn].lock().clone();
-        Ok(cell.get_or_try_init(|| self.connect(deadline)).await?.clone())
+        Ok(cell.get_or_try_init(|| self.connect(repeat, deadline)).await?.clone())
     }
 
-    async fn connect(&self, deadline: Option<Instant>) -> Result<Channel, Status> {
-        let own = Instant::now() + self.connect_deadline;
+    async fn connect(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
+        let start = Instant::now();
+        let own = start + self.connect_deadline;
         let end = deadline.map_or(own, |d| d.min(own));
+        let patience = match repeat {
+            Repeat::UntilThere => None,
+            _ if self.connected.load(Ordering::Relaxed) => Some(start),
+            _ => Some(start + REFUSED_FOR),
+        };
         let code = if end < own { Code::DeadlineExceeded } else { Code::Unavailable };
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
             match timeout_at(end.into(), self.endpoint.connect()).await {
-                Ok(Ok(channel)) => return Ok(channel),
-                Ok(Err(error)) => last = innermost(&error),
+                Ok(Ok(channel)) => {
+                    self.connected.store(true, Ordering::Relaxed);
+                    return Ok(channel);
+                }
+                Ok(Err(error)) => {
+                    last = innermost(&error);
+                    if is_refusal(&error) && patience.is_some_and(|until| Instant::now() >= until) {
+                        return Err(self.not_there(Code::Unavailable, &last));
+                    }
+                }
                 Err(_) => {}
             }
             let next = pause.next();
             if Instant::now() + next >= end {
-                return Err(Status::new(
-                    code,
-                    format!("{} at {} cannot be reached: {last}", self.task, self.address),
-                ));
+                return Err(self.not_there(code, &last));
             }
             sleep(next).await;
         }
+    }
+
+    fn not_there(&self, code: Code, cause: &str) -> Status {
+        Status::new(code, format!("{} at {} cannot be reached: {cause}", self.task, self.address))
     }
 
     /// Makes the next calls connect anew.
@@ -178,7 +199,7 @@ impl Peer {
         let mut pause = Pause::default();
         let mut attempt = 1;
         loop {
-            let channel = self.channel(deadline).await?;
+            let channel = self.channel(repeat, deadline).await?;
             let outcome = match deadline {
                 Some(deadline) => timeout_at(deadline.into(), send(channel)).await,
                 None => Ok(send(channel).await),
@@ -188,7 +209,7 @@ impl Peer {
                 Ok(Err(status)) => self.failure(method, status, deadline),
                 Err(_) => return Err(self.late(method)),
             };
-            let again = status.code == Code::Unavailable && (never_sent || repeat == Repeat::Harmless);
+            let again = status.code == Code::Unavailable && (never_sent || repeat != Repeat::Never);
             let rest = pause.next();
             if !again || attempt == ATTEMPTS || deadline.is_some_and(|d| Instant::now() + rest >= d) {
                 return Err(status);
@@ -234,10 +255,17 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Whether a call may be sent again when its fate is unknown.
+/// Whether a call may be sent again when its fate is unknown, and how long it waits for a task that refuses
+/// connections.
+///
+/// A task that was there before and refuses has gone, with all that a session had there: only who opens a session
+/// waits for it to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
+    /// It may be sent again.
     Harmless,
+    /// It may be sent again, and waits until the task is there, up to its deadline.
+    UntilThere,
     Never,
 }
 

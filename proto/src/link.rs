@@ -30,6 +30,9 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
     /// Forgets what a step left behind.
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
 
+    /// Switches the record of transfers between tasks, and gives what it has of the steps asked for.
+    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status>;
+
     /// Clears resource containers; an empty name is the default container.
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status>;
 }
@@ -59,7 +62,7 @@ pub struct RegisterGraph {
     pub deadline: Option<Instant>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RunGraph {
     pub session: Arc<str>,
     pub graph: Arc<str>,
@@ -69,7 +72,19 @@ pub struct RunGraph {
     /// Rendezvous keys of the values to return.
     pub recv: Vec<Arc<str>>,
     pub options: pb::ExecutorOpts,
+    pub extent: Extent,
     pub deadline: Option<Instant>,
+}
+
+/// How much of a step a call runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    #[default]
+    Whole,
+    /// A step in parts: this call, the first or a later one, feeds and fetches, and leaves the step running.
+    Part,
+    /// The last part: this call also waits for the step's end.
+    LastPart,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -90,6 +105,16 @@ pub trait MasterLink: Send + Sync + fmt::Debug {
     async fn extend_session(&self, request: ExtendSession) -> Result<i64, Status>;
 
     async fn run_step(&self, request: RunStep) -> Result<RunStepOutcome, Status>;
+
+    /// Announces a step that will run in parts; gives the handle for [`RunStep::partial_run`].
+    async fn partial_run_setup(&self, request: PartialRunSetup) -> Result<Arc<str>, Status>;
+
+    /// Prepares a step that will be run many times; gives its handle.
+    async fn make_callable(&self, request: MakeCallable) -> Result<i64, Status>;
+
+    async fn run_callable(&self, request: RunCallable) -> Result<RunCallableOutcome, Status>;
+
+    async fn release_callable(&self, session: &str, handle: i64) -> Result<(), Status>;
 
     async fn close_session(&self, session: &str) -> Result<(), Status>;
 
@@ -132,7 +157,40 @@ pub struct RunStep {
     /// Nodes to run without returning anything.
     pub targets: Vec<String>,
     pub options: pb::RunOptions,
+    /// The step that this is a part of.
+    pub partial_run: Option<Arc<str>>,
     pub deadline: Option<Instant>,
+}
+
+/// Everything that the parts of a step will feed, fetch and run.
+#[derive(Clone, Debug, Default)]
+pub struct PartialRunSetup {
+    pub session: Arc<str>,
+    pub feeds: Vec<String>,
+    pub fetches: Vec<String>,
+    pub targets: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct MakeCallable {
+    pub session: Arc<str>,
+    pub options: pb::CallableOptions,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunCallable {
+    pub session: Arc<str>,
+    pub handle: i64,
+    /// In the order of the callable's feeds.
+    pub feeds: Vec<Tensor>,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunCallableOutcome {
+    /// In the order of the callable's fetches.
+    pub fetches: Vec<Tensor>,
+    pub metadata: Option<pb::RunMetadata>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -18,6 +18,9 @@ use tonic::{Request, Response};
 /// Ends calls of which the caller did not say how long they may take, except steps: those may take any time.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(300);
 
+/// Ends a call that a step waits for and could do without.
+const LOGGING_DEADLINE: Duration = Duration::from_secs(5);
+
 type Client = WorkerServiceClient<Channel>;
 type Reply<T> = Result<Response<T>, tonic::Status>;
 
@@ -79,7 +82,7 @@ impl WorkerLink for RemoteWorker {
     async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
         let request = pb::GetStatusRequest {};
         let send = |mut c: Client, r| async move { c.get_status(r).await };
-        let reply = self.call("GetStatus", Repeat::Harmless, control(deadline), request, send).await?;
+        let reply = self.call("GetStatus", Repeat::UntilThere, control(deadline), request, send).await?;
         Ok(devices_from_proto(reply.into_inner().device_attributes)?)
     }
 
@@ -135,6 +138,12 @@ impl WorkerLink for RemoteWorker {
         let send = |mut c: Client, r| async move { c.cleanup_graph(r).await };
         self.call("CleanupGraph", Repeat::Harmless, control(None), request, send).await?;
         Ok(())
+    }
+
+    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
+        let deadline = Some(Instant::now() + LOGGING_DEADLINE);
+        let send = |mut c: Client, r| async move { c.logging(r).await };
+        Ok(self.call("Logging", Repeat::Never, deadline, request, send).await?.into_inner().step)
     }
 
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {

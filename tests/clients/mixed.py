@@ -12,13 +12,12 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 
-from run import PROCESSES, tf  # first: it sets up TensorFlow's environment
+from run import PROCESSES, np, tf  # first: it sets up TensorFlow's environment and the path
+
 from cluster import free_ports
 from job import classifier, digits
-import numpy as np
 
 TASKS = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
 
@@ -57,7 +56,7 @@ def serve(spec, job, index):
     tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=index).join()
 
 
-def train(spec, scratch):
+def train(spec):
     """Numbers that a model gives which sends all kinds of tensors between all tasks."""
     tf.disable_v2_behavior()
     setter = [tf.train.replica_device_setter(ps_tasks=2, worker_device=f"/job:worker/task:{i}") for i in range(2)]
@@ -117,9 +116,9 @@ def on(device, make):
         return make()
 
 
-def client(spec, pipe, scratch):
+def client(spec, pipe):
     try:
-        pipe.send(train(spec, scratch))
+        pipe.send(train(spec))
     except BaseException as error:
         pipe.send(f"{type(error).__name__}: {error}")
     os._exit(0)
@@ -132,14 +131,14 @@ def main():
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds a mixture may take")
     flags = parser.parse_args()
     wanted = None
-    failed = 0
+    count, failed = 0, 0
     for ours in itertools.product([False, True], repeat=len(TASKS)):
         name = "".join(str(int(o)) for o in ours)
         if flags.only and name not in (flags.only, "0000"):
             continue
-        with Mixture(shlex.split(flags.server), ours) as cluster, tempfile.TemporaryDirectory() as scratch:
+        with Mixture(shlex.split(flags.server), ours) as cluster:
             mine, theirs = PROCESSES.Pipe()
-            process = PROCESSES.Process(target=client, args=(cluster.spec, theirs, scratch), daemon=True)
+            process = PROCESSES.Process(target=client, args=(cluster.spec, theirs), daemon=True)
             started = time.monotonic()
             process.start()
             theirs.close()
@@ -151,9 +150,9 @@ def main():
             process.join()
         wanted = said if wanted is None else wanted
         wrong = said if isinstance(said, str) else difference(said, wanted)
-        failed += bool(wrong)
+        count, failed = count + 1, failed + bool(wrong)
         print(f"{'FAILED' if wrong else 'ok'} {name} {time.monotonic() - started:.1f} s {wrong or ''}", flush=True)
-    print(f"{failed} mixtures failed")
+    print(f"{count} mixtures, {failed} failed")
     sys.exit(1 if failed else 0)
 
 

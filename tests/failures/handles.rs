@@ -23,9 +23,35 @@ async fn unknown_sessions_of_the_master() -> Fallible {
     let list = pb::ListDevicesRequest { session_handle: "zz".into() };
     let listed = rpc.master.clone().list_devices(list).await;
     assert_eq!(assert_fails(listed, Code::InvalidArgument, &[]), restarted);
-    let partial = pb::RunStepRequest { partial_run_handle: "7".into(), ..step("zz", &[], &["a:0"], &[]) };
+    let (partial, setup) = ("zz".to_owned(), pb::PartialRunSetupRequest::default());
+    let setup = pb::PartialRunSetupRequest { session_handle: partial, ..setup };
+    let failed = rpc.master.clone().partial_run_setup(setup).await;
+    assert_eq!(assert_fails(failed, Code::Aborted, &[]), text);
+    let make = pb::MakeCallableRequest { session_handle: "zz".into(), ..Default::default() };
+    assert_eq!(assert_fails(rpc.master.clone().make_callable(make).await, Code::Aborted, &[]), text);
+    let call = pb::RunCallableRequest { session_handle: "zz".into(), ..Default::default() };
+    assert_eq!(assert_fails(rpc.master.clone().run_callable(call).await, Code::Aborted, &[]), text);
+    let session = rpc.create_session(def([constant("a", 1.0)])).await?;
+    let partial = pb::RunStepRequest { partial_run_handle: "7".into(), ..step(&session, &[], &["a:0"], &[]) };
     let unprepared = "Must run PartialRunSetup before performing partial runs";
     assert_eq!(assert_fails(rpc.run_step(partial).await, Code::InvalidArgument, &[]), unprepared);
+    let call = pb::RunCallableRequest { session_handle: session.clone(), handle: 4, ..Default::default() };
+    let failed = rpc.master.clone().run_callable(call.clone()).await;
+    assert_eq!(assert_fails(failed, Code::InvalidArgument, &[]), "No such callable handle: 4");
+    let options =
+        pb::CallableOptions { feed: vec!["a:0".into()], target: vec!["a".into()], ..Default::default() };
+    let make =
+        pb::MakeCallableRequest { options: Some(options), session_handle: session.clone(), request_id: 9 };
+    let handle = rpc.master.clone().make_callable(make.clone()).await?.into_inner().handle;
+    assert_fails(rpc.master.clone().make_callable(make).await, Code::Aborted, &["received twice"]);
+    let call = pb::RunCallableRequest { handle, ..call };
+    let failed = rpc.master.clone().run_callable(call.clone()).await;
+    assert_eq!(assert_fails(failed, Code::InvalidArgument, &[]), "Expected 1 feed tensors, but got 0");
+    let release = pb::ReleaseCallableRequest { session_handle: session, handle };
+    rpc.master.clone().release_callable(release).await?;
+    let released = format!("Attempted to run callable after handle was released: {handle}");
+    let failed = rpc.master.clone().run_callable(call).await;
+    assert_eq!(assert_fails(failed, Code::InvalidArgument, &[]), released);
     rpc.check_well().await
 }
 

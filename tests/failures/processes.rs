@@ -2,8 +2,8 @@
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
-use crate::support::rpc::{Rpc, assert_fails, constant, def, in_body, step};
-use crate::{PS, SOON, counter, pair, run_endless, until_counted};
+use crate::support::rpc::{Rpc, assert_fails, constant, def, in_body, on, step};
+use crate::{PS, SOON, WORKER, counter, cpu, pair, run_endless, until_counted};
 use anabranch::proto::pb;
 use std::time::{Duration, Instant};
 use tonic::Code;
@@ -22,13 +22,13 @@ async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
     assert_fails(running.await?, Code::Unavailable, &[PS, &address]);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 
-    // A step to the dead one: refused by name, within the deadline for connecting.
+    // A step to the dead one: refused by name, at once.
     let start = Instant::now();
     let failed = rpc.run_step(in_body(step(&session, &[], &[], &["count"]))).await;
     assert_fails(failed, Code::Unavailable, &[PS, &address]);
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
     let start = Instant::now();
-    assert_fails(rpc.create_session(def([constant("a", 1.0)])).await, Code::Unavailable, &[PS, &address]);
+    assert_fails(rpc.create_session(def(counter())).await, Code::Unavailable, &[PS, &address]);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     // The session's end does not wait for the dead.
     let start = Instant::now();
@@ -92,14 +92,73 @@ async fn a_task_that_never_came_is_named() -> Fallible {
     let (first, second) = (cluster.address("ps", 0).to_string(), cluster.address("ps", 1).to_string());
     let start = Instant::now();
     let both = [PS, first.as_str(), "/job:ps/replica:0/task:1", second.as_str()];
-    assert_fails(rpc.create_session(def([constant("a", 1.0)])).await, Code::Unavailable, &both);
+    // A job stands for all of its tasks.
+    let on_ps = || def([on("/job:ps", constant("a", 1.0))]);
+    assert_fails(rpc.create_session(on_ps()).await, Code::Unavailable, &both);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    let filtered = pb::ConfigProto { device_filters: vec!["/job:ps/task:1".into()], ..Default::default() };
+    let request = pb::CreateSessionRequest { config: Some(filtered), ..Default::default() };
+    let filtered = rpc.master.clone().create_session(request).await;
+    assert_fails(filtered, Code::Unavailable, &[both[2], both[3]]);
+    // Clients repeat the call at once: who was waited for is not waited for again, and is there when he is there.
+    let start = Instant::now();
+    for _ in 0..3 {
+        let (rpc, on_second) = (&rpc, def([on(both[2], constant("a", 1.0))]));
+        assert_fails(rpc.create_session(on_second).await, Code::Unavailable, &both[2..]);
+    }
+    assert!(start.elapsed() < Duration::from_millis(1400), "{:?}", start.elapsed());
+    // Whom nothing needs is not waited for; he joins when he is there and something does.
+    let session = rpc.create_session(def([constant("a", 1.0)])).await?;
+    rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
+    let more = def([on(PS, constant("b", 2.0))]);
+    let extend = pb::ExtendSessionRequest {
+        session_handle: session.clone(),
+        graph_def: Some(more),
+        ..Default::default()
+    };
+    let refused = rpc.master.clone().extend_session(extend.clone()).await;
+    assert_fails(refused, Code::Unavailable, &both[..2]);
     let all = pb::ListDevicesRequest::default();
     assert_fails(rpc.master.clone().list_devices(all).await, Code::Unavailable, &both);
     for index in 0..2 {
         cluster.spawn("ps", index)?;
         cluster.wait_until_listening("ps", index)?;
     }
+    rpc.master.clone().extend_session(extend).await?;
+    rpc.run_step(step(&session, &[], &["a:0", "b:0"], &[])).await?;
+    rpc.check_well().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_needs_nothing_of_a_lost_task_goes_on() -> Fallible {
+    let (mut cluster, rpc) = pair().await?;
+    let mut graph = counter();
+    graph.push(on(&cpu(WORKER), constant("local", 1.0)));
+    let session = rpc.create_session(def(graph)).await?;
+    rpc.run_step(step(&session, &[], &["local:0"], &["init"])).await?;
+    cluster.kill("ps", 0)?;
+    rpc.run_step(step(&session, &[], &["local:0"], &[])).await?;
+    cluster.spawn("ps", 0)?;
+    cluster.wait_until_listening("ps", 0)?;
+    rpc.run_step(step(&session, &[], &["local:0"], &[])).await?;
+    let lost = rpc.run_step(step(&session, &[], &["local:0"], &["count"])).await;
+    assert_fails(lost, Code::Aborted, &[PS, "restarted"]);
+    rpc.run_step(step(&session, &[], &["local:0"], &[])).await?;
+    rpc.close_session(&session).await?;
+    rpc.check_well().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_step_names_the_task_that_it_waits_for() -> Fallible {
+    let (_cluster, rpc) = pair().await?;
+    let session = rpc.create_session(def(counter())).await?;
+    let mut request = in_body(step(&session, &[], &["endless:0"], &[]));
+    request.options = Some(pb::RunOptions { timeout_in_ms: 300, ..Default::default() });
+    let start = Instant::now();
+    let parts = [PS, session.as_str(), "it waits for"];
+    let text = assert_fails(rpc.run_step(request).await, Code::DeadlineExceeded, &parts);
+    assert!(!text.contains("waits for /job:worker"), "{text}");
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     rpc.check_well().await
 }
 
@@ -205,7 +264,9 @@ async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
     cluster.spawn("worker", 0)?;
     cluster.wait_until_listening("worker", 0)?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
-    let mut request = tonic::Request::new(pb::CreateSessionRequest::default());
+    let on_ps = || def([on(PS, constant("a", 1.0))]);
+    let create = pb::CreateSessionRequest { graph_def: Some(on_ps()), ..Default::default() };
+    let mut request = tonic::Request::new(create);
     request.set_timeout(Duration::from_millis(200));
     let start = Instant::now();
     let late = rpc.master.clone().create_session(request).await.err().ok_or("there is no ps")?;
@@ -214,7 +275,8 @@ async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
     // A call that still waits for a task does not keep the server from stopping.
     let waiting = tokio::spawn({
         let rpc = rpc.clone();
-        async move { rpc.create_session(pb::GraphDef::default()).await }
+        let graph = on_ps();
+        async move { rpc.create_session(graph).await }
     });
     rpc.worker.clone().get_status(pb::GetStatusRequest {}).await?;
     let start = Instant::now();

@@ -107,7 +107,8 @@ impl Cluster {
         Ok(fs::read_to_string(self.log_file(job, index))?)
     }
 
-    fn log_file(&self, job: &str, index: usize) -> PathBuf {
+    /// The file that the task's processes log to.
+    pub fn log_file(&self, job: &str, index: usize) -> PathBuf {
         let port = self.address(job, index).port();
         let name = format!("{job}-{index}-{}-{port}.log", std::process::id());
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)

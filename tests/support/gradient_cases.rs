@@ -25,7 +25,7 @@ pub(crate) enum Input {
     Variable(Tensor),
 }
 
-fn case(op: &'static str) -> Case {
+pub(crate) fn case(op: &'static str) -> Case {
     Case { op, inputs: Vec::new(), attrs: Vec::new(), outputs: usize::MAX }
 }
 
@@ -34,66 +34,79 @@ fn tensor(dims: &[usize], low: f64, high: f64, seed: usize) -> Tensor {
     crate::spread(DType::Double, &shape, low, high, seed).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn ints(values: &[i32], dims: &[usize]) -> Tensor {
+pub(crate) fn ints(values: &[i32], dims: &[usize]) -> Tensor {
     Shape::new(dims).and_then(|s| Tensor::from_slice(values, s)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 impl Case {
-    fn arg(mut self, input: Input) -> Case {
+    pub(crate) fn arg(mut self, input: Input) -> Case {
         self.inputs.push(Argument { is_list: false, inputs: vec![input] });
         self
     }
 
-    fn list(mut self, inputs: Vec<Input>) -> Case {
+    pub(crate) fn list(mut self, inputs: Vec<Input>) -> Case {
         self.inputs.push(Argument { is_list: true, inputs });
         self
     }
 
     /// An operand with values between two bounds, unlike those of the operands before it.
-    fn x(self, dims: &[usize], low: f64, high: f64) -> Case {
+    pub(crate) fn x(self, dims: &[usize], low: f64, high: f64) -> Case {
         let seed = 3 * self.inputs.len() + 1;
         self.arg(Input::Differentiable(tensor(dims, low, high, seed)))
     }
 
-    fn fixed(self, dims: &[usize], low: f64, high: f64) -> Case {
+    pub(crate) fn fixed(self, dims: &[usize], low: f64, high: f64) -> Case {
         self.arg(Input::Fixed(tensor(dims, low, high, 2)))
     }
 
-    fn xs(self, shapes: &[&[usize]]) -> Case {
+    pub(crate) fn xs(self, shapes: &[&[usize]]) -> Case {
         let inputs = shapes.iter().enumerate().map(|(i, s)| Input::Differentiable(tensor(s, -2.0, 2.0, i)));
         let inputs = inputs.collect();
         self.list(inputs)
     }
 
     /// A vector of integers.
-    fn k(self, values: &[i32]) -> Case {
+    pub(crate) fn k(self, values: &[i32]) -> Case {
         self.arg(Input::Fixed(ints(values, &[values.len()])))
     }
 
     /// The same, of which the graph knows the value.
-    fn c(self, values: &[i32]) -> Case {
+    pub(crate) fn c(self, values: &[i32]) -> Case {
         self.arg(Input::Constant(ints(values, &[values.len()])))
     }
 
-    fn i(self, value: i32) -> Case {
+    pub(crate) fn i(self, value: i32) -> Case {
         self.arg(Input::Fixed(Tensor::scalar(value)))
     }
 
-    fn matrix(self, values: &[i32], dims: &[usize]) -> Case {
+    pub(crate) fn matrix(self, values: &[i32], dims: &[usize]) -> Case {
         self.arg(Input::Fixed(ints(values, dims)))
     }
 
-    fn bools(self, values: &[bool], dims: &[usize]) -> Case {
+    pub(crate) fn bools(self, values: &[bool], dims: &[usize]) -> Case {
         let t = Shape::new(dims).and_then(|s| Tensor::bools(values, s)).unwrap_or_else(|e| panic!("{e}"));
         self.arg(Input::Fixed(t))
     }
 
-    fn attr(mut self, name: &'static str, value: impl Into<AttrValue>) -> Case {
+    pub(crate) fn attr(mut self, name: &'static str, value: impl Into<AttrValue>) -> Case {
         self.attrs.push((name, value.into()));
         self
     }
 
-    fn first_output(mut self) -> Case {
+    /// Slopes are taken in single precision, of an op that has no other.
+    pub(crate) fn single(mut self) -> Case {
+        for input in self.inputs.iter_mut().flat_map(|a| &mut a.inputs) {
+            if let Input::Differentiable(tensor) = input {
+                let values: Vec<f32> =
+                    tensor.values::<f64>().unwrap_or_default().iter().map(|v| *v as f32).collect();
+                *tensor =
+                    Tensor::from_slice(&values, tensor.shape().clone()).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+        self
+    }
+
+    pub(crate) fn first_output(mut self) -> Case {
         self.outputs = 1;
         self
     }
@@ -104,6 +117,7 @@ pub(crate) fn all() -> Vec<Case> {
     out.extend(arrays());
     out.extend(reductions());
     out.extend(networks());
+    out.extend(crate::neural_gradient_cases::all());
     out
 }
 
@@ -219,6 +233,9 @@ fn arrays() -> Vec<Case> {
     let index = |values: &[i32], dims: &[usize]| Input::Fixed(ints(values, dims));
     vec![
         x("BroadcastTo").k(&[2, 2, 3]),
+        case("Merge").xs(&[&[2, 3]]),
+        Case { outputs: 1, ..x("Switch").arg(Input::Constant(false.into())) },
+        Case { outputs: 1, ..x("_SwitchN").arg(Input::Constant(0i32.into())).attr("num_outs", 2i64) },
         case("BroadcastTo").x(&[2, 1], -2.0, 2.0).k(&[2, 3]),
         case("Concat").i(1).xs(&[&[2, 1], &[2, 3]]),
         case("ConcatV2").xs(&[&[2, 1], &[2, 3]]).i(-1),

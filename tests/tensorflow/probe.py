@@ -115,7 +115,7 @@ class Probe:
                 inputs.append(self.variable(value, run, static))
             elif arg.type == tf.resource.as_datatype_enum:
                 inputs.append(self.resource(value, run, static))
-            elif static and is_parameter(arg, definition):
+            elif (static or call.known) and is_parameter(arg, definition):
                 inputs.append(self.constant(np.asarray(value)))
             else:
                 inputs.append(self.feed(np.asarray(value), static, self.feeds))
@@ -128,6 +128,7 @@ class Probe:
         name = self.node(self.op, "", inputs, **attrs)
         self.steps, self.exact, self.loose = call.steps, call.exact, call.loose
         self.fetch(name)
+        self.fetches = [f for i, f in enumerate(self.fetches) if i not in call.unset]
         return self
 
     def fetch(self, name):

@@ -4,6 +4,7 @@ import sys
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import tensor_util
 
 
 def dtype(number):
@@ -26,7 +27,7 @@ def value(proto, kind):
 
 
 def item(field, x):
-    return {"s": lambda: x.decode(), "type": lambda: dtype(x), "shape": lambda: shape(x)}.get(field, lambda: x)()
+    return {"s": lambda: x.decode(), "type": lambda: dtype(x), "shape": lambda: shape(x), "tensor": lambda: str(tensor_util.MakeNdarray(x).tolist())}.get(field, lambda: x)()
 
 
 def arg(proto):

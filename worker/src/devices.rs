@@ -1,8 +1,10 @@
 //! The devices of one task, by name.
 
-use executor::CpuDevice;
-use executor::device::Device;
-use graph::{DeviceAttributes, DeviceName, TaskName};
+use executor::device::{Device, DeviceTensor, Transfer};
+use executor::kernel::KernelDef;
+use executor::resource::ResourceStore;
+use executor::{CpuDevice, Value};
+use graph::{DeviceAttributes, DeviceName, Node, TaskName, Tensor};
 use proto::Status;
 use std::sync::Arc;
 
@@ -20,6 +22,16 @@ impl Devices {
     pub(crate) fn isolated(&self, task: &TaskName) -> Devices {
         let of = self.0.iter().map(|d| (d.attributes().incarnation, d.attributes().memory_limit));
         Devices::cpus(task, of)
+    }
+
+    /// The same devices, resources included, in the task's name.
+    pub(crate) fn renamed(&self, task: &TaskName) -> Devices {
+        let renamed = self.0.iter().map(|device| {
+            let mut attributes = device.attributes().clone();
+            attributes.name = DeviceName::new(task, &attributes.name.device_type, attributes.name.id);
+            Arc::new(Renamed { attributes, device: device.clone() }) as Arc<dyn Device>
+        });
+        Devices(renamed.collect())
     }
 
     fn cpus(task: &TaskName, of: impl Iterator<Item = (u64, u64)>) -> Devices {
@@ -48,6 +60,43 @@ impl Devices {
         let unknown = || Status::invalid(format!("/device:{}:{} unknown device.", name.device_type, name.id));
         let same = |d: &&Arc<dyn Device>| d.name().device_type == name.device_type && d.name().id == name.id;
         self.0.iter().find(same).ok_or_else(unknown)
+    }
+}
+
+/// A device as a session calls it that knows its task by another name.
+#[derive(Debug)]
+struct Renamed {
+    attributes: DeviceAttributes,
+    device: Arc<dyn Device>,
+}
+
+impl Device for Renamed {
+    fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    fn resources(&self) -> &ResourceStore {
+        self.device.resources()
+    }
+
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        self.device.upload(tensor, done);
+    }
+
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        self.device.download(tensor, done);
+    }
+
+    fn synchronize(&self) -> executor::Result<()> {
+        self.device.synchronize()
+    }
+
+    fn has_own_memory(&self) -> bool {
+        self.device.has_own_memory()
+    }
+
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        self.device.find_kernel(node)
     }
 }
 

@@ -7,6 +7,7 @@ use proto::pb::*;
 use proto::service::WorkerService;
 use proto::{Status, deadline};
 use std::sync::Arc;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
 type Reply<T> = Result<Response<T>, tonic::Status>;
@@ -88,8 +89,10 @@ impl WorkerService for Handler {
         match self.run(request).await {
             Ok(response) => Ok(Response::new(response)),
             Err(status) if in_body => {
-                let mut response = Response::new(convert::failure_to_proto(&status));
-                status.write_metadata(response.metadata_mut());
+                let mut metadata = MetadataMap::new();
+                status.write_metadata(&mut metadata);
+                let mut response = Response::new(convert::failure_to_proto(status));
+                *response.metadata_mut() = metadata;
                 Ok(response)
             }
             Err(status) => Err(status.into()),

@@ -11,6 +11,7 @@ mod graphs;
 mod handler;
 mod kernels;
 mod local;
+mod partial_run;
 mod peers;
 mod rendezvous;
 mod reply;

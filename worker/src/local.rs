@@ -4,8 +4,8 @@ use crate::run::within;
 use crate::worker::Worker;
 use async_trait::async_trait;
 use graph::DeviceAttributes;
-use proto::Status;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::{Status, pb};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -51,6 +51,10 @@ impl WorkerLink for LocalWorker {
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
         self.worker.steps.cleanup(step_id);
         Ok(())
+    }
+
+    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
+        Ok(self.worker.transfers.control(&request))
     }
 
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {

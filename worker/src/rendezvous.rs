@@ -102,7 +102,7 @@ impl StepRendezvous {
         self.fetches.open.lock().insert(id, (key.clone(), peer.clone()));
         let answer = Answer { id, fetches: self.fetches.clone(), receive: Some(receive) };
         let (key, step, request) = (key.clone(), self.step_id, request_id());
-        let transfers = remote.transfers.is_enabled().then(|| (remote.transfers.clone(), Instant::now()));
+        let transfers = remote.transfers.wants(step).then(|| (remote.transfers.clone(), Instant::now()));
         remote.runtime.spawn(async move {
             let aborted = answer.fetches.aborted.clone();
             tokio::select! {

@@ -2,7 +2,7 @@
 //! this side only starts them and awaits their end.
 
 use crate::graphs::RegisteredGraph;
-use crate::rendezvous::Remote;
+use crate::partial_run::run_part;
 use crate::steps::{Run, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
@@ -11,7 +11,7 @@ use executor::{Error, Trace, Value};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
-use proto::link::{RunGraph, RunGraphOutcome};
+use proto::link::{Extent, RunGraph, RunGraphOutcome};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,36 +19,30 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-/// Runs a part of a step. Dropping the future cancels the step.
+/// Runs a task's part of a step. Dropping the future cancels the step.
 pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+    if run.extent != Extent::Whole {
+        return run_part(worker, run).await;
+    }
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
     let place = worker.steps.begin(run.step_id, Instant::now())?;
     let step = place.step.clone();
-    step.rendezvous.bind(Remote {
-        runtime: worker.runtime.clone(),
-        peers: session.peers.clone(),
-        own_prefix: format!("{}/", session.task).into(),
-        transfers: worker.transfers.clone(),
-    });
-    let mut guard = CancelOnDrop { step: &step, worker, armed: true };
+    step.rendezvous.bind(worker.remote(&session));
+    let mut guard = Guard { step: &step, worker, armed: true };
     let outcome = guard.run(place, &graph, run).await;
-    guard.armed = false;
-    if let Err(status) = &outcome {
-        // Whoever waits for tensors of the failed step must not wait on.
-        step.cancel(Error::new(status.code, status.message.clone()));
-    }
+    guard.settle(&outcome);
     outcome
 }
 
-/// Cancels the step when its caller gives up.
-struct CancelOnDrop<'a> {
-    step: &'a Arc<StepState>,
-    worker: &'a Arc<Worker>,
-    armed: bool,
+/// A call that runs a step. Dropped while it is `armed`, it cancels the step: the caller gave up.
+pub(crate) struct Guard<'a> {
+    pub(crate) step: &'a Arc<StepState>,
+    pub(crate) worker: &'a Arc<Worker>,
+    pub(crate) armed: bool,
 }
 
-impl Drop for CancelOnDrop<'_> {
+impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.armed {
             let text = format!("Step {} was cancelled by its caller on {}", self.step.id, self.worker.task());
@@ -57,15 +51,27 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-impl CancelOnDrop<'_> {
+impl Guard<'_> {
+    /// The call has its answer.
+    pub(crate) fn settle<T>(&mut self, outcome: &Result<T, Status>) {
+        self.armed = false;
+        if let Err(status) = outcome {
+            // Whoever waits for tensors of the failed step must not wait on.
+            self.step.cancel(Error::new(status.code, status.message.clone()));
+        }
+    }
+
     async fn run(
         &self,
         place: Run,
         graph: &RegisteredGraph,
         run: RunGraph,
     ) -> Result<RunGraphOutcome, Status> {
-        feed(self.step, run.send)?;
+        feed(self.step, &run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
+        if trace {
+            self.worker.transfers.trace(run.step_id);
+        }
         let mut ended = start(place, graph, trace);
         let traces = match self.by_deadline(run.deadline, &mut ended).await? {
             Ok(traces) => traces,
@@ -81,7 +87,7 @@ impl CancelOnDrop<'_> {
     }
 
     /// Awaits the executors: to their end, or to the deadline, or for a while after the step was cancelled.
-    async fn by_deadline(
+    pub(crate) async fn by_deadline(
         &self,
         deadline: Option<Instant>,
         ended: &mut oneshot::Receiver<Ended>,
@@ -112,7 +118,7 @@ impl CancelOnDrop<'_> {
         }
     }
 
-    fn late(&self) -> Status {
+    pub(crate) fn late(&self) -> Status {
         let (step, task) = (self.step, self.worker.task());
         let awaited = step.rendezvous.awaited();
         Status::new(
@@ -121,7 +127,7 @@ impl CancelOnDrop<'_> {
         )
     }
 
-    fn explain(&self, error: Error) -> Status {
+    pub(crate) fn explain(&self, error: Error) -> Status {
         let status = crate::failure(&error);
         match status.code == Code::Aborted && self.step.rendezvous.peer_restarted() {
             true => status.restarted(),
@@ -130,31 +136,31 @@ impl CancelOnDrop<'_> {
     }
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
     }
 }
 
-fn lost() -> Error {
+pub(crate) fn lost() -> Error {
     Error::internal("an executor ended without a word")
 }
 
 /// Puts fed values where their receivers look.
-fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
+pub(crate) fn feed(step: &StepState, values: &[(Arc<str>, Tensor)]) -> Result<(), Status> {
     for (key, tensor) in values {
-        let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
-        let sent = Sent { value: Value::Host(tensor), is_dead: false };
+        let key = Arc::new(RendezvousKey::parse(key).map_err(Status::from)?);
+        let sent = Sent { value: Value::Host(tensor.clone()), is_dead: false };
         step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
     }
     Ok(())
 }
 
-type Ended = executor::Result<Vec<Trace>>;
+pub(crate) type Ended = executor::Result<Vec<Trace>>;
 
 /// Starts the executors of all parts; the answer comes when all have ended.
-fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
+pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
     let (answer, ended) = oneshot::channel();
     let state = place.step.clone();
     let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
@@ -257,19 +263,28 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
         let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
         let received = receive_now(step, &key)?;
         let sent = received.map_err(|e| crate::failure(&e))?;
-        let tensor = match sent {
-            Sent { is_dead: true, .. } => {
-                return Err(Status::invalid(format!("The tensor returned for {text} was not valid.")));
-            }
-            Sent { value: Value::Host(tensor), .. } => tensor,
-            Sent { value, .. } => {
-                let text = format!("the value of {text} is not in host memory: {value:?}");
-                return Err(Status::new(Code::Internal, text));
-            }
-        };
-        values.push((text.clone(), tensor));
+        values.push((text.clone(), to_tensor(step, text, sent)?));
     }
     Ok(values)
+}
+
+/// A value to return.
+pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tensor, Status> {
+    match sent {
+        Sent { is_dead: true, .. } => {
+            let text = format!(
+                "Failed to fetch outputs for step {}. (Original error message: The tensor returned for {key} was \
+                 not valid.)",
+                step.id
+            );
+            Err(Status::new(Code::Internal, text))
+        }
+        Sent { value: Value::Host(tensor), .. } => Ok(tensor),
+        Sent { value, .. } => {
+            let text = format!("the value of {key} is not in host memory: {value:?}");
+            Err(Status::new(Code::Internal, text))
+        }
+    }
 }
 
 fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::Result<Sent>, Status> {

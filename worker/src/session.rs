@@ -82,8 +82,7 @@ impl Sessions {
     /// end.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty handle or a broken cluster; `Unimplemented` if this task is to have
-    /// another name and yet share its resources.
+    /// `InvalidArgument` for an empty handle or a broken cluster.
     pub(crate) fn create(&self, request: &CreateWorkerSession) -> Result<(), Status> {
         if request.session.is_empty() {
             return Err(Status::invalid("Session must be non-empty."));
@@ -94,9 +93,7 @@ impl Sessions {
         let devices = if request.isolate_session_state {
             self.shared.devices.isolated(&task)
         } else if task != self.shared.task {
-            let text =
-                format!("a session that shares the state of {} cannot call it {task}", self.shared.task);
-            return Err(Status::new(Code::Unimplemented, text));
+            self.shared.devices.renamed(&task)
         } else {
             self.shared.devices.clone()
         };
@@ -209,7 +206,16 @@ mod tests {
         assert_eq!(own[1].name.to_string(), "/job:foo/replica:0/task:3/device:CPU:1");
         assert_eq!(own[1].incarnation, base[1].incarnation);
         let shared = CreateWorkerSession { server_def, ..request("b", 1) };
-        assert_eq!(sessions.create(&shared).err().map(|s| s.code), Some(Code::Unimplemented));
+        sessions.create(&shared)?;
+        let renamed = sessions.get("b")?.devices.attributes();
+        assert_eq!(renamed[1], own[1]);
+        let [own, shared, base] = ["a", "b", ""].map(|handle| {
+            let session = sessions.get(handle)?;
+            let device = session.devices.iter().next().ok_or(Status::invalid("no devices"))?;
+            Ok::<_, Status>(std::ptr::from_ref(device.resources()))
+        });
+        assert_eq!(shared, base);
+        assert_ne!(own, base);
         Ok(())
     }
 }

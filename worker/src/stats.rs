@@ -31,6 +31,7 @@ fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
         op_start_rel_micros: start / 1000,
         op_end_rel_micros: end / 1000,
         all_end_rel_micros: end / 1000,
+        memory: memory(&node).into_iter().collect(),
         output: node.outputs.iter().map(output).collect(),
         timeline_label: node.label,
         scheduled_micros: ready / 1000,
@@ -42,6 +43,19 @@ fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
         scheduled_nanos: ready,
         ..Default::default()
     }
+}
+
+/// What the node's outputs hold; buffers within the kernel are not counted.
+fn memory(node: &NodeTrace) -> Option<pb::AllocatorMemoryUsed> {
+    let bytes: u64 = node.outputs.iter().map(|o| o.bytes).sum();
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    (bytes > 0).then(|| pb::AllocatorMemoryUsed {
+        allocator_name: "cpu".into(),
+        total_bytes: bytes,
+        peak_bytes: bytes,
+        live_bytes: bytes,
+        ..Default::default()
+    })
 }
 
 fn output(output: &OutputTrace) -> pb::NodeOutput {

@@ -1,6 +1,7 @@
 //! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
 //! or a task that wants its tensors.
 
+use crate::partial_run::End;
 use crate::rendezvous::StepRendezvous;
 use executor::Error;
 use executor::cancel::Cancellation;
@@ -26,6 +27,8 @@ pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
+    /// Of a step that runs in parts.
+    pub(crate) partial_run: Mutex<Option<End>>,
     started: AtomicBool,
     /// Runs of parts of the step that have not ended.
     runs: AtomicUsize,
@@ -39,6 +42,7 @@ impl StepState {
             id,
             rendezvous: Arc::new(StepRendezvous::new(id)),
             cancellation: Arc::new(Cancellation::new()),
+            partial_run: Mutex::default(),
             started: AtomicBool::new(false),
             runs: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),

@@ -18,6 +18,7 @@ type Transfer = (Arc<str>, pb::NodeExecStats);
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     enabled: AtomicBool,
+    /// Of steps that are traced, and of any while the record is enabled.
     steps: Mutex<BTreeMap<i64, Vec<Transfer>>>,
 }
 
@@ -43,20 +44,28 @@ impl Transfers {
         fetched
     }
 
-    pub(crate) fn is_enabled(&self) -> bool {
-        self.enabled.load(Ordering::Relaxed)
+    /// Keeps the transfers of a step from now on, whoever switches the record off meanwhile.
+    pub(crate) fn trace(&self, step_id: i64) {
+        make_room(&mut self.steps.lock(), step_id);
+    }
+
+    pub(crate) fn wants(&self, step_id: i64) -> bool {
+        self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
     /// Notes a tensor that has just arrived.
     pub(crate) fn record(&self, step_id: i64, key: &RendezvousKey, tensor: &Tensor, started: Instant) {
         let took = started.elapsed();
         let stats = stats(key, tensor.num_bytes(), took);
-        let mut steps = self.steps.lock();
-        if steps.len() >= MOST_STEPS && !steps.contains_key(&step_id) {
-            steps.pop_first();
-        }
-        steps.entry(step_id).or_default().push((key.dst_device.clone(), stats));
+        make_room(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
     }
+}
+
+fn make_room(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
+    if steps.len() >= MOST_STEPS && !steps.contains_key(&step_id) {
+        steps.pop_first();
+    }
+    steps.entry(step_id).or_default()
 }
 
 fn stats(key: &RendezvousKey, bytes: usize, took: Duration) -> pb::NodeExecStats {
@@ -69,6 +78,7 @@ fn stats(key: &RendezvousKey, bytes: usize, took: Duration) -> pb::NodeExecStats
     pb::NodeExecStats {
         node_name: "RecvTensor".into(),
         timeline_label: label,
+        output: vec![size(bytes)],
         all_start_micros: start.as_micros() as i64,
         scheduled_micros: start.as_micros() as i64,
         op_end_rel_micros: micros,
@@ -79,6 +89,14 @@ fn stats(key: &RendezvousKey, bytes: usize, took: Duration) -> pb::NodeExecStats
         all_end_rel_nanos: nanos,
         ..Default::default()
     }
+}
+
+fn size(bytes: usize) -> pb::NodeOutput {
+    let requested_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    let allocation = pb::AllocationDescription { requested_bytes, ..Default::default() };
+    let description =
+        pb::TensorDescription { allocation_description: Some(allocation), ..Default::default() };
+    pb::NodeOutput { slot: 0, tensor_description: Some(description) }
 }
 
 fn by_device(records: Vec<Transfer>) -> pb::StepStats {

@@ -6,8 +6,9 @@ use crate::graphs::RegisteredGraph;
 use crate::handler::Handler;
 use crate::local::LocalWorker;
 use crate::peers::Peers;
+use crate::rendezvous::Remote;
 use crate::service::WorkerRpc;
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use crate::steps::Steps;
 use crate::transfers::Transfers;
 use executor::{Error, Pool};
@@ -113,6 +114,16 @@ impl Worker {
 
     pub(crate) fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
         self.sessions.get(session)?.remove_graph(graph)
+    }
+
+    /// How steps of this session receive from other tasks.
+    pub(crate) fn remote(&self, session: &Session) -> Remote {
+        Remote {
+            runtime: self.runtime.clone(),
+            peers: session.peers.clone(),
+            own_prefix: format!("{}/", session.task).into(),
+            transfers: self.transfers.clone(),
+        }
     }
 
     pub(crate) async fn run_graph(self: &Arc<Self>, run: RunGraph) -> Result<RunGraphOutcome, Status> {

@@ -4,6 +4,7 @@ mod cluster;
 
 use cluster::*;
 use graph::{Code, Graph, TaskName, Tensor};
+use proto::link::Extent;
 use proto::{Status, convert};
 use std::time::{Duration, Instant};
 
@@ -185,5 +186,49 @@ async fn shutdown_ends_steps_by_name_and_takes_no_more() -> Test {
     let again = proto::link::RunGraph { step_id: 2, ..again };
     let refused = tasks[0].worker.link().run_graph(again).await.err().ok_or("it started")?;
     assert_eq!(refused.code, Code::Unavailable);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_in_parts_goes_on_until_its_last() -> Test {
+    let tasks = cluster(2, |_| {})?;
+    let session = Session::mixed(&tasks).await?;
+    let registered = session.register(&waits_for_feed()?, &["p:0"], &["y:0"], &[]).await?;
+    let value = Tensor::vector(&[1f32, 2.0])?;
+    let parts = |step_id, extent, feeds: &[(&str, Tensor)], fetches: &[&str]| {
+        let runs = registered.parts.keys().map(|task| {
+            let run = session.part(&registered, task, step_id, feeds, fetches);
+            let (link, run) = (session.links[task].clone(), proto::link::RunGraph { extent, ..run });
+            async move { link.run_graph(run).await }
+        });
+        futures::future::join_all(runs)
+    };
+    let step_id = 100 + session.links.len() as i64;
+    for outcome in parts(step_id, Extent::Part, &[], &[]).await {
+        assert!(outcome?.recv.is_empty());
+    }
+    assert!(tasks.iter().all(|t| t.worker.is_running(step_id)));
+    let fed = [("p:0", value.clone())];
+    let outcomes = parts(step_id, Extent::LastPart, &fed, &["y:0"]).await;
+    let fetched: Vec<_> =
+        outcomes.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flat_map(|o| o.recv).collect();
+    assert_eq!(fetched.into_iter().map(|f| f.1).collect::<Vec<_>>(), [value]);
+    assert!(!tasks.iter().any(|t| t.worker.is_running(step_id)));
+    for link in session.links.values() {
+        link.cleanup_graph(step_id).await?;
+    }
+
+    // Who cleans up a run that waits for more ends it; later parts are told.
+    parts(7, Extent::Part, &[], &[]).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for link in session.links.values() {
+        link.cleanup_graph(7).await?;
+    }
+    for outcome in parts(7, Extent::LastPart, &fed, &["y:0"]).await {
+        assert_eq!(outcome.err().map(|s| s.code), Some(Code::Aborted));
+    }
+    for task in &tasks {
+        task.worker.shutdown(Duration::from_secs(60)).await;
+        assert!(!task.worker.is_running(7));
+    }
     Ok(())
 }

@@ -171,7 +171,9 @@ async fn devices_and_what_is_not_there() -> Test {
     client.cleanup_all(pb::CleanupAllRequest { container: vec!["".into(), "c".into()] }).await?;
     let failed = failure(client.tracing(pb::TracingRequest::default())).await?;
     assert_eq!(failed, Status::new(Code::Unimplemented, "Tracing"));
+    let failed = failure(client.get_step_sequence(pb::GetStepSequenceRequest::default())).await?;
+    assert_eq!(failed, Status::new(Code::Unimplemented, "GetStepSequence"));
     let partial = pb::RunGraphRequest { is_partial: true, ..Default::default() };
-    assert_eq!(failure(client.run_graph(partial)).await?.code, Code::Unimplemented);
+    assert_eq!(failure(client.run_graph(partial)).await?.code, Code::Aborted);
     Ok(())
 }

@@ -133,7 +133,7 @@ impl Plan {
         topology: &Topology,
         frames: Option<Frames>,
         device: &Arc<dyn Device>,
-        (kernels, functions): (&KernelCache, &Functions),
+        made_from: (&KernelCache, &Functions),
     ) -> Result<Plan> {
         let mut plan = Plan {
             nodes: Vec::with_capacity(graph.len()),
@@ -155,7 +155,7 @@ impl Plan {
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
         let step = action::lone_step();
         for id in graph.ids() {
-            let planned = plan.node(graph, topology, id, device, (kernels, functions))?;
+            let planned = plan.node(graph, topology, id, device, made_from)?;
             plan.nodes.push(planned);
             // A Merge is told of each input that comes.
             let feeds_merge =

@@ -72,6 +72,11 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Whether the op has an attribute of this name.
+    pub(crate) fn takes_attr(&self, name: &str) -> bool {
+        ops::lookup(self.op).is_some_and(|op| op.attr_spec(name).is_some())
+    }
+
     /// The node's name; without it, the op's.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());

@@ -7,11 +7,14 @@ mod binary;
 mod call;
 mod cast;
 mod check;
+mod checkpoint;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod control_flow;
 mod conv;
+mod file;
 mod gather;
 mod identity;
 mod matmul;
@@ -28,6 +31,7 @@ mod shape;
 mod slice;
 mod softmax;
 mod stack;
+mod summary;
 mod tensor_array;
 mod topk;
 pub mod training;
@@ -38,7 +42,10 @@ mod unique;
 mod variable;
 
 pub use call::{Argument, Call};
+pub use control_flow::WhileOptions;
 pub use slice::Pick;
+
+use control_flow::FlowContext;
 
 use crate::device::DeviceSpec;
 use crate::dtype::DType;
@@ -73,6 +80,9 @@ struct Build {
     graph: Graph,
     shapes: Shapes,
     error: Option<Error>,
+    /// The branch or loop that each node is in, by the number of its context; 0 is none.
+    contexts: Vec<u32>,
+    num_contexts: u32,
     used_names: FxHashMap<String, usize>,
 }
 
@@ -83,6 +93,10 @@ struct Context {
     devices: Vec<DeviceRule>,
     control: SmallVec<[NodeId; 2]>,
     colocate_with: Option<Arc<str>>,
+    /// The branch or loop around.
+    flow: Option<Rc<FlowContext>>,
+    /// Nodes are taken as they are: they are the branch's or loop's own.
+    is_wiring: bool,
 }
 
 #[derive(Clone)]
@@ -131,7 +145,7 @@ impl Scope {
     pub fn over(graph: Graph) -> Result<Scope> {
         let shapes = Shapes::infer(&graph)?;
         let used_names = graph.nodes().map(|(_, n)| (n.name.to_lowercase(), 1)).collect();
-        let build = Build { graph, shapes, error: None, used_names };
+        let build = Build { graph, shapes, used_names, ..Build::default() };
         Ok(Scope { build: Rc::new(RefCell::new(build)), context: Rc::default() })
     }
 
@@ -259,9 +273,13 @@ impl Scope {
         node.device = self.device_of(&node)?;
         let mut after = self.context.control.clone();
         after.extend(control.iter().copied());
-        let Build { graph, shapes, .. } = &mut *self.build.borrow_mut();
-        let id = graph.add(node, inputs, &after)?;
-        shapes.infer_node(graph, id)?;
+        let inputs = self.captured(inputs, &mut after)?;
+        let build = &mut *self.build.borrow_mut();
+        let id = build.graph.add(node, &inputs, &after)?;
+        build.shapes.infer_node(&build.graph, id)?;
+        if let Some(flow) = &self.context.flow {
+            build.set_context(id, flow.id());
+        }
         Ok(id)
     }
 

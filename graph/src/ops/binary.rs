@@ -24,15 +24,17 @@ macro_rules! row {
     };
 }
 
-/// `|scope, x, y, z, dz| (gradient of x, gradient of y)`, both of the broadcast shape.
+/// `|scope, x, y, z, dz| (gradient of x, gradient of y)`, both of the broadcast shape. Of complex numbers `x`, `y`
+/// and `z` are the conjugates, as the gradient of an analytic function has the conjugate of its slope.
 macro_rules! gradient {
     (|$s:ident, $x:ident, $y:ident, $z:ident, $dz:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
-            let ($x, $y, $z) = (forward.input(0), forward.input(1), forward.output(0));
-            let $dz = arrived(forward, gradients)?;
+            let operands = [forward.input(0), forward.input(1)];
+            let [$x, $y] = operands.map(|operand| $s.conj(operand));
+            let ($z, $dz) = ($s.conj(forward.output(0)), arrived(forward, gradients)?);
             let _ = ($x, $y, $z);
             let (dx, dy): (Output, Output) = $value;
-            reduce_gradients($s, [$x, $y], [Some(dx), Some(dy)])
+            reduce_gradients($s, operands, [Some(dx), Some(dy)])
         };
         Gradient::Defined(GRADIENT)
     }};
@@ -124,7 +126,10 @@ pub(super) const OPS: &[OpDef] = &[
             let dx = s.mul(s.mul(dz, y), s.pow(x, s.sub(y, one)));
             // The logarithm is taken only where it exists: elsewhere the gradient of `y` is 0.
             let zeros = s.op("ZerosLike").input(x).output();
-            let positive = s.greater(x, zeros);
+            let positive = match s.dtype(x).is_complex() {
+                true => s.not_equal(x, zeros),
+                false => s.greater(x, zeros),
+            };
             let select =
                 |then, otherwise| s.op("SelectV2").input(positive).input(then).input(otherwise).output();
             let log = select(s.log(select(x, one)), zeros);
@@ -136,7 +141,8 @@ pub(super) const OPS: &[OpDef] = &[
         "SquaredDifference",
         "bfloat16, half, float, double, int32, int64, complex64, complex128",
         gradient!(|s, x, y, z, dz| {
-            let dx = s.mul(s.mul(number(s, s.dtype(x), 2.0)?, dz), s.sub(x, y));
+            // Not analytic: what is differentiated is the difference times its conjugate.
+            let dx = s.mul(s.mul(number(s, s.dtype(x), 2.0)?, dz), s.conj(s.sub(x, y)));
             (dx, s.neg(dx))
         }),
         Traits::COMMUTATIVE

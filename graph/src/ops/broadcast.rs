@@ -8,6 +8,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 use crate::tensor::Tensor;
+use num_complex::Complex;
 
 /// The broadcast shape of both inputs.
 pub(super) fn broadcast(infer: &mut Infer<'_>) -> Result<()> {
@@ -39,6 +40,8 @@ pub(super) fn number(scope: &Scope, dtype: DType, value: f64) -> Result<Output> 
         DType::UInt16 => Tensor::scalar(value as u16),
         DType::UInt32 => Tensor::scalar(value as u32),
         DType::UInt64 => Tensor::scalar(value as u64),
+        DType::Complex64 => Tensor::scalar(Complex::new(value as f32, 0.0)),
+        DType::Complex128 => Tensor::scalar(Complex::new(value, 0.0)),
         other => return Err(Error::unimplemented(format!("no constant of type {other} for a gradient"))),
     };
     Ok(constant(scope, tensor))

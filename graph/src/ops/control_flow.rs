@@ -2,7 +2,9 @@
 
 use super::identity::same;
 use super::{Gradient, OpDef, Role, Traits};
+use crate::builder::{Forward, Scope};
 use crate::error::Result;
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
@@ -13,6 +15,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output_false: T", "output_true: T"],
         attrs: &["T: type"],
         infer: switch,
+        gradient: Gradient::Defined(switch_gradient),
         role: Role::Switch,
         ..OpDef::NEW
     },
@@ -32,6 +35,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["outputs: num_outs * T"],
         attrs: &["num_outs: int >= 1", "T: type"],
         infer: switch,
+        gradient: Gradient::Defined(switch_gradient),
         role: Role::Switch,
         ..OpDef::NEW
     },
@@ -41,6 +45,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T", "value_index: int32"],
         attrs: &["T: type", "N: int >= 1"],
         infer: merge,
+        gradient: Gradient::Defined(merge_gradient),
         role: Role::Merge,
         ..OpDef::NEW
     },
@@ -203,4 +208,19 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     };
     infer.set(0, shape);
     Ok(())
+}
+
+/// The gradient of the way that was taken; of a way that leads nowhere, zeros where it is taken.
+fn switch_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let ways: Vec<Output> =
+        (0..dy.len()).map(|i| dy[i].unwrap_or_else(|| s.zeros_like(forward.output(i)))).collect();
+    Ok(vec![Some(s.op("Merge").input(ways).output()), None])
+}
+
+/// The gradient goes back the way that the value came.
+fn merge_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dy) = dy[0] else { return Ok(vec![None; forward.inputs.len()]) };
+    let count = forward.inputs.len() as i64;
+    let ways = s.op("_SwitchN").input(dy).input(forward.output(1)).attr("num_outs", count).outputs();
+    Ok(ways.into_iter().map(Some).collect())
 }

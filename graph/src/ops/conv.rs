@@ -1,114 +1,136 @@
-//! Two-dimensional convolution and its gradients.
+//! Convolutions over images and volumes, and their gradients.
 
-use super::window::{DataFormat, Padding, ReadAttr, Window, four};
+use super::window::{DataFormat, Padding, ReadAttr, Window, positive};
 use super::{Gradient, OpDef};
 use crate::attr::AttrValue;
 use crate::builder::{Call, Forward, Scope};
 use crate::error::{Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
-use crate::shape::{Dim, PartialShape};
+use crate::shape::{Dim, PartialShape, Shape};
+use smallvec::SmallVec;
 
-const STRIDES: &str = "strides: list(int)";
+pub(super) const STRIDES: &str = "strides: list(int)";
 const CUDNN: &str = "use_cudnn_on_gpu: bool = true";
-const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
-const EXPLICIT: &str = "explicit_paddings: list(int) = []";
+pub(super) const PADDING: &str = "padding: {'SAME', 'VALID', 'EXPLICIT'}";
+pub(super) const EXPLICIT: &str = "explicit_paddings: list(int) = []";
 const FORMAT: &str = "data_format: {'NHWC', 'NCHW'} = 'NHWC'";
-const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
+pub(super) const DILATIONS: &str = "dilations: list(int) = [1, 1, 1, 1]";
+const FLOATS: &str = "T: {half, bfloat16, float, double}";
+const FLOATS_AND_INT: &str = "T: {half, bfloat16, float, double, int32}";
+const DEPTHWISE: &[&str] = &[FLOATS, STRIDES, PADDING, EXPLICIT, FORMAT, DILATIONS];
+const STRIDES_3D: &str = "strides: list(int) >= 5";
+const PADDING_3D: &str = "padding: {'SAME', 'VALID'}";
+const FORMAT_3D: &str = "data_format: {'NDHWC', 'NCDHW'} = 'NDHWC'";
+const DILATIONS_3D: &str = "dilations: list(int) = [1, 1, 1, 1, 1]";
+
+const FORWARD: OpDef = OpDef { inputs: &["input: T", "filter: T"], outputs: &["output: T"], ..OpDef::NEW };
+const OF_INPUT: OpDef = OpDef {
+    inputs: &["input_sizes: int32", "filter: T", "out_backprop: T"],
+    outputs: &["output: T"],
+    ..OpDef::NEW
+};
+const OF_FILTER: OpDef = OpDef {
+    inputs: &["input: T", "filter_sizes: int32", "out_backprop: T"],
+    outputs: &["output: T"],
+    ..OpDef::NEW
+};
+
+/// A convolution with its gradients: forward, with respect to the input, with respect to the filter.
+struct Family([&'static str; 3]);
+
+const IMAGES: Family = Family(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]);
+const DEPTHS: Family = Family([
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
+]);
+const VOLUMES: Family = Family(["Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"]);
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
-        name: "Conv2D",
-        inputs: &["input: T", "filter: T"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {half, bfloat16, float, double, int32}",
-            STRIDES,
-            CUDNN,
-            PADDING,
-            EXPLICIT,
-            FORMAT,
-            DILATIONS,
-        ],
-        infer: infer_forward,
-        gradient: Gradient::Defined(|s, f, dy| {
-            let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
-            let (x, w) = (f.input(0), f.input(1));
-            let (x_shape, w_shape) = (sizes(s, x), sizes(s, w));
-            let dx = s.op("Conv2DBackpropInput").input(x_shape).input(w).input(dy);
-            let dw = s.op("Conv2DBackpropFilter").input(x).input(w_shape).input(dy);
-            Ok(vec![Some(with_attrs(f, dx)?.output()), Some(with_attrs(f, dw)?.output())])
-        }),
-        ..OpDef::NEW
+        name: IMAGES.0[0],
+        attrs: &[FLOATS_AND_INT, STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
+        infer: infer_images,
+        gradient: Gradient::Defined(|s, f, dy| IMAGES.forward_grad(s, f, dy)),
+        ..FORWARD
     },
     OpDef {
-        name: "Conv2DBackpropInput",
-        inputs: &["input_sizes: int32", "filter: T", "out_backprop: T"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {half, bfloat16, float, double, int32}",
-            STRIDES,
-            CUDNN,
-            PADDING,
-            EXPLICIT,
-            FORMAT,
-            DILATIONS,
-        ],
-        infer: |infer| {
-            let mut shape = infer.value_as_shape(0)?;
-            if shape.rank() == Some(2) {
-                // Rows and columns alone: the rest follows from the other inputs.
-                let conv = Conv2D::of(infer)?;
-                let (filter, dy) = (infer.input(1), infer.input(2));
-                shape = conv.format.of_nhwc([dy.dim(0), shape.dim(0), shape.dim(1), filter.dim(2)]).into();
-            }
-            infer.set(0, shape.with_rank(4)?);
-            Ok(())
-        },
-        gradient: Gradient::Defined(|s, f, d| {
-            let Some(d) = d[0] else { return Ok(vec![None, None, None]) };
-            let w_shape = sizes(s, f.input(1));
-            let dw = s.op("Conv2DBackpropFilter").input(d).input(w_shape).input(f.input(2));
-            let dy = s.op("Conv2D").input(d).input(f.input(1));
-            Ok(vec![None, Some(with_attrs(f, dw)?.output()), Some(with_attrs(f, dy)?.output())])
-        }),
-        ..OpDef::NEW
+        name: IMAGES.0[1],
+        attrs: &[FLOATS_AND_INT, STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
+        infer: |infer| infer_input(infer, &Conv::of_images(infer)?),
+        gradient: Gradient::Defined(|s, f, d| IMAGES.input_grad(s, f, d)),
+        ..OF_INPUT
     },
     OpDef {
-        name: "Conv2DBackpropFilter",
-        inputs: &["input: T", "filter_sizes: int32", "out_backprop: T"],
-        outputs: &["output: T"],
-        attrs: &["T: {half, bfloat16, float, double}", STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
-        infer: |infer| {
-            let shape = infer.value_as_shape(1)?.with_rank(4)?;
-            infer.set(0, shape);
-            Ok(())
-        },
-        gradient: Gradient::Defined(|s, f, d| {
-            let Some(d) = d[0] else { return Ok(vec![None, None, None]) };
-            let x_shape = sizes(s, f.input(0));
-            let dx = s.op("Conv2DBackpropInput").input(x_shape).input(d).input(f.input(2));
-            let dy = s.op("Conv2D").input(f.input(0)).input(d);
-            Ok(vec![Some(with_attrs(f, dx)?.output()), None, Some(with_attrs(f, dy)?.output())])
-        }),
-        ..OpDef::NEW
+        name: IMAGES.0[2],
+        attrs: &[FLOATS, STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
+        infer: |infer| infer_filter(infer, 4),
+        gradient: Gradient::Defined(|s, f, d| IMAGES.filter_grad(s, f, d)),
+        ..OF_FILTER
+    },
+    OpDef {
+        name: DEPTHS.0[0],
+        attrs: DEPTHWISE,
+        infer: |infer| infer_forward(infer, &Conv::of_images(infer)?, true),
+        gradient: Gradient::Defined(|s, f, dy| DEPTHS.forward_grad(s, f, dy)),
+        ..FORWARD
+    },
+    OpDef {
+        name: DEPTHS.0[1],
+        attrs: DEPTHWISE,
+        infer: |infer| infer_input(infer, &Conv::of_images(infer)?),
+        gradient: Gradient::Defined(|s, f, d| DEPTHS.input_grad(s, f, d)),
+        ..OF_INPUT
+    },
+    OpDef {
+        name: DEPTHS.0[2],
+        attrs: DEPTHWISE,
+        infer: |infer| infer_filter(infer, 4),
+        gradient: Gradient::Defined(|s, f, d| DEPTHS.filter_grad(s, f, d)),
+        ..OF_FILTER
+    },
+    OpDef {
+        name: VOLUMES.0[0],
+        attrs: &[FLOATS, STRIDES_3D, PADDING_3D, FORMAT_3D, DILATIONS_3D],
+        infer: |infer| infer_forward(infer, &Conv::of_volumes(infer)?, false),
+        gradient: Gradient::Defined(|s, f, dy| VOLUMES.forward_grad(s, f, dy)),
+        ..FORWARD
+    },
+    OpDef {
+        name: VOLUMES.0[1],
+        inputs: &["input_sizes: Tshape", "filter: T", "out_backprop: T"],
+        attrs: &[FLOATS, STRIDES_3D, PADDING_3D, FORMAT_3D, DILATIONS_3D, "Tshape: {int32, int64} = int32"],
+        infer: |infer| infer_input(infer, &Conv::of_volumes(infer)?),
+        gradient: Gradient::Defined(|s, f, d| VOLUMES.input_grad(s, f, d)),
+        ..OF_INPUT
+    },
+    OpDef {
+        name: VOLUMES.0[2],
+        attrs: &[FLOATS, STRIDES_3D, PADDING_3D, FORMAT_3D, DILATIONS_3D],
+        infer: |infer| infer_filter(infer, 5),
+        gradient: Gradient::Defined(|s, f, d| VOLUMES.filter_grad(s, f, d)),
+        ..OF_FILTER
     },
 ];
 
-/// The attributes of a two-dimensional convolution.
+/// The attributes of a convolution over images or volumes. An image is a volume of one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conv2D {
-    /// Of rows and columns.
-    pub strides: [usize; 2],
-    pub dilations: [usize; 2],
+pub struct Conv {
+    /// Of planes, rows and columns.
+    pub strides: [usize; 3],
+    pub dilations: [usize; 3],
     pub padding: Padding,
     pub format: DataFormat,
+    /// Whether the data have planes.
+    pub volumes: bool,
 }
 
 /// The sizes of one convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvSizes {
     pub batch: usize,
+    pub planes: Window,
     pub rows: Window,
     pub columns: Window,
     pub in_channels: usize,
@@ -123,38 +145,94 @@ impl ConvSizes {
     }
 }
 
-impl Conv2D {
-    /// Parses the attributes of a node.
-    pub fn of(node: &impl ReadAttr) -> Result<Conv2D> {
+const STRIDED: [&str; 3] = [
+    "Sliding window strides",
+    "Row and column strides should be larger than 0.",
+    "Current implementation does not yet support strides in the batch and depth dimensions.",
+];
+const DILATED: [&str; 3] = [
+    "Sliding window dilations",
+    "Dilated rates should be larger than 0.",
+    "Current implementation does not yet support dilations in the batch and depth dimensions.",
+];
+
+impl Conv {
+    /// Parses the attributes of a convolution over images.
+    pub fn of_images(node: &impl ReadAttr) -> Result<Conv> {
         let format = DataFormat::parse(&node.read_attr::<String>("data_format")?)?;
-        let strides: Vec<i64> = node.read_attr("strides")?;
-        let strides = four(
-            &strides,
-            format,
-            "Sliding window strides",
-            "Row and column strides should be larger than 0.",
-        )?;
-        if strides[0] != 1 || strides[3] != 1 {
-            return Err(Error::unimplemented(
-                "Current implementation does not yet support strides in the batch and depth dimensions.",
-            ));
-        }
-        let dilations: Vec<i64> = node.read_attr("dilations")?;
-        let dilations =
-            four(&dilations, format, "Sliding window dilations", "Dilated rates should be larger than 0.")?;
-        if dilations[0] != 1 || dilations[3] != 1 {
-            return Err(Error::unimplemented(
-                "Current implementation does not yet support dilations in the batch and depth dimensions.",
-            ));
-        }
+        let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
+            let [n, h, w, c] = positive(&values, format, what, larger)?;
+            if n == 1 && c == 1 { Ok([1, h, w]) } else { Err(Error::unimplemented(inner)) }
+        };
         let kind: String = node.read_attr("padding")?;
         let explicit: Vec<i64> = node.read_attr("explicit_paddings")?;
-        Ok(Conv2D {
-            strides: [strides[1], strides[2]],
-            dilations: [dilations[1], dilations[2]],
+        Ok(Conv {
+            strides: spatial(node.read_attr("strides")?, STRIDED)?,
+            dilations: spatial(node.read_attr("dilations")?, DILATED)?,
             padding: Padding::parse(&kind, &explicit, format)?,
             format,
+            volumes: false,
         })
+    }
+
+    /// Parses the attributes of a convolution over volumes.
+    pub fn of_volumes(node: &impl ReadAttr) -> Result<Conv> {
+        let format = DataFormat::parse_volumes(&node.read_attr::<String>("data_format")?)?;
+        let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
+            let [n, d, h, w, c] = positive(&values, format, what, larger)?;
+            if n == 1 && c == 1 { Ok([d, h, w]) } else { Err(Error::invalid(inner)) }
+        };
+        Ok(Conv {
+            strides: spatial(node.read_attr("strides")?, STRIDED)?,
+            dilations: spatial(node.read_attr("dilations")?, DILATED)?,
+            padding: Padding::parse(&node.read_attr::<String>("padding")?, &[], format)?,
+            format,
+            volumes: true,
+        })
+    }
+
+    /// Axes of the data and of the filter.
+    pub fn rank(&self) -> usize {
+        if self.volumes { 5 } else { 4 }
+    }
+
+    /// `[batch, planes, rows, columns, channels]` out of sizes in the data format; of an image, one plane.
+    fn data<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
+        match *sizes {
+            [a, b, c, d] if !self.volumes => {
+                let [n, h, w, c] = self.format.to_nhwc([a, b, c, d]);
+                Some([n, one, h, w, c])
+            }
+            [a, b, c, d, e] if self.volumes => Some(self.format.to_nhwc([a, b, c, d, e])),
+            _ => None,
+        }
+    }
+
+    /// `[planes, rows, columns, input channels, output channels]` of a filter.
+    fn filter<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
+        match *sizes {
+            [h, w, i, o] if !self.volumes => Some([one, h, w, i, o]),
+            [d, h, w, i, o] if self.volumes => Some([d, h, w, i, o]),
+            _ => None,
+        }
+    }
+
+    /// Sizes in the data format.
+    fn of_data<T: Copy>(&self, [n, d, h, w, c]: [T; 5]) -> SmallVec<[T; 5]> {
+        if self.volumes {
+            SmallVec::from_slice(&self.format.of_nhwc([n, d, h, w, c]))
+        } else {
+            SmallVec::from_slice(&self.format.of_nhwc([n, h, w, c]))
+        }
+    }
+
+    /// The window's position on a spatial axis; explicit padding is of rows and columns.
+    fn window(&self, input: usize, filter: usize, axis: usize) -> Result<Window> {
+        let (stride, dilation) = (self.strides[axis], self.dilations[axis]);
+        match axis {
+            0 if !self.volumes => Window::new(1, 1, 1, 1, Padding::Valid, 0),
+            _ => Window::new(input, filter, stride, dilation, self.padding, axis.saturating_sub(1)),
+        }
     }
 
     /// The sizes for an input and a filter of these shapes.
@@ -162,24 +240,49 @@ impl Conv2D {
     /// # Errors
     /// `InvalidArgument` where they do not fit each other.
     pub fn sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
-        let &[a, b, c, d] = input else {
-            crate::invalid!("input must be 4-dimensional: {input:?}");
+        let sizes = self.spatial_sizes(input, filter)?;
+        if self.volumes && sizes.in_channels != sizes.filter_channels {
+            crate::invalid!(
+                "input and filter must have the same depth: {} vs {}",
+                sizes.in_channels,
+                sizes.filter_channels
+            );
+        }
+        check_depth(sizes.in_channels, sizes.filter_channels, sizes.out_channels)?;
+        Ok(sizes)
+    }
+
+    /// As [`Conv::sizes`], of a depthwise convolution: each input channel has filters of its own.
+    pub fn depthwise_sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
+        let sizes = self.spatial_sizes(input, filter)?;
+        if sizes.in_channels != sizes.filter_channels {
+            crate::invalid!(
+                "input and filter must have the same depth: {} vs {}",
+                sizes.in_channels,
+                sizes.filter_channels
+            );
+        }
+        let channels = sizes.in_channels.checked_mul(sizes.out_channels);
+        let out_channels = channels.ok_or_else(|| Error::invalid("the output's depth overflows"))?;
+        Ok(ConvSizes { out_channels, filter_channels: 1, ..sizes })
+    }
+
+    fn spatial_sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
+        let rank = self.rank();
+        let Some([batch, d, h, w, in_channels]) = self.data(input, 1) else {
+            crate::invalid!("input must be {rank}-dimensional: {}", Shape::new(input)?);
         };
-        let &[filter_rows, filter_columns, filter_channels, out_channels] = filter else {
-            crate::invalid!("filter must be 4-dimensional: {filter:?}");
+        let Some([fd, fh, fw, filter_channels, out_channels]) = self.filter(filter, 1) else {
+            crate::invalid!("filter must be {rank}-dimensional: {}", Shape::new(filter)?);
         };
-        let [batch, rows, columns, in_channels] = self.format.to_nhwc([a, b, c, d]);
         if filter.contains(&0) {
             crate::invalid!("filter must not have zero elements (i.e. all dimensions must be non-zero)");
         }
-        check_depth(in_channels, filter_channels, out_channels)?;
-        let axis = |input, filter, i: usize| {
-            Window::new(input, filter, self.strides[i], self.dilations[i], self.padding, i)
-        };
         Ok(ConvSizes {
             batch,
-            rows: axis(rows, filter_rows, 0)?,
-            columns: axis(columns, filter_columns, 1)?,
+            planes: self.window(d, fd, 0)?,
+            rows: self.window(h, fh, 1)?,
+            columns: self.window(w, fw, 2)?,
             in_channels,
             filter_channels,
             out_channels,
@@ -187,8 +290,14 @@ impl Conv2D {
     }
 
     /// The output's shape, in the data format.
-    pub fn output_shape(&self, sizes: &ConvSizes) -> [usize; 4] {
-        self.format.of_nhwc([sizes.batch, sizes.rows.output, sizes.columns.output, sizes.out_channels])
+    pub fn output_shape(&self, sizes: &ConvSizes) -> Result<Shape> {
+        let (d, h, w) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);
+        Shape::new(&self.of_data([sizes.batch, d, h, w, sizes.out_channels]))
+    }
+
+    /// The shape of the input of which only the spatial sizes are given, of images.
+    pub fn input_shape<T: Copy>(&self, [h, w]: [T; 2], batch: T, channels: T) -> [T; 4] {
+        self.format.of_nhwc([batch, h, w, channels])
     }
 }
 
@@ -203,20 +312,58 @@ fn check_depth(input: usize, filter: usize, output: usize) -> Result<()> {
     Ok(())
 }
 
-fn infer_forward(infer: &mut Infer<'_>) -> Result<()> {
-    let conv = Conv2D::of(infer)?;
-    let input = infer.input_of_rank(0, 4)?;
-    let filter = infer.input_of_rank(1, 4)?;
-    let [batch, rows, columns, channels] =
-        conv.format.to_nhwc([input.dim(0), input.dim(1), input.dim(2), input.dim(3)]);
-    if let (Some(c), Some(f), Some(o)) = (channels, filter.dim(2), filter.dim(3)) {
-        check_depth(c, f, o)?;
-    }
-    let axis = |input: Dim, i: usize| {
-        Window::output_dim(input, filter.dim(i), conv.strides[i], conv.dilations[i], conv.padding, i)
+/// The output of a convolution over images.
+pub(super) fn infer_images(infer: &mut Infer<'_>) -> Result<()> {
+    infer_forward(infer, &Conv::of_images(infer)?, false)
+}
+
+/// The output of a convolution with these attributes; a depthwise one has its input's channels times the filter's.
+fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<()> {
+    let input = infer.input_of_rank(0, conv.rank())?;
+    let filter = infer.input_of_rank(1, conv.rank())?;
+    let dims = |s: &PartialShape| (0..conv.rank()).map(|i| s.dim(i)).collect::<SmallVec<[Dim; 5]>>();
+    let (Some([batch, d, h, w, channels]), Some([fd, fh, fw, fc, fo])) =
+        (conv.data(&dims(&input), Some(1)), conv.filter(&dims(&filter), Some(1)))
+    else {
+        return Ok(());
     };
-    let out = conv.format.of_nhwc([batch, axis(rows, 0)?, axis(columns, 1)?, filter.dim(3)]);
-    infer.set(0, PartialShape::from(out));
+    let out_channels = if depthwise {
+        if let (Some(c), Some(f)) = (channels, fc)
+            && c != f
+        {
+            crate::invalid!("Dimensions must be equal, but are {c} and {f}");
+        }
+        channels.or(fc).zip(fo).and_then(|(c, m)| c.checked_mul(m))
+    } else {
+        if let (Some(c), Some(f), Some(o)) = (channels, fc, fo) {
+            check_depth(c, f, o)?;
+        }
+        fo
+    };
+    let axis = |input: Dim, filter: Dim, i: usize| match (input, filter) {
+        (Some(input), Some(filter)) => Ok(Some(conv.window(input, filter, i)?.output)),
+        (Some(input), None) if conv.padding == Padding::Same => Ok(Some(conv.window(input, 1, i)?.output)),
+        _ => Ok::<_, Error>(None),
+    };
+    let out = conv.of_data([batch, axis(d, fd, 0)?, axis(h, fh, 1)?, axis(w, fw, 2)?, out_channels]);
+    infer.set(0, PartialShape::of_dims(out));
+    Ok(())
+}
+
+/// The shape that input 0 holds: whole, or of images the rows and columns alone.
+fn infer_input(infer: &mut Infer<'_>, conv: &Conv) -> Result<()> {
+    let mut shape = infer.value_as_shape(0)?;
+    if shape.rank() == Some(2) && !conv.volumes {
+        let (filter, dy) = (infer.input(1), infer.input(2));
+        shape = conv.input_shape([shape.dim(0), shape.dim(1)], dy.dim(0), filter.dim(2)).into();
+    }
+    infer.set(0, shape.with_rank(conv.rank())?);
+    Ok(())
+}
+
+fn infer_filter(infer: &mut Infer<'_>, rank: usize) -> Result<()> {
+    let shape = infer.value_as_shape(1)?.with_rank(rank)?;
+    infer.set(0, shape);
     Ok(())
 }
 
@@ -224,10 +371,39 @@ fn sizes(s: &Scope, x: Output) -> Output {
     s.op("Shape").input(x).output()
 }
 
+impl Family {
+    fn forward_grad(&self, s: &Scope, f: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+        let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
+        let (x, w) = (f.input(0), f.input(1));
+        let (x_shape, w_shape) = (sizes(s, x), sizes(s, w));
+        let dx = s.op(self.0[1]).input(x_shape).input(w).input(dy);
+        let dw = s.op(self.0[2]).input(x).input(w_shape).input(dy);
+        Ok(vec![Some(with_attrs(f, dx)?.output()), Some(with_attrs(f, dw)?.output())])
+    }
+
+    fn input_grad(&self, s: &Scope, f: &Forward, d: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+        let Some(d) = d[0] else { return Ok(vec![None, None, None]) };
+        let w_shape = sizes(s, f.input(1));
+        let dw = s.op(self.0[2]).input(d).input(w_shape).input(f.input(2));
+        let dy = s.op(self.0[0]).input(d).input(f.input(1));
+        Ok(vec![None, Some(with_attrs(f, dw)?.output()), Some(with_attrs(f, dy)?.output())])
+    }
+
+    fn filter_grad(&self, s: &Scope, f: &Forward, d: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+        let Some(d) = d[0] else { return Ok(vec![None, None, None]) };
+        let x_shape = sizes(s, f.input(0));
+        let dx = s.op(self.0[1]).input(x_shape).input(d).input(f.input(2));
+        let dy = s.op(self.0[0]).input(f.input(0)).input(d);
+        Ok(vec![Some(with_attrs(f, dx)?.output()), None, Some(with_attrs(f, dy)?.output())])
+    }
+}
+
 /// The convolution's attributes on one of its gradients.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
     for name in ["strides", "use_cudnn_on_gpu", "padding", "explicit_paddings", "data_format", "dilations"] {
-        call = call.attr(name, f.attr::<AttrValue>(name)?);
+        if f.node.op.attr_spec(name).is_some() {
+            call = call.attr(name, f.attr::<AttrValue>(name)?);
+        }
     }
     Ok(call)
 }
@@ -248,22 +424,22 @@ mod tests {
 
     #[test]
     fn sizes_of_a_convolution() -> Result<()> {
-        let conv = Conv2D::of(&node("NCHW", [1, 1, 2, 1], "SAME"))?;
+        let conv = Conv::of_images(&node("NCHW", [1, 1, 2, 1], "SAME"))?;
         let sizes = conv.sizes(&[2, 4, 5, 7], &[3, 3, 2, 6])?;
-        assert_eq!(conv.output_shape(&sizes), [2, 6, 3, 7]);
+        assert_eq!(conv.output_shape(&sizes)?.dims(), [2, 6, 3, 7]);
         assert_eq!(sizes.groups(), 2);
         assert!(conv.sizes(&[2, 4, 5, 7], &[3, 3, 3, 6]).is_err());
         assert!(conv.sizes(&[2, 4, 5, 7], &[3, 3, 2, 5]).is_err());
         assert!(conv.sizes(&[2, 4, 5, 7], &[3, 0, 2, 6]).is_err());
         assert!(conv.sizes(&[2, 4, 5], &[3, 3, 2, 6]).is_err());
-        let valid = Conv2D::of(&node("NHWC", [1, 1, 1, 1], "VALID"))?;
+        let valid = Conv::of_images(&node("NHWC", [1, 1, 1, 1], "VALID"))?;
         assert!(valid.sizes(&[1, 2, 5, 1], &[4, 1, 1, 1]).is_err());
         Ok(())
     }
 
     #[test]
     fn wrong_attributes() {
-        let code = |n: &Node| Conv2D::of(n).map_err(|e| e.code());
+        let code = |n: &Node| Conv::of_images(n).map_err(|e| e.code());
         assert_eq!(code(&node("NHWC", [2, 1, 1, 1], "SAME")), Err(crate::Code::Unimplemented));
         assert_eq!(code(&node("NHWC", [1, 0, 1, 1], "SAME")), Err(crate::Code::InvalidArgument));
         assert_eq!(code(&node("NHWC", [1, 1, 1, 1], "EXPLICIT")), Err(crate::Code::InvalidArgument));

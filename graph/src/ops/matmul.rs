@@ -32,12 +32,7 @@ pub(super) const OPS: &[OpDef] = &[
             "grad_a: bool = false",
             "grad_b: bool = false",
         ],
-        infer: |infer| {
-            let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
-            let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
-            infer.set(0, PartialShape::of_dims(shape));
-            Ok(())
-        },
+        infer,
         gradient: Gradient::Defined(|scope, forward, gradients| {
             let [da, db] = factors(scope, forward, arrived(forward, gradients)?, &MAT_MUL)?;
             Ok(vec![Some(da), Some(db)])
@@ -73,6 +68,14 @@ pub(super) const OPS: &[OpDef] = &[
         }),
     ),
 ];
+
+/// The product of two matrices, either of which may be transposed.
+pub(super) fn infer(infer: &mut Infer<'_>) -> Result<()> {
+    let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
+    let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
+    infer.set(0, PartialShape::of_dims(shape));
+    Ok(())
+}
 
 /// The rows and columns of the product of the operands' last two axes.
 fn matrix_shape(infer: &Infer<'_>, operands: [&PartialShape; 2], flips: [&str; 2]) -> Result<[Dim; 2]> {
@@ -131,7 +134,9 @@ const BATCH_MAT_MUL_V2: Names = Names { op: "BatchMatMulV2", flips: ["adj_x", "a
 
 /// The gradients of both factors, each a product of the other one with `dz`.
 fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &Names) -> Result<[Output; 2]> {
-    let (a, b) = (forward.input(0), forward.input(1));
+    // The batch forms conjugate what they flip, which leaves the factor that is not flipped.
+    let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
+    let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));
     let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);
     let product = |x, y, flip_x: bool, flip_y: bool| {
         let call = scope.op(names.op).input(x).input(y);

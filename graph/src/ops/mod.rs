@@ -1,36 +1,67 @@
 //! The op table: what ops there are, their signatures, shape inference and gradients. One file a family; an op
 //! is a row in its family's slice, and nothing else.
 
+mod accumulator;
 mod activation;
+mod barrier;
 pub mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
+mod checkpoint;
+mod codec;
+mod color;
 mod compare;
+pub(crate) mod complex;
 mod concat;
 pub mod constant;
 mod control_flow;
 pub mod conv;
+mod ctc;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
+mod file;
 mod functional;
+mod fused;
 mod gather;
 mod identity;
+mod iterator;
 mod matmul;
+mod mutex;
+pub mod normalization;
 mod optional;
 mod pad;
 mod partition;
 pub mod pool;
+mod quantize;
+mod queue;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 pub mod shape;
 pub mod slice;
 mod softmax;
+pub mod space;
+mod sparse;
+mod sparse_segment;
 pub mod spec;
 mod stack;
+mod staging;
+mod summary;
+mod table;
 mod tensor_array;
 mod tensor_list;
 mod topk;
@@ -64,34 +95,65 @@ macro_rules! families {
 }
 
 const FAMILIES: &[(&str, &[OpDef])] = families! {
+    accumulator,
     activation,
+    barrier,
     bias,
     binary,
+    boxes,
+    candidate,
     cast,
     check,
+    checkpoint,
+    codec,
+    color,
     compare,
+    complex,
     concat,
     constant,
     control_flow,
     conv,
+    ctc,
+    dataset_batch,
+    dataset_function,
+    dataset_memory,
+    dataset_options,
+    dataset_query,
+    dataset_source,
+    dataset_transform,
+    file,
     functional,
+    fused,
     gather,
     identity,
+    iterator,
     matmul,
+    mutex,
+    normalization,
     optional,
     pad,
     partition,
     pool,
+    quantize,
+    queue,
     random,
     reduce,
+    resize,
     resource,
     scatter,
     segment,
     select,
+    session_tensor,
     shape,
     slice,
     softmax,
+    space,
+    sparse,
+    sparse_segment,
     stack,
+    staging,
+    summary,
+    table,
     tensor_array,
     tensor_list,
     topk,

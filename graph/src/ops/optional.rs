@@ -1,8 +1,8 @@
-//! Values that may not be there, held by variants.
+//! Optional values: elements, or the absence of one.
 
-use super::OpDef;
-use crate::infer::Infer;
-use crate::shape::PartialShape;
+use super::check::scalar;
+use super::iterator::element;
+use super::{Gradient, OpDef};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -11,14 +11,22 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["optional: variant"],
         attrs: &["Toutput_types: list(type) >= 1"],
         infer: scalar,
+        gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
-    OpDef { name: "OptionalNone", outputs: &["optional: variant"], infer: scalar, ..OpDef::NEW },
+    OpDef {
+        name: "OptionalNone",
+        outputs: &["optional: variant"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
     OpDef {
         name: "OptionalHasValue",
         inputs: &["optional: variant"],
         outputs: &["has_value: bool"],
         infer: scalar,
+        gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
     OpDef {
@@ -26,23 +34,8 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["optional: variant"],
         outputs: &["components: output_types"],
         attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: |infer| {
-            let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
-            if shapes.len() != infer.num_outputs() {
-                crate::invalid!(
-                    "`output_types` and `output_shapes` must be the same length, are {} and {}",
-                    infer.num_outputs(),
-                    shapes.len()
-                );
-            }
-            shapes.into_iter().enumerate().for_each(|(i, shape)| infer.set(i, shape));
-            Ok(())
-        },
+        infer: element,
+        gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
 ];
-
-fn scalar(infer: &mut Infer<'_>) -> crate::error::Result<()> {
-    infer.set(0, PartialShape::scalar());
-    Ok(())
-}

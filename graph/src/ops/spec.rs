@@ -9,6 +9,7 @@ use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::shape::PartialShape;
+use crate::tensor::Tensor;
 
 /// An input or output of an op.
 #[derive(Clone, Debug, PartialEq)]
@@ -279,8 +280,16 @@ fn parse_scalar(kind: AttrKind, text: &str) -> Option<AttrValue> {
         AttrKind::Bool => AttrValue::Bool(text.parse().ok()?),
         AttrKind::Type => AttrValue::Type(DType::from_name(text)?),
         AttrKind::Shape => AttrValue::Shape(parse_shape(text)?),
-        AttrKind::Tensor | AttrKind::Func => return None,
+        AttrKind::Tensor => AttrValue::Tensor(parse_bytes(text)?),
+        AttrKind::Func => return None,
     })
+}
+
+/// `uint8[1, 2]`: a vector of this type, the only one of which there are defaults.
+fn parse_bytes(text: &str) -> Option<Tensor> {
+    let items = text.strip_prefix("uint8[")?.strip_suffix(']')?.split(',');
+    let bytes = items.map(|i| i.trim().parse::<u8>().ok()).collect::<Option<Vec<_>>>()?;
+    Tensor::vector(&bytes).ok()
 }
 
 /// `?` is a shape of unknown rank, `[2,?]` one of rank 2, `[]` a scalar's.

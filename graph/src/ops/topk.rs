@@ -12,6 +12,30 @@ use crate::shape::{Dim, PartialShape};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
+        name: "NthElement",
+        inputs: &["input: T", "n: int32"],
+        outputs: &["values: T"],
+        attrs: &["reverse: bool = false", "T: realnumbertype"],
+        infer: |infer| {
+            let input = infer.input(0);
+            infer.input_of_rank(1, 0)?;
+            let Some(dims) = input.dims() else { return Ok(()) };
+            let Some((last, rows)) = dims.split_last() else {
+                crate::invalid!("Shape must be at least rank 1 but is rank 0");
+            };
+            if let (Some(last), Some(n)) = (*last, infer.value(1)) {
+                let n = n.item::<i32>()?;
+                if usize::try_from(n).is_ok_and(|n| n >= last) {
+                    crate::invalid!("Input must have last dimension > n = {n} but is {last}");
+                }
+            }
+            infer.set(0, PartialShape::of_dims(rows.iter().copied()));
+            Ok(())
+        },
+        gradient: Gradient::Defined(nth_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "TopKV2",
         inputs: &["input: T", "k: Tk"],
         outputs: &["values: T", "indices: index_type"],
@@ -108,4 +132,16 @@ fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Resu
     let places = scope.reshape(places, &[-1, 1]);
     let flat = scope.scatter_nd(places, scope.reshape(dz, &[-1]), scope.reshape(count, &[1]));
     Ok(first_only(forward, Some(scope.reshape_like(flat, forward.input(0)))))
+}
+
+/// What came back goes to the elements that are equal to the one found, in equal parts.
+fn nth_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
+    let input = forward.input(0);
+    let column = |x: Output| scope.expand_dims(x, -1);
+    let equal = scope.op("Equal").input(column(forward.output(0))).input(input).output();
+    let equal = scope.op("Cast").input(equal).attr("DstT", scope.dtype(input)).output();
+    let count = scope.op("Sum").input(equal).input(scope.constant(-1i32)).output();
+    let parts = scope.op("RealDiv").input(equal).input(column(count)).output();
+    Ok(first_only(forward, Some(scope.op("Mul").input(parts).input(column(dz)).output())))
 }

@@ -7,13 +7,26 @@ use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
 
-/// `|scope, x, y, dy| gradient of x`
+/// `|scope, x, y, dy| gradient of x`. Of complex numbers `x` and `y` are the conjugates, as the gradient of an
+/// analytic function has the conjugate of its slope.
 macro_rules! gradient {
     (|$s:ident, $x:ident, $y:ident, $dy:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
-            let ($x, $y) = (forward.input(0), forward.output(0));
+            let ($x, $y) = ($s.conj(forward.input(0)), $s.conj(forward.output(0)));
             let $dy = arrived(forward, gradients)?;
             let _ = ($x, $y, $dy);
+            Ok(vec![Some($value)])
+        };
+        Gradient::Defined(GRADIENT)
+    }};
+}
+
+/// As `gradient!`, by an op that conjugates by itself: `y` is the output as it is.
+macro_rules! gradient_op {
+    (|$s:ident, $y:ident, $dy:ident| $value:expr) => {{
+        const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
+            let $y = forward.output(0);
+            let $dy = arrived(forward, gradients)?;
             Ok(vec![Some($value)])
         };
         Gradient::Defined(GRADIENT)
@@ -24,7 +37,8 @@ macro_rules! gradient {
 macro_rules! second_gradient {
     (|$s:ident, $a:ident, $b:ident, $c:ident, $dc:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
-            let ($a, $b, $c) = (forward.input(0), forward.input(1), forward.output(0));
+            let ($a, $b) = ($s.conj(forward.input(0)), forward.input(1));
+            let $c = forward.output(0);
             let $dc = arrived(forward, gradients)?;
             let _ = ($b, $c);
             let (da, db): (Output, Output) = $value;
@@ -54,7 +68,7 @@ const fn gradient_row(name: &'static str, gradient: Gradient) -> OpDef {
     OpDef { inputs: &["y: T", "dy: T"], outputs: &["z: T"], ..row(name, FLOAT_COMPLEX, gradient) }
 }
 
-const RECIPROCAL: Gradient = gradient!(|s, x, y, dy| s.op("ReciprocalGrad").input(y).input(dy).output());
+const RECIPROCAL: Gradient = gradient_op!(|s, y, dy| s.op("ReciprocalGrad").input(y).input(dy).output());
 
 const RECIPROCAL_GRAD: Gradient = second_gradient!(|s, a, b, c, dc| {
     let da = s.mul(s.mul(s.mul(dc, number(s, s.dtype(dc), -2.0)?), b), a);
@@ -69,8 +83,8 @@ pub(super) const OPS: &[OpDef] = &[
     row("Expm1", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.mul(dy, s.exp(x)))),
     row("Log", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.mul(dy, s.reciprocal(x)))),
     row("Log1p", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.mul(dy, s.reciprocal(plus(s, 1.0, x)?)))),
-    row("Sqrt", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.op("SqrtGrad").input(y).input(dy).output())),
-    row("Rsqrt", FLOAT_COMPLEX, gradient!(|s, x, y, dy| s.op("RsqrtGrad").input(y).input(dy).output())),
+    row("Sqrt", FLOAT_COMPLEX, gradient_op!(|s, y, dy| s.op("SqrtGrad").input(y).input(dy).output())),
+    row("Rsqrt", FLOAT_COMPLEX, gradient_op!(|s, y, dy| s.op("RsqrtGrad").input(y).input(dy).output())),
     row(
         "Square",
         &[
@@ -102,7 +116,14 @@ pub(super) const OPS: &[OpDef] = &[
     row("Erf", FLOAT, gradient!(|s, x, y, dy| bell(s, x, dy, std::f64::consts::FRAC_2_SQRT_PI)?)),
     row("Erfc", FLOAT, gradient!(|s, x, y, dy| bell(s, x, dy, -std::f64::consts::FRAC_2_SQRT_PI)?)),
     row("Lgamma", FLOAT, gradient!(|s, x, y, dy| s.mul(dy, s.digamma(x)))),
-    row("Digamma", FLOAT, Gradient::None),
+    row(
+        "Digamma",
+        FLOAT,
+        gradient!(|s, x, y, dy| {
+            let order = number(s, s.dtype(x), 1.0)?;
+            s.mul(dy, s.op("Polygamma").input(order).input(x).output())
+        }),
+    ),
     test("IsNan"),
     test("IsInf"),
     test("IsFinite"),

@@ -1,4 +1,4 @@
-//! Windows that slide over the two spatial axes of an image: data formats, padding, output sizes. Shared by
+//! Windows that slide over the spatial axes of images and volumes: data formats, padding, output sizes. Shared by
 //! convolution and pooling, in inference and in kernels.
 
 use crate::attr::FromAttr;
@@ -6,10 +6,12 @@ use crate::error::{Error, Result};
 use crate::shape::Dim;
 use std::fmt;
 
-/// The order of an image batch's axes.
+/// The order of the axes of a batch of images or, with a further spatial axis before the rows, of volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFormat {
+    /// Channels last; of volumes, `NDHWC`.
     Nhwc,
+    /// Channels first; of volumes, `NCDHW`.
     Nchw,
 }
 
@@ -20,6 +22,17 @@ impl DataFormat {
             "NCHW" => Ok(DataFormat::Nchw),
             other => {
                 Err(Error::unimplemented(format!("data format {other} is not there, only NHWC and NCHW")))
+            }
+        }
+    }
+
+    /// The format of volumes, batches with three spatial axes.
+    pub fn parse_volumes(name: &str) -> Result<DataFormat> {
+        match name {
+            "NDHWC" => Ok(DataFormat::Nhwc),
+            "NCDHW" => Ok(DataFormat::Nchw),
+            other => {
+                Err(Error::unimplemented(format!("data format {other} is not there, only NDHWC and NCDHW")))
             }
         }
     }
@@ -40,20 +53,21 @@ impl DataFormat {
         }
     }
 
-    /// `[batch, rows, columns, channels]` out of four values in the format's order.
-    pub fn to_nhwc<T: Copy>(self, v: [T; 4]) -> [T; 4] {
-        match self {
-            DataFormat::Nhwc => v,
-            DataFormat::Nchw => [v[0], v[2], v[3], v[1]],
+    /// Values in the format's order with the channels' moved to the end: `[batch, rows, columns, channels]` of
+    /// images, `[batch, planes, rows, columns, channels]` of volumes.
+    pub fn to_nhwc<T: Copy, const N: usize>(self, mut v: [T; N]) -> [T; N] {
+        if self == DataFormat::Nchw {
+            v[1..].rotate_left(1);
         }
+        v
     }
 
-    /// Four values in the format's order out of `[batch, rows, columns, channels]`.
-    pub fn of_nhwc<T: Copy>(self, v: [T; 4]) -> [T; 4] {
-        match self {
-            DataFormat::Nhwc => v,
-            DataFormat::Nchw => [v[0], v[3], v[1], v[2]],
+    /// Values with the channels' at the end in the format's order.
+    pub fn of_nhwc<T: Copy, const N: usize>(self, mut v: [T; N]) -> [T; N] {
+        if self == DataFormat::Nchw {
+            v[1..].rotate_right(1);
         }
+        v
     }
 }
 
@@ -202,18 +216,24 @@ impl Window {
     }
 }
 
-/// Four positive integers of a list attribute in the format's order, as `[batch, rows, columns, channels]`.
-pub(super) fn four(values: &[i64], format: DataFormat, what: &str, positive: &str) -> Result<[usize; 4]> {
-    let &[a, b, c, d] = values else {
-        crate::invalid!("{what} field must specify 4 dimensions");
-    };
-    let size = |v: i64| {
-        usize::try_from(v)
+/// Positive integers of a list attribute in the format's order, with the channels' moved to the end.
+pub(super) fn positive<const N: usize>(
+    values: &[i64],
+    format: DataFormat,
+    what: &str,
+    positive: &str,
+) -> Result<[usize; N]> {
+    if values.len() != N {
+        crate::invalid!("{what} field must specify {N} dimensions");
+    }
+    let mut sizes = [0; N];
+    for (size, &v) in sizes.iter_mut().zip(values) {
+        *size = usize::try_from(v)
             .ok()
             .filter(|&v| v > 0 && v <= i32::MAX as usize)
-            .ok_or_else(|| Error::invalid(positive))
-    };
-    Ok(format.to_nhwc([size(a)?, size(b)?, size(c)?, size(d)?]))
+            .ok_or_else(|| Error::invalid(positive))?;
+    }
+    Ok(format.to_nhwc(sizes))
 }
 
 /// Where attributes are read from: a node, or a node in the hands of inference.

@@ -1,7 +1,13 @@
-//! Control flow before a split: nodes that only steer go where their neighbours are, and loops are found.
+//! Control flow before a split: nodes that only steer go where their neighbours are, and a loop whose turns cross
+//! devices gets a *control loop* on each device that receives in it.
+//!
+//! A control loop is a loop of the same frame whose variable is of no interest: it goes round as often as the
+//! loop does, for its condition is the loop's, and what the device receives in a turn waits for its Merge.
 
-use crate::error::Result;
-use graph::{Graph, NodeId, Role, Topology};
+use super::Names;
+use crate::device_set::DeviceSet;
+use crate::error::{Error, Result};
+use graph::{DType, Edge, Graph, Node, NodeId, Op, Output, Role, Shape, Tensor, Topology, ops};
 use rustc_hash::FxHashMap;
 
 /// Whether the graph has any node that a split must look at here.
@@ -37,44 +43,251 @@ pub(super) fn move_to_neighbours(graph: &Graph, topology: &Topology, placement: 
     Ok(placement)
 }
 
-/// Which loop each node's outputs are in.
+/// Which loop each node is in.
 pub(super) struct Frames {
     /// Per node, an index into `frames`; 0 is outside of loops.
+    of: Vec<u32>,
     of_outputs: Vec<u32>,
-    /// Each loop's enclosing one, and its name.
-    frames: Vec<(u32, String)>,
+    frames: Vec<Frame>,
+}
+
+struct Frame {
+    name: String,
+    parent: u32,
+    parallel_iterations: i64,
+    /// The condition of the loop.
+    pivot: Option<NodeId>,
 }
 
 impl Frames {
     pub(super) fn new(graph: &Graph, topology: &Topology) -> Result<Frames> {
-        let mut frames = vec![(0, String::new())];
+        let outside = Frame { name: String::new(), parent: 0, parallel_iterations: 1, pivot: None };
+        let mut frames = vec![outside];
         let mut known: FxHashMap<(u32, String), u32> = FxHashMap::default();
+        let mut of = vec![0u32; graph.len()];
         let mut of_outputs = vec![0u32; graph.len()];
         for id in topology.order(graph)? {
             // A back edge's source has no frame yet; the other input of the loop's Merge has.
             let inside = topology.producers(id).iter().map(|p| of_outputs[p.node.index()]).find(|f| *f != 0);
             let inside = inside.unwrap_or(0);
+            of[id.index()] = inside;
             let node = graph.node(id);
             of_outputs[id.index()] = match node.op.role() {
                 Role::Enter => {
                     let key = (inside, node.attr::<String>("frame_name")?);
-                    *known.entry(key).or_insert_with_key(|key| {
-                        frames.push(key.clone());
+                    let parallel_iterations = node.attr("parallel_iterations")?;
+                    *known.entry(key).or_insert_with_key(|(parent, name)| {
+                        let (parent, name) = (*parent, name.clone());
+                        frames.push(Frame { name, parent, parallel_iterations, pivot: None });
                         (frames.len() - 1) as u32
                     })
                 }
-                Role::Exit => frames[inside as usize].0,
+                Role::Exit => frames[inside as usize].parent,
+                Role::LoopCond => {
+                    frames[inside as usize].pivot.get_or_insert(id);
+                    inside
+                }
                 _ => inside,
             };
         }
-        Ok(Frames { of_outputs, frames })
+        Ok(Frames { of, of_outputs, frames })
     }
 
-    /// The name of the loop that the node's outputs are in.
-    pub(super) fn of_outputs(&self, id: NodeId) -> Option<&str> {
-        match self.of_outputs[id.index()] {
-            0 => None,
-            frame => Some(&self.frames[frame as usize].1),
+    /// Whether the node is in a loop.
+    pub(super) fn is_inside(&self, id: NodeId) -> bool {
+        self.of[id.index()] != 0
+    }
+
+    /// The loop, if any, that an edge stays in.
+    fn of_edge(&self, from: NodeId, to: NodeId) -> Option<u32> {
+        let frame = self.of_outputs[from.index()];
+        (frame != 0 && frame == self.of[to.index()]).then_some(frame)
+    }
+
+    /// The name of the loop, if any, that an edge stays in.
+    pub(super) fn name_of_edge(&self, from: NodeId, to: NodeId) -> Option<&str> {
+        self.of_edge(from, to).map(|frame| &*self.frames[frame as usize].name)
+    }
+}
+
+/// What the names of a control loop's nodes begin with: it is known by that to the splits that follow.
+const PREFIX: &str = "_cloop";
+
+/// The graph and its placement with control loops for what crosses devices within loops: each node that takes
+/// such an edge waits for the Merge of its device's. `None` if nothing does.
+///
+/// # Errors
+/// `InvalidArgument` for a loop that crosses devices without a condition.
+pub(super) fn with_control_loops(
+    graph: &Graph,
+    topology: &Topology,
+    placement: &[u32],
+    devices: &DeviceSet,
+    names: &Names,
+) -> Result<Option<(Graph, Vec<u32>)>> {
+    let frames = Frames::new(graph, topology)?;
+    let mut crossing = Vec::new();
+    for to in graph.ids() {
+        let device = placement[to.index()];
+        for producer in topology.producers(to) {
+            if placement[producer.node.index()] != device
+                && let Some(frame) = frames.of_edge(producer.node, to)
+            {
+                crossing.push((to, frame));
+                break;
+            }
         }
     }
+    if crossing.is_empty() {
+        return Ok(None);
+    }
+    let mut loops = ControlLoops {
+        graph,
+        frames: &frames,
+        devices,
+        names,
+        ops: Ops::new()?,
+        nodes: graph.nodes().map(|(_, node)| node.clone()).collect(),
+        edges: Vec::with_capacity(graph.num_edges()),
+        placement: placement.to_vec(),
+        merges: FxHashMap::default(),
+    };
+    for to in graph.ids() {
+        let edge = |p: &graph::Producer| Edge { from: p.node, output: p.output, to, input: p.input };
+        loops.edges.extend(topology.producers(to).iter().map(edge));
+    }
+    for (to, frame) in crossing {
+        let merge = loops.merge(frame, placement[to.index()], to)?;
+        loops.edges.push(Edge::control(merge, to));
+    }
+    let ControlLoops { nodes, edges, placement, .. } = loops;
+    let mut expanded = Graph::assemble(nodes, edges.into_iter())?;
+    expanded.versions = graph.versions.clone();
+    expanded.library = graph.library.clone();
+    Ok(Some((expanded, placement)))
+}
+
+struct Ops {
+    constant: &'static Op,
+    enter: &'static Op,
+    merge: &'static Op,
+    switch: &'static Op,
+    next: &'static Op,
+}
+
+impl Ops {
+    fn new() -> Result<Ops> {
+        let op = |name| {
+            ops::lookup(name)
+                .ok_or_else(|| Error::Graph(graph::Error::unimplemented(format!("op '{name}' is not there"))))
+        };
+        Ok(Ops {
+            constant: op("Const")?,
+            enter: op("Enter")?,
+            merge: op("Merge")?,
+            switch: op("Switch")?,
+            next: op("NextIteration")?,
+        })
+    }
+}
+
+struct ControlLoops<'a> {
+    graph: &'a Graph,
+    frames: &'a Frames,
+    devices: &'a DeviceSet,
+    names: &'a Names,
+    ops: Ops,
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+    placement: Vec<u32>,
+    /// The Merge of each frame's control loop on each device.
+    merges: FxHashMap<(u32, u32), NodeId>,
+}
+
+impl ControlLoops<'_> {
+    /// The Merge of the frame's control loop on a device, made with those of the frames around it if it is not
+    /// there; `name` is a node that needs it.
+    fn merge(&mut self, frame: u32, device: u32, needed_by: NodeId) -> Result<NodeId> {
+        if let Some(&known) = self.merges.get(&(frame, device)) {
+            return Ok(known);
+        }
+        let mut inner: Option<NodeId> = None;
+        let mut innermost = None;
+        let mut at = frame;
+        loop {
+            if at == 0 {
+                if let Some(enter) = inner {
+                    let start = self.start(device, needed_by)?;
+                    self.edges.push(Edge::data(start.into(), enter, 0));
+                }
+                break;
+            }
+            if let Some(&outer) = self.merges.get(&(at, device)) {
+                if let Some(enter) = inner {
+                    self.edges.push(Edge::data(outer.into(), enter, 0));
+                }
+                break;
+            }
+            let (enter, merge) = self.control_loop(at, device, needed_by)?;
+            if let Some(inner) = inner {
+                self.edges.push(Edge::data(merge.into(), inner, 0));
+            }
+            innermost.get_or_insert(merge);
+            inner = Some(enter);
+            at = self.frames.frames[at as usize].parent;
+        }
+        innermost.ok_or_else(|| Error::invalid("a control loop of no loop"))
+    }
+
+    /// Adds the nodes of one control loop; returns its Enter, which lacks its input, and its Merge.
+    fn control_loop(&mut self, frame: u32, device: u32, needed_by: NodeId) -> Result<(NodeId, NodeId)> {
+        let info = &self.frames.frames[frame as usize];
+        let Some(pivot) = info.pivot else {
+            return Err(Error::LoopWithoutPivot { frame: info.name.clone() });
+        };
+        let Ops { enter, merge, switch, next, .. } = self.ops;
+        let new = |op| Node::new("", op).with_attr("T", DType::Float);
+        let enter = new(enter)
+            .with_attr("frame_name", info.name.as_str())
+            .with_attr("parallel_iterations", info.parallel_iterations);
+        let enter = self.add(enter, device, needed_by);
+        let merge = self.add(new(merge).with_attr("N", 2i64), device, needed_by);
+        let switch = self.add(new(switch), device, needed_by);
+        let next = self.add(new(next), device, needed_by);
+        self.edges.extend([
+            Edge::data(enter.into(), merge, 0),
+            Edge::data(next.into(), merge, 1),
+            Edge::data(merge.into(), switch, 0),
+            Edge::data(pivot.into(), switch, 1),
+            Edge::data(Output::new(switch, 1), next, 0),
+        ]);
+        if self.placement[pivot.index()] != device {
+            self.edges.push(Edge::control(merge, switch));
+        }
+        self.merges.insert((frame, device), merge);
+        Ok((enter, merge))
+    }
+
+    /// What goes round in control loops.
+    fn start(&mut self, device: u32, needed_by: NodeId) -> Result<NodeId> {
+        let nothing = Tensor::zeros(DType::Float, Shape::new(&[0])?)?;
+        let node =
+            Node::new("", self.ops.constant).with_attr("dtype", DType::Float).with_attr("value", nothing);
+        Ok(self.add(node, device, needed_by))
+    }
+
+    fn add(&mut self, mut node: Node, device: u32, needed_by: NodeId) -> NodeId {
+        let source = [PREFIX, &self.graph.node(needed_by).name].concat();
+        node.name = self.names.new_name(&source, "", |name| self.graph.find(name).is_some()).into();
+        node.device = self.devices.get(device).text.clone();
+        self.nodes.push(node);
+        self.placement.push(device);
+        NodeId::new(self.nodes.len() - 1)
+    }
+}
+
+/// Whether the edge is the control edge by which a node waits for a control loop.
+pub(super) fn is_marker(graph: &Graph, producer: &graph::Producer) -> bool {
+    let source = graph.node(producer.node);
+    producer.is_control() && source.op.role() == Role::Merge && source.name.starts_with(PREFIX)
 }

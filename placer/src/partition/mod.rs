@@ -107,8 +107,10 @@ pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
 /// read of its own for each reader. The same graph and state of `names` give the same
 /// parts, byte for byte.
 ///
+/// A split by task gives loops that cross devices their control loops, for itself and for the splits of its parts.
+///
 /// # Errors
-/// `Unimplemented` if a loop is spread over parts; `InvalidArgument` if a reference is.
+/// `InvalidArgument` if a loop without a condition crosses devices, or a reference crosses parts.
 pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
     if placement.len() != graph.len() {
         return Err(Error::invalid(format!(
@@ -120,19 +122,24 @@ pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_
     if let Some(device) = placement.iter().find(|&&d| d as usize >= options.devices.len()) {
         return Err(Error::invalid(format!("there is no device {device} in the set")));
     }
-    let topology = Topology::new(graph);
-    let has_frames = loops::has_control_flow(graph);
-    let placement = if has_frames {
-        Cow::Owned(loops::move_to_neighbours(graph, &topology, placement)?)
-    } else {
-        Cow::Borrowed(placement)
-    };
-    let frames = if has_frames { Some(Frames::new(graph, &topology)?) } else { None };
-    let mut splitting = Splitting::new(graph, &topology, &placement, frames, options)?;
-    for id in graph.ids() {
-        splitting.connect(id)?;
+    if !loops::has_control_flow(graph) {
+        let topology = Topology::new(graph);
+        return Splitting::new(graph, &topology, placement, None, options)?.split(options);
     }
-    splitting.finish(options)
+    let mut graph = Cow::Borrowed(graph);
+    let mut placement = Cow::Borrowed(placement);
+    let mut topology = Topology::new(&graph);
+    if options.split == Split::Task {
+        placement = Cow::Owned(loops::move_to_neighbours(&graph, &topology, &placement)?);
+        let expanded =
+            loops::with_control_loops(&graph, &topology, &placement, options.devices, options.names)?;
+        if let Some((expanded, places)) = expanded {
+            topology = Topology::new(&expanded);
+            (graph, placement) = (Cow::Owned(expanded), Cow::Owned(places));
+        }
+    }
+    let frames = Some(Frames::new(&graph, &topology)?);
+    Splitting::new(&graph, &topology, &placement, frames, options)?.split(options)
 }
 
 #[derive(Default)]
@@ -149,6 +156,8 @@ struct Splitting<'a> {
     topology: &'a Topology,
     placement: &'a [u32],
     frames: Option<Frames>,
+    /// The Merge of the control loop, if any, of the node that is being connected.
+    marker: Option<NodeId>,
     transfers: Transfers,
     names: &'a Names,
     /// Whether the graph has names like those that splits give.
@@ -215,6 +224,7 @@ impl<'a> Splitting<'a> {
             topology,
             placement,
             frames,
+            marker: None,
             transfers: Transfers::new(options.devices)?,
             names: options.names,
             look_up_names,
@@ -223,6 +233,13 @@ impl<'a> Splitting<'a> {
             local,
             arrived: FxHashMap::default(),
         })
+    }
+
+    fn split(mut self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
+        for id in self.graph.ids() {
+            self.connect(id)?;
+        }
+        self.finish(options)
     }
 
     fn part(&self, id: NodeId) -> u32 {
@@ -237,6 +254,9 @@ impl<'a> Splitting<'a> {
         let to = self.local[id.index()];
         let mut reads: SmallVec<[Read; 1]> = SmallVec::new();
         let mut others: SmallVec<[NodeId; 4]> = SmallVec::new();
+        if self.frames.is_some() {
+            self.marker = self.marker_of(id);
+        }
         for (place, producer) in topology.producers(id).iter().enumerate() {
             let (from, output) = if self.part(producer.node) == part {
                 others.push(self.local[producer.node.index()]);
@@ -267,9 +287,20 @@ impl<'a> Splitting<'a> {
         Ok(())
     }
 
+    /// The Merge of the control loop that what the node receives waits for.
+    fn marker_of(&self, id: NodeId) -> Option<NodeId> {
+        let producers = self.topology.producers(id).iter();
+        let mut markers = producers.filter(|p| loops::is_marker(self.graph, p));
+        markers.find(|p| self.part(p.node) == self.part(id)).map(|p| p.node)
+    }
+
     /// Lets a reference be read, where its variable is, after what its reader waits for by control: another
-    /// order would show the variable as it was before an update that the reader was told to follow.
+    /// order would show the variable as it was before an update that the reader was told to follow. A read in a
+    /// loop is not delayed: its variable is outside.
     fn delay(&mut self, id: NodeId, read: &Read) -> Result<()> {
+        if self.frames.as_ref().is_some_and(|frames| frames.is_inside(id)) {
+            return Ok(());
+        }
         let topology = self.topology;
         let part = self.part(read.variable);
         for (place, producer) in topology.producers(id).iter().enumerate() {
@@ -298,13 +329,18 @@ impl<'a> Splitting<'a> {
             return Ok(Arrival::Shared(known));
         }
         let source = self.graph.node(producer.node);
-        if let Some(frame) = self.frames.as_ref().and_then(|f| f.of_outputs(producer.node)) {
-            return Err(Error::LoopCrosses {
-                node: self.graph.node(id).name.to_string(),
-                source_node: source.name.to_string(),
-                frame: frame.to_owned(),
-            });
-        }
+        let within = self.frames.as_ref().and_then(|frames| frames.name_of_edge(producer.node, id));
+        let waits_for = match (within, self.marker) {
+            (None, _) => None,
+            (Some(_), Some(merge)) => Some(self.local[merge.index()]),
+            (Some(frame), None) => {
+                return Err(Error::LoopCrosses {
+                    node: self.graph.node(id).name.to_string(),
+                    source_node: source.name.to_string(),
+                    frame: frame.to_owned(),
+                });
+            }
+        };
         let transfer = Key {
             tensor_name: ["edge_", &edge.to_string(), "_", &source.name].concat().into(),
             from: self.placement[producer.node.index()],
@@ -318,6 +354,7 @@ impl<'a> Splitting<'a> {
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
             let (_, received) =
                 self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
+            self.wait(part, received, waits_for);
             let name = self.new_name(&source.name, "");
             let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
             self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));
@@ -333,11 +370,19 @@ impl<'a> Splitting<'a> {
         }
         let output = Output { node: from, index: producer.output };
         let (sent, received) = self.transfer(&source.name, &transfer, port.dtype, from_part, output, part);
+        self.wait(part, received, waits_for);
         if port.is_ref {
             return Ok(Arrival::Read(Read { variable: producer.node, sent, received }));
         }
         self.arrived.insert(key, received);
         Ok(Arrival::Shared(received))
+    }
+
+    /// Lets a receive within a loop wait for each turn.
+    fn wait(&mut self, part: u32, received: NodeId, waits_for: Option<NodeId>) {
+        if let Some(merge) = waits_for {
+            self.parts[part as usize].edges.push(Edge::control(merge, received));
+        }
     }
 
     fn takes_reference(&self, id: NodeId, input: u32) -> Result<bool> {

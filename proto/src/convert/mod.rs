@@ -19,6 +19,7 @@ pub use graph::{
     DefaultAttrs, GRAPH_DEF_VERSION, extend_graph, graph_from_proto, graph_to_proto, node_to_proto,
 };
 pub use shape::{partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, shape_to_proto};
+pub use status::failure_in_body;
 pub use tensor::{
     named_tensor_from_proto, named_tensor_to_proto, tensor_from_proto, tensor_from_proto_within,
     tensor_to_proto,

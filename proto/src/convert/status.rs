@@ -9,16 +9,27 @@ use prost::Message;
 
 /// Longer messages are cut here: trailers have a limit.
 const MAX_MESSAGE: usize = 3072;
+/// As long as the text of a failure in a message's body may be: clients search longer ones for hours.
+const MAX_BODY_MESSAGE: usize = 16_000;
 const TRUNCATED: &str = " ... [truncated]";
+
+/// The code and the text of a failure, for the body of an answer.
+pub fn failure_in_body(status: Status) -> (i32, String) {
+    (status.code.number(), cut(status.message, MAX_BODY_MESSAGE))
+}
+
+fn cut(mut message: String, most: usize) -> String {
+    if message.len() > most {
+        let end = (0..=most).rev().find(|&i| message.is_char_boundary(i)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str(TRUNCATED);
+    }
+    message
+}
 
 impl From<Status> for tonic::Status {
     fn from(status: Status) -> tonic::Status {
-        let mut message = status.message;
-        if message.len() > MAX_MESSAGE {
-            let cut = (0..=MAX_MESSAGE).rev().find(|&i| message.is_char_boundary(i)).unwrap_or(0);
-            message.truncate(cut);
-            message.push_str(TRUNCATED);
-        }
+        let message = cut(status.message, MAX_MESSAGE);
         let mut payloads = GrpcPayloadContainer::default();
         for (set, url) in [(status.derived, DERIVED_STATUS), (status.restarted, WORKER_POSSIBLY_RESTARTED)] {
             if set {
@@ -70,6 +81,9 @@ mod tests {
         let sent = tonic::Status::from(Status::invalid(format!("x{}", "ü".repeat(3000))));
         assert_eq!(sent.message().len(), 3071 + TRUNCATED.len());
         assert!(sent.message().ends_with("ü ... [truncated]"));
+        let (code, text) = failure_in_body(Status::invalid("x".repeat(MAX_BODY_MESSAGE + 1)));
+        assert_eq!((code, text.len()), (3, MAX_BODY_MESSAGE + TRUNCATED.len()));
+        assert_eq!(failure_in_body(Status::invalid("short")).1, "short");
     }
 
     #[test]

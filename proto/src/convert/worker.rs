@@ -3,7 +3,7 @@
 use super::{
     Budget, DefaultAttrs, graph_from_proto, graph_to_proto, named_tensor_from_proto, named_tensor_to_proto,
 };
-use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome};
+use crate::link::{CreateWorkerSession, Extent, RegisterGraph, RunGraph, RunGraphOutcome};
 use crate::pb;
 use crate::status::Status;
 use graph::{Code, Tensor};
@@ -76,20 +76,23 @@ pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> pb::RunGraphReques
         store_errors_in_response_body: true,
         create_worker_session_called: !run.session.is_empty(),
         request_id,
-        ..Default::default()
+        is_partial: run.extent != Extent::Whole,
+        is_last_partial_run: run.extent == Extent::LastPart,
     }
 }
 
 /// # Errors
-/// Besides wrong tensors, `Unimplemented` for a part of a partial run.
+/// Those of wrong tensors.
 pub fn run_graph_from_proto(
     request: pb::RunGraphRequest,
     deadline: Option<Instant>,
 ) -> Result<RunGraph, Status> {
-    if request.is_partial {
-        return Err(Status::new(Code::Unimplemented, "RunGraph (Worker) does not run partial runs"));
-    }
     Ok(RunGraph {
+        extent: match (request.is_partial, request.is_last_partial_run) {
+            (false, _) => Extent::Whole,
+            (true, false) => Extent::Part,
+            (true, true) => Extent::LastPart,
+        },
         session: session(request.session_handle, request.create_worker_session_called),
         graph: request.graph_handle.into(),
         step_id: request.step_id,
@@ -132,12 +135,9 @@ pub fn outcome_from_proto(
 }
 
 /// The failure of a run, as the body of an answer carries it.
-pub fn failure_to_proto(status: &Status) -> pb::RunGraphResponse {
-    pb::RunGraphResponse {
-        status_code: status.code.number(),
-        status_error_message: status.message.clone(),
-        ..Default::default()
-    }
+pub fn failure_to_proto(status: Status) -> pb::RunGraphResponse {
+    let (status_code, status_error_message) = super::failure_in_body(status);
+    pb::RunGraphResponse { status_code, status_error_message, ..Default::default() }
 }
 
 /// The handle of the session, which is empty for that of masters which never create one.

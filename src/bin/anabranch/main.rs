@@ -3,6 +3,7 @@
 
 mod demo;
 mod graph_command;
+mod run_command;
 
 use anabranch::serve::{self, ServeFlags};
 use clap::{Parser, Subcommand};
@@ -26,21 +27,24 @@ enum Command {
     Demo(demo::DemoFlags),
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
+    /// Run a program that starts TensorFlow's servers itself, with ours in their place
+    Run(run_command::RunFlags),
     /// Run a task of a cluster, as anabranch-worker does
     Worker(ServeFlags),
 }
 
 fn main() -> ExitCode {
-    let result: Result<(), Box<dyn Error + Send + Sync>> = match Flags::parse().command {
-        Command::Demo(flags) => demo::run(&flags),
-        Command::Graph(flags) => graph_command::run(&flags),
+    let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match Flags::parse().command {
+        Command::Demo(flags) => demo::run(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Graph(flags) => graph_command::run(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Run(flags) => run_command::run(&flags),
         Command::Worker(flags) => {
             serve::log_to_stderr();
             return serve::exit_code(serve::run(&flags, None));
         }
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("anabranch: {error}");
             ExitCode::FAILURE

@@ -10,6 +10,7 @@ GENERATORS = {}
 
 FLOATS = ("half", "bfloat16", "float", "double")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+COMPLEX = ("complex64", "complex128")
 SIGNED = ("int8", "int16", "int32", "int64")
 
 
@@ -27,9 +28,12 @@ def case(*ops):
 
 class Call:
     """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
-    the tolerance 16-bit floats may differ."""
+    the tolerance 16-bit floats may differ; `unset`: outputs that the peer leaves as its memory happens to be; `known`:
+    the graph always holds the parameters' values."""
 
-    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, **attrs):
+    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, **attrs):
+        self.unset = unset
+        self.known = known
         self.inputs = inputs
         self.attrs = attrs
         self.steps = steps
@@ -47,6 +51,9 @@ class Context:
 
     def is_float(self, attr="T"):
         return self.name(attr) in FLOATS
+
+    def is_complex(self, attr="T"):
+        return self.name(attr) in COMPLEX
 
     def is_unsigned(self, attr="T"):
         return self.name(attr) in UNSIGNED
@@ -71,6 +78,9 @@ class Context:
             return np.array(made, dtype=object).reshape(shape)
         if name in FLOATS:
             return np.asarray(self.rng.uniform(low, high, shape)).astype(self.dtype(attr))
+        if name in COMPLEX:
+            parts = [np.asarray(self.rng.uniform(low, high, shape)) for _ in range(2)]
+            return (parts[0] + 1j * parts[1]).astype(self.dtype(attr))
         if name in UNSIGNED:
             low = max(0, low)
             high = max(high, low + 1)
@@ -101,4 +111,4 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, elementwise, nn, reductions, state  # noqa: E402,F401
+from . import arrays, candidate, codecs, elementwise, images, nn, normalization, reductions, sequences, space, sparse, state, windows  # noqa: E402,F401

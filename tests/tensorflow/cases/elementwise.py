@@ -1,7 +1,7 @@
 """Ops that work element by element, with and without broadcasting."""
 import numpy as np
 
-from . import Call, FLOATS, case
+from . import COMPLEX, Call, FLOATS, case
 
 SHAPES = ((3, 4), (), (0, 3), (1031,))
 
@@ -157,13 +157,27 @@ def clip(c):
 @case("Cast")
 def casts(c):
     source, target = c.name("SrcT"), c.name("DstT")
-    low = 0 if target in ("uint8", "uint16", "uint32", "uint64") and source in FLOATS else -100
+    low = 0 if target in ("uint8", "uint16", "uint32", "uint64") and source in FLOATS + COMPLEX else -100
     for shape in SHAPES:
         yield Call(c.values(shape, low, 100, "SrcT"))
     if source in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
         yield Call(c.whole((64,), "SrcT"))
     if source in FLOATS and target in FLOATS:
         yield Call(c.array([float("nan"), float("inf"), -float("inf"), -0.0, 0.1, 65504], "SrcT"))
+
+
+@case("Complex")
+def complex_numbers(c):
+    yield from ((Call(c.values(a), c.values(b))) for a, b in (((3, 4), (3, 4)), ((), (2,)), ((2, 1), (3,)), ((0, 3), (3,))))
+
+
+@case("Real", "Imag", "ComplexAbs", "Angle", "Conj")
+def parts(c):
+    if c.types.get("Tout") not in (None, "double" if c.name("T") == "complex128" else "float"):
+        return  # Not the type of the parts.
+    for shape in SHAPES:
+        yield Call(c.values(shape))
+    yield Call(c.array([0, 1, -1, 1j, -1j, complex(np.inf, 1), complex(np.nan, 0), 3 + 4j]))
 
 
 @case("Select", "SelectV2")

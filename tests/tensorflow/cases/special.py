@@ -88,3 +88,37 @@ def destroyed(c):
         probe.fetch(probe.node("VarIsInitializedOp", "_out", [handle, f"^{gone}"]))
 
     yield make
+
+
+SPARSE_PARTS = lambda c: [np.array([[0, 1], [2, 0], [2, 2]], np.int64), c.values((3,)), np.array([3, 4], np.int64)]
+
+
+@special("AddSparseToTensorsMap", "AddManySparseToTensorsMap", "TakeManySparseFromTensorsMap")
+def tensors_map(c):
+    dtype = c.name("T" if "T" in c.types else "dtype")
+
+    def make(probe, run):
+        parts = [probe.feed(v, True, probe.feeds) for v in SPARSE_PARTS(type(c)(c.op, {"T": dtype}, 5))]
+        shared = f"{run}_{probe.name}"
+        many = c.op != "AddSparseToTensorsMap"
+        op = "AddManySparseToTensorsMap" if many else "AddSparseToTensorsMap"
+        handles = probe.node(op, "", parts, T=dtype, shared_name=shared)
+        if not many:
+            axis = probe.feed(np.array([1], np.int32), True, probe.feeds)
+            handles = probe.node("Reshape", "_many", [handles, axis], T="int64", Tshape="int32")
+        probe.fetch(probe.node("TakeManySparseFromTensorsMap", "_taken", [handles], dtype=dtype, shared_name=shared))
+
+    yield make
+
+
+@special("SerializeSparse", "SerializeManySparse", "DeserializeSparse")
+def as_variants(c):
+    dtype = c.name("T" if "T" in c.types else "dtype")
+
+    def make(probe, run):
+        parts = [probe.feed(v, True, probe.feeds) for v in SPARSE_PARTS(type(c)(c.op, {"T": dtype}, 5))]
+        op = "SerializeSparse" if c.op == "SerializeSparse" else "SerializeManySparse"
+        held = probe.node(op, "", parts, T=dtype, out_type="variant")
+        probe.fetch(probe.node("DeserializeSparse", "_out", [held], dtype=dtype, Tserialized="variant"))
+
+    yield make

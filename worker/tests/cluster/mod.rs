@@ -186,8 +186,8 @@ impl Session {
             step_id,
             send: if is_client { send.collect() } else { Vec::new() },
             recv: if is_client { fetches.iter().map(|f| self.client_key(f)).collect() } else { Vec::new() },
-            options: pb::ExecutorOpts::default(),
             deadline: soon(),
+            ..RunGraph::default()
         }
     }
 

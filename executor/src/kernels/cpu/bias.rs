@@ -1,6 +1,6 @@
 //! Bias vectors added to a channel axis.
 
-use super::dispatch::{REALS, dispatch};
+use super::dispatch::{NUMBERS, dispatch};
 use super::scalar::Semiring;
 use super::threads::{PARALLEL, for_rows};
 use super::wide::Lane;
@@ -11,21 +11,21 @@ use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
 
-const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+const TYPES: &[(&str, &[DType])] = &[("T", NUMBERS)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("BiasAdd", REAL, |i| {
+    KernelDef::of("BiasAdd", TYPES, |i| {
         let format = data_format(i.node)?;
-        dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| add::<T>(ctx, format)))
+        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| add::<T>(ctx, format)))
     }),
     KernelDef::of(
         "BiasAddV1",
-        REAL,
-        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| add::<T>(ctx, DataFormat::Nhwc))),
+        TYPES,
+        |i| dispatch!(number, i.input_type(0), T => Kernel::sync(|ctx| add::<T>(ctx, DataFormat::Nhwc))),
     ),
-    KernelDef::of("BiasAddGrad", REAL, |i| {
+    KernelDef::of("BiasAddGrad", TYPES, |i| {
         let format = data_format(i.node)?;
-        dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
+        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
     }),
 ];
 

@@ -1,8 +1,8 @@
 //! Arithmetic of two operands, element by element, with broadcasting.
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
-use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
-use super::scalar::{Integer, Number, Real};
+use super::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
+use super::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use super::tensor_list;
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use super::wide::{Float, Lane, block, load, store};
@@ -28,10 +28,10 @@ macro_rules! functions {
 }
 
 functions! {
-    Add: Number, |x, y| x.plus(y);
-    Sub: Number, |x, y| x.minus(y);
-    Mul: Number, |x, y| x.times(y);
-    Div: Number, |x, y| x.over(y);
+    Add: Arithmetic, |x, y| x.plus(y);
+    Sub: Arithmetic, |x, y| x.minus(y);
+    Mul: Arithmetic, |x, y| x.times(y);
+    Div: Arithmetic, |x, y| x.over(y);
     FloorDiv: Number, |x, y| x.floor_div(y);
     FloorMod: Number, |x, y| x.floor_mod(y);
     TruncateDiv: Number, |x, y| x.truncate_div(y);
@@ -39,13 +39,14 @@ functions! {
     Maximum: Number, |x, y| x.maximum(y);
     Minimum: Number, |x, y| x.minimum(y);
     Pow: Number, |x, y| x.power(y);
-    SquaredDifference: Number, |x, y| { let d = x.minus(y); d.times(d) };
-    DivNoNan: Number, |x, y| if y == T::ZERO { T::ZERO } else { x.over(y) };
-    MulNoNan: Number, |x, y| if y == T::ZERO { T::ZERO } else { x.times(y) };
+    SquaredDifference: Arithmetic, |x, y| { let d = x.minus(y); d.times(d.conjugated()) };
+    DivNoNan: Arithmetic, |x, y| if y == T::ZERO { T::ZERO } else { x.over(y) };
+    MulNoNan: Arithmetic, |x, y| if y == T::ZERO { T::ZERO } else { x.times(y) };
     Atan2: Real, |y, x| y.atan2(x);
-    Xdivy: Number, |x, y| if x == T::ZERO { T::ZERO } else { x.over(y) };
-    Xlogy: Real, |x, y| if x == T::ZERO { T::ZERO } else { x * y.ln() };
-    Xlog1py: Real, |x, y| if x == T::ZERO { T::ZERO } else { x * y.ln_1p() };
+    Xdivy: Arithmetic, |x, y| if x == T::ZERO { T::ZERO } else { x.over(y) };
+    Xlogy: Analytic, |x, y| if x == T::ZERO { T::ZERO } else { x.times(y.ln()) };
+    ComplexPow: Analytic, |x, y| x.powc(y);
+    Xlog1py: Analytic, |x, y| if x == T::ZERO { T::ZERO } else { x.times(y.ln_1p()) };
     And: Integer, |x, y| x & y;
     Or: Integer, |x, y| x | y;
     Xor: Integer, |x, y| x ^ y;
@@ -104,19 +105,21 @@ macro_rules! division {
 }
 
 /// Types of `Add`, which has a string form besides.
-const ADD: &[DType] = &[BFloat16, Half, Float, Double, UInt8, Int8, Int16, Int32, Int64];
+const ADD: &[DType] =
+    &[BFloat16, Half, Float, Double, UInt8, Int8, Int16, Int32, Int64, Complex64, Complex128];
 const POW: &[DType] = &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64];
 /// Reals without half precision.
 const WIDE: &[DType] = &[Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 const MOD: &[DType] = &[BFloat16, Half, Float, Double, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Add", real, ADD, Cheap, Add),
+    kernel!("Add", number, ADD, Cheap, Add),
     KernelDef::of("Add", &[("T", &[String])], |_| Kernel::sync(concatenate)),
-    kernel!("AddV2", real, REALS, Cheap, Add),
-    kernel!("Sub", real, REALS, Cheap, Sub),
-    kernel!("Mul", real, REALS, Cheap, Mul),
-    kernel!("RealDiv", float, FLOATS, Cheap, Div),
+    kernel!("AddV2", number, NUMBERS, Cheap, Add),
+    kernel!("Sub", number, NUMBERS, Cheap, Sub),
+    kernel!("Mul", number, NUMBERS, Cheap, Mul),
+    kernel!("RealDiv", fraction, FRACTIONS, Cheap, Div),
+    kernel!("Div", complex, COMPLEX, Cheap, Div),
     division!("Div", REALS, Div),
     whole_division!("FloorDiv", FloorDiv),
     division!("FloorDiv", WIDE, FloorDiv),
@@ -134,19 +137,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
             broadcast::binary::<T, T>(ctx, Cost::Dear, &zip_run::<<T as Lane>::Wide, _, Pow>)
         }))
     }),
+    kernel!("Pow", complex, COMPLEX, Dear, ComplexPow),
     kernel!(
         "SquaredDifference",
-        real,
-        &[BFloat16, Half, Float, Double, Int32, Int64],
+        number,
+        &[BFloat16, Half, Float, Double, Int32, Int64, Complex64, Complex128],
         Cheap,
         SquaredDifference
     ),
-    kernel!("DivNoNan", float, FLOATS, Cheap, DivNoNan),
-    kernel!("MulNoNan", float, FLOATS, Cheap, MulNoNan),
+    kernel!("DivNoNan", fraction, FRACTIONS, Cheap, DivNoNan),
+    kernel!("MulNoNan", fraction, FRACTIONS, Cheap, MulNoNan),
     kernel!("Atan2", float, FLOATS, Dear, Atan2),
-    kernel!("Xdivy", float, FLOATS, Cheap, Xdivy),
-    kernel!("Xlogy", float, FLOATS, Dear, Xlogy),
-    kernel!("Xlog1py", float, FLOATS, Dear, Xlog1py),
+    kernel!("Xdivy", fraction, FRACTIONS, Cheap, Xdivy),
+    kernel!("Xlogy", fraction, FRACTIONS, Dear, Xlogy),
+    kernel!("Xlog1py", fraction, FRACTIONS, Dear, Xlog1py),
     kernel!("BitwiseAnd", integer, INTEGERS, Cheap, And),
     kernel!("BitwiseOr", integer, INTEGERS, Cheap, Or),
     kernel!("BitwiseXor", integer, INTEGERS, Cheap, Xor),
@@ -154,8 +158,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("RightShift", integer, INTEGERS, Cheap, ShiftRight),
     KernelDef::of(
         "AddN",
-        &[("T", REALS)],
-        |init| dispatch!(real, init.input_type(0), T => Kernel::sync(add_n::<T>)),
+        &[("T", NUMBERS)],
+        |init| dispatch!(number, init.input_type(0), T => Kernel::sync(add_n::<T>)),
     ),
     KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| Kernel::sync(tensor_list::add_n)),
 ];
@@ -198,7 +202,7 @@ fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
 /// replace any input.
 fn add_n<T: Lane>(ctx: &mut KernelContext<'_>) -> Result<()>
 where
-    T::Wide: Number,
+    T::Wide: Arithmetic,
 {
     let mut inputs = (0..ctx.num_inputs()).map(|i| ctx.take_input(i)).collect::<Result<Vec<_>>>()?;
     let Some(first) = inputs.first() else { return Err(Error::invalid("AddN needs an input")) };

@@ -7,6 +7,7 @@ use super::wide::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{Bool8, DType, Shape, Tensor};
+use num_complex::Complex;
 use std::marker::PhantomData;
 
 pub(super) const KERNELS: &[KernelDef] =
@@ -104,6 +105,30 @@ macro_rules! truncating {
 
 truncating!(f32, f64);
 
+/// Of a complex number its real part is converted; a real number gets an imaginary part of 0.
+macro_rules! complex {
+    ($part:ident: $($real:ident),*) => {
+        $(impl To<$real> for Complex<$part> {
+            #[inline(always)]
+            fn to(self) -> $real { self.re.to() }
+        }
+        impl To<Complex<$part>> for $real {
+            #[inline(always)]
+            fn to(self) -> Complex<$part> { Complex::new(self.to(), 0.0) }
+        })*
+        complex!(@between $part: f32, f64);
+    };
+    (@between $part:ident: $($other:ident),*) => {
+        $(impl To<Complex<$other>> for Complex<$part> {
+            #[inline(always)]
+            fn to(self) -> Complex<$other> { Complex::new(self.re.to(), self.im.to()) }
+        })*
+    };
+}
+
+complex!(f32: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
+complex!(f64: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
+
 fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     if from == to {
@@ -122,7 +147,7 @@ fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
             _ => Kernel::sync(move |ctx| cast::<f64, R>(ctx, Some(bits))),
         });
     }
-    dispatch!(plain, from, A => dispatch!(plain, to, R => Kernel::sync(|ctx| cast::<A, R>(ctx, None))))
+    dispatch!(any, from, A => dispatch!(any, to, R => Kernel::sync(|ctx| cast::<A, R>(ctx, None))))
         .map_err(|_| refused())
 }
 

@@ -75,7 +75,7 @@ macro_rules! ordering {
 /// Types whose equality is that of their numbers.
 const EQUALITY: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, QInt8,
-    QInt16, QInt32, QUInt8, QUInt16, String,
+    QInt16, QInt32, QUInt8, QUInt16, Complex64, Complex128, String,
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -128,7 +128,7 @@ fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
             Ok(())
         });
     }
-    dispatch!(plain, dtype, T => Kernel::sync(move |ctx| {
+    dispatch!(any, dtype, T => Kernel::sync(move |ctx| {
         let (x, y) = (ctx.take_input(0)?.with_dtype(dtype)?, ctx.take_input(1)?.with_dtype(dtype)?);
         type W = <T as Lane>::Wide;
         let out = match plan(&x, &y)? {

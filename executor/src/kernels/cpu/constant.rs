@@ -1,15 +1,15 @@
 //! Sources of values: constants, placeholders, fills, ranges, diagonals.
 
-use super::dispatch::{FLOATS, INDEX, INTEGERS, PLAIN, dispatch};
+use super::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
+use super::scalar::Semiring;
 use super::strided::{Layout, copy, pack};
 use super::tensor_list;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::ops::constant::range_length;
-use graph::{Bool8, DType, Element, PartialShape, Shape, Tensor};
-use half::{bf16, f16};
+use graph::{DType, Element, PartialShape, Shape, Tensor};
 use num_traits::{AsPrimitive, Float};
 use smallvec::SmallVec;
 
@@ -55,8 +55,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of(
         "OnesLike",
-        &[("T", PLAIN)],
-        |init| dispatch!(plain, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
+        &[("T", ANY)],
+        |init| dispatch!(any, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
     ),
     KernelDef::of("Diag", &[("T", MOVED)], |init| moved!(init.input_type(0), E => Kernel::sync(diag::<E>))),
     KernelDef::of(
@@ -248,32 +248,7 @@ fn zeros_like<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The number one of each type.
-trait One {
-    const ONE: Self;
-}
-
-macro_rules! ones {
-    ($($t:ty = $one:expr),*) => { $(impl One for $t { const ONE: $t = $one; })* };
-}
-
-ones!(
-    f32 = 1.0,
-    f64 = 1.0,
-    f16 = f16::ONE,
-    bf16 = bf16::ONE,
-    Bool8 = Bool8::TRUE,
-    i8 = 1,
-    i16 = 1,
-    i32 = 1,
-    i64 = 1,
-    u8 = 1,
-    u16 = 1,
-    u32 = 1,
-    u64 = 1
-);
-
-fn ones_like<T: Element + One>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let shape = ctx.input(0)?.shape().clone();
     let mut out = ctx.forward_or_allocate(0, T::DTYPE, shape)?;
     out.values_mut::<T>()?.fill(T::ONE);

@@ -1,17 +1,19 @@
-//! Two-dimensional convolution and its gradients: patches of the image times the filter as a matrix, a cache's
-//! worth of patches at a time. A 1x1 filter needs no patches: the image itself is the matrix.
+//! Convolutions over images and volumes and their gradients: patches of the image times the filter as a matrix, a
+//! cache's worth of patches at a time. A 1x1 filter needs no patches: the image itself is the matrix. Depthwise
+//! convolutions, whose matrices would be vectors, are apart.
 
+mod depthwise;
 mod patch;
 
 use self::patch::{gather, patch_len, scatter};
-use super::dispatch::FLOATS;
+use super::dispatch::{FLOATS, INDEX};
 use super::image::{from_nhwc, to_nhwc};
 use super::product::{Matrix, Threads, product};
 use super::scalar::{Number, Semiring as _};
 use super::wide::{Lane, narrowed, widened};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::ops::conv::{Conv2D, ConvSizes};
+use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
 use graph::{DType, Element as _, Shape, Tensor};
 use rayon::prelude::*;
@@ -27,21 +29,57 @@ macro_rules! typed {
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Conv2D", &[("T", FLOATS_AND_INT)], |i| {
-        let conv = Conv2D::of(i.node)?;
+        let conv = Conv::of_images(i.node)?;
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS_AND_INT)], |i| {
-            let conv = Conv2D::of(i.node)?;
+            let conv = Conv::of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |i| {
-            let conv = Conv2D::of(i.node)?;
+            let conv = Conv::of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
+        })
+    },
+    KernelDef::of("Conv3D", &[("T", FLOATS)], |i| {
+        let conv = Conv::of_volumes(i.node)?;
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv)))
+    }),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::of("Conv3DBackpropInputV2", &[("T", FLOATS), ("Tshape", INDEX)], |i| {
+            let conv = Conv::of_volumes(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
+        })
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::of("Conv3DBackpropFilterV2", &[("T", FLOATS)], |i| {
+            let conv = Conv::of_volumes(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
+        })
+    },
+    KernelDef::of("DepthwiseConv2dNative", &[("T", FLOATS)], |i| {
+        let conv = Conv::of_images(i.node)?;
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::forward::<T>(ctx, &conv)))
+    }),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::of("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |i| {
+            let conv = Conv::of_images(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_input::<T>(ctx, &conv)))
+        })
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::of("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |i| {
+            let conv = Conv::of_images(i.node)?;
+            typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_filter::<T>(ctx, &conv)))
         })
     },
 ];
@@ -92,13 +130,13 @@ struct Plan {
 
 impl Plan {
     fn new(sizes: ConvSizes) -> Result<Plan> {
-        let image_pixels = checked_product(&[sizes.rows.output, sizes.columns.output])?;
+        let image_pixels = checked_product(&[sizes.planes.output, sizes.rows.output, sizes.columns.output])?;
         let pixels = checked_product(&[image_pixels, sizes.batch])?;
         let patch = patch_len(&sizes);
         let plain = |w: &graph::ops::window::Window| {
             w.filter == 1 && w.stride == 1 && w.pad_before == 0 && w.output == w.input
         };
-        let direct = plain(&sizes.rows) && plain(&sizes.columns);
+        let direct = plain(&sizes.planes) && plain(&sizes.rows) && plain(&sizes.columns);
         let threads = Threads::for_work(patch.saturating_mul(pixels).saturating_mul(sizes.out_channels));
         let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
         if threads == Threads::All {
@@ -147,10 +185,10 @@ impl Plan {
     }
 }
 
-fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.sizes(input.shape(), filter.shape())?;
-    let shape = Shape::new(&conv.output_shape(&sizes))?;
+    let shape = conv.output_shape(&sizes)?;
     if shape.num_elements() == 0 {
         ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
         return Ok(());
@@ -159,8 +197,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> 
     let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
     let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
     let channels = sizes.out_channels;
-    let nhwc = [sizes.batch, sizes.rows.output, sizes.columns.output, channels];
-    let mut out = ctx.allocate(T::Wide::DTYPE, Shape::new(&nhwc)?)?;
+    let mut out = ctx.allocate(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
     let tile = |scratch: &mut Vec<T::Wide>, (i, out): (usize, &mut [T::Wide])| {
         let count = out.len() / channels;
         for group in 0..sizes.groups() {
@@ -202,29 +239,43 @@ fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>
     Ok(sizes.to_i64s()?)
 }
 
-fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv2D, sizes: &ConvSizes, dy: &Tensor) -> Result<()> {
-    let expected = conv.output_shape(sizes);
-    if dy.shape().dims() != expected {
+fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, dy: &Tensor) -> Result<()> {
+    let expected = conv.output_shape(sizes)?;
+    if *dy.shape() != expected {
         crate::invalid!(
-            "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {}",
+            "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {expected}",
             ctx.node().op.name(),
-            dy.shape(),
-            Shape::new(&expected)?
+            dy.shape()
         );
     }
     Ok(())
 }
 
-fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+/// The shape of the input that the gradient is taken of, from its sizes: all of them, or of images the rows and
+/// columns alone.
+fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
     let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
     let given = sizes_input(ctx, 0, "input_sizes")?;
-    let shape = match (given.as_slice(), dy.shape().dims(), filter.shape().dims()) {
-        // Rows and columns alone.
+    Ok(match (given.as_slice(), dy.shape().dims(), filter.shape().dims()) {
         (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
-            Shape::from_i64(&conv.format.of_nhwc([n as i64, h, w, c as i64]))?
+            Shape::from_i64(&conv.input_shape([h, w], n as i64, c as i64))?
         }
         _ => Shape::from_i64(&given)?,
-    };
+    })
+}
+
+/// The same shape with the channels moved to the end.
+fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
+    Ok(match *shape.dims() {
+        [a, b, c, d] => Shape::new(&format.to_nhwc([a, b, c, d]))?,
+        [a, b, c, d, e] => Shape::new(&format.to_nhwc([a, b, c, d, e]))?,
+        _ => shape.clone(),
+    })
+}
+
+fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
+    let shape = input_shape(ctx, conv)?;
     let sizes = conv.sizes(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 || dy.num_elements() == 0 {
@@ -235,8 +286,7 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Resu
     let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
     let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
     let depth = sizes.in_channels;
-    let nhwc = Shape::new(&[sizes.batch, sizes.rows.input, sizes.columns.input, depth])?;
-    let mut dx = Tensor::zeros(T::Wide::DTYPE, nhwc)?;
+    let mut dx = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
     if plan.direct {
         each_tile(dx.values_mut()?, plan.tile * depth, plan.threads, |_, (i, dx)| {
             let count = dx.len() / depth;
@@ -249,7 +299,7 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Resu
     } else {
         // Patches overlap within an image, never between images: a thread has an image to itself. Of few
         // images, the threads share the products.
-        let image = sizes.rows.input * sizes.columns.input * depth;
+        let image = sizes.planes.input * sizes.rows.input * sizes.columns.input * depth;
         let many = sizes.batch >= rayon::current_num_threads();
         let (outside, inside) = match plan.threads {
             Threads::All if many => (Threads::All, Threads::One),
@@ -274,7 +324,7 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Resu
     Ok(())
 }
 
-fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv2D) -> Result<()> {
+fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
     if shape.num_elements() == 0 {

@@ -1,11 +1,33 @@
 //! From a dtype at registration to a Rust type in a kernel.
 
 /// Evaluates an expression with `$T` as the Rust type of a dtype, out of a named group of types; other dtypes
-/// are an `Unimplemented` error. Groups: `float`, `real` (float and integers), `plain` (real and bool).
+/// are an `Unimplemented` error. Groups: `float`, `complex`, `fraction` (both), `real` (float and integers), `number` (real and complex),
+/// `plain` (real and bool), `any` (number and bool).
 macro_rules! dispatch {
     (float, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
             Float f32, Double f64, Half half::f16, BFloat16 half::bf16)
+    };
+    (fraction, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16,
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
+    };
+    (complex, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
+    };
+    (number, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16,
+            Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64,
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
+    };
+    (any, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16, Bool graph::Bool8,
+            Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64,
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
     };
     (integer, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
@@ -43,3 +65,13 @@ pub(crate) const REALS: &[DType] =
     &[Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 pub(crate) const PLAIN: &[DType] =
     &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
+pub(crate) const FRACTIONS: &[DType] = &[Float, Double, Half, BFloat16, Complex64, Complex128];
+pub(crate) const COMPLEX: &[DType] = &[Complex64, Complex128];
+pub(crate) const NUMBERS: &[DType] = &[
+    Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
+pub(crate) const ANY: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];

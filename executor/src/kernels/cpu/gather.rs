@@ -1,6 +1,6 @@
 //! Picking and placing elements by index.
 
-use super::dispatch::{INDEX, PLAIN, dispatch};
+use super::dispatch::{ANY, INDEX, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring as _;
 use crate::error::{Error, Result};
@@ -28,9 +28,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let ignore = ignores_bad_indices(init)?;
         moved!(init.input_type(0), E => Kernel::sync(move |ctx| gather_nd::<E>(ctx, ignore)))
     }),
-    KernelDef::of("ScatterNd", &[("T", PLAIN), ("Tindices", INDICES)], |init| {
+    KernelDef::of("ScatterNd", &[("T", ANY), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
-        dispatch!(plain, init.output_type(0), T => Kernel::sync(move |ctx| {
+        dispatch!(any, init.output_type(0), T => Kernel::sync(move |ctx| {
             let (places, shape) = scatter_places(ctx, ignore)?;
             let updates = ctx.input(1)?;
             let mut out = Tensor::zeros(T::DTYPE, shape)?;

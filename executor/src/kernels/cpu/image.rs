@@ -7,28 +7,31 @@ use graph::ops::window::DataFormat;
 use graph::{Shape, Tensor};
 use rayon::prelude::*;
 
-/// The same images as `[batch, rows, columns, channels]`. Without a copy where they are so already.
+/// The same images or volumes with channels last: `[batch, …, rows, columns, channels]`. Without a copy where they
+/// are so already.
 pub(super) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
-        (DataFormat::Nchw, &[n, c, h, w]) => swap_inner(images, [n, c, h * w], [n, h, w, c]),
+        (DataFormat::Nchw, &[n, c, h, w]) => swap_inner(images, [n, c, h * w], &[n, h, w, c]),
+        (DataFormat::Nchw, &[n, c, d, h, w]) => swap_inner(images, [n, c, d * h * w], &[n, d, h, w, c]),
         _ => Ok(images.clone()),
     }
 }
 
-/// Images as `[batch, rows, columns, channels]` in another format. Without a copy where that is theirs.
+/// Images or volumes with channels last in another format. Without a copy where that is theirs.
 pub(super) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
-        (DataFormat::Nchw, &[n, h, w, c]) => swap_inner(&images, [n, h * w, c], [n, c, h, w]),
+        (DataFormat::Nchw, &[n, h, w, c]) => swap_inner(&images, [n, h * w, c], &[n, c, h, w]),
+        (DataFormat::Nchw, &[n, d, h, w, c]) => swap_inner(&images, [n, d * h * w, c], &[n, c, d, h, w]),
         _ => Ok(images),
     }
 }
 
 /// Transposes each of `n` matrices.
-fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: [usize; 4]) -> Result<Tensor> {
+fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) -> Result<Tensor> {
     if images.num_elements() == 0 || rows == 1 || columns == 1 {
-        return Ok(images.reshaped(Shape::new(&shape)?)?);
+        return Ok(images.reshaped(Shape::new(shape)?)?);
     }
-    let mut out = Tensor::unspecified(images.dtype(), Shape::new(&shape)?)?;
+    let mut out = Tensor::unspecified(images.dtype(), Shape::new(shape)?)?;
     let size = images.dtype().size().unwrap_or(1);
     let (from, to) = (images.bytes()?, out.bytes_mut()?);
     match size {

@@ -3,7 +3,7 @@
 use super::broadcast::Plan;
 use super::dispatch::dispatch;
 use super::product::{Matrix, Threads, product};
-use super::scalar::Number;
+use super::scalar::Arithmetic;
 use super::wide::{Lane, narrowed, widened};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -11,8 +11,10 @@ use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use rayon::prelude::*;
 
-const TYPES: &[DType] =
-    &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
+const TYPES: &[DType] = &[
+    BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MatMul", &[("T", TYPES)], |init| {
@@ -30,8 +32,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Checks ranks, and says how the batches fit together.
 type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 
+/// A flipped factor is transposed, and in the batch forms conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
-    dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, flips, batches)))
+    let conjugates = init.node.op.name() != "MatMul";
+    dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches)))
 }
 
 fn single(x: &Shape, y: &Shape) -> Result<Plan> {
@@ -73,9 +77,14 @@ fn at_least_matrices(x: &Shape, y: &Shape) -> Result<()> {
     Ok(())
 }
 
-fn multiply<T: Lane>(ctx: &mut KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Result<()>
+fn multiply<T: Lane>(
+    ctx: &mut KernelContext<'_>,
+    flips: [bool; 2],
+    conjugates: bool,
+    batches: Batches,
+) -> Result<()>
 where
-    T::Wide: Number,
+    T::Wide: Arithmetic,
 {
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     let plan = batches(x.shape(), y.shape())?;
@@ -94,7 +103,15 @@ where
         out.bytes_mut()?.fill(0);
     } else {
         let work = Work { m, k, n, flips, plan: &plan };
-        work.run(widened::<T>(x)?.values()?, widened::<T>(y)?.values()?, out.values_mut::<T::Wide>()?);
+        let factor = |t: &Tensor, flip: bool| -> Result<Tensor> {
+            let mut wide = widened::<T>(t)?;
+            if conjugates && flip && T::DTYPE.is_complex() {
+                wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.conjugated());
+            }
+            Ok(wide)
+        };
+        let (x, y) = (factor(x, flips[0])?, factor(y, flips[1])?);
+        work.run(x.values()?, y.values()?, out.values_mut::<T::Wide>()?);
     }
     let out = narrowed::<T>(out)?;
     ctx.set_output(0, out);
@@ -111,7 +128,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn run<W: Number>(&self, x: &[W], y: &[W], out: &mut [W]) {
+    fn run<W: Arithmetic>(&self, x: &[W], y: &[W], out: &mut [W]) {
         let (m, k, n) = (self.m, self.k, self.n);
         let each = m.saturating_mul(k).saturating_mul(n);
         let a = |batch: usize| oriented(&x[batch * m * k..(batch + 1) * m * k], m, k, self.flips[0]);

@@ -1,41 +1,76 @@
 //! CPU kernels: one file a family, named as in the op table.
 
+mod accumulator;
 mod activation;
+mod barrier;
 mod bias;
 mod binary;
+mod boxes;
 mod broadcast;
+mod candidate;
 mod cast;
 mod check;
+mod checkpoint;
+mod codec;
+mod color;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod control_flow;
 mod conv;
-mod dispatch;
+mod ctc;
+mod dataset_argument;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
+pub(crate) mod dispatch;
 mod elementwise;
+mod file;
 mod functional;
+mod fused;
 mod gather;
 mod identity;
 mod image;
+mod iterator;
 mod matmul;
 mod moved;
+mod mutex;
+mod normalization;
 mod optional;
 mod pad;
 mod partition;
 mod pool;
 mod product;
-mod random;
+mod quantize;
+mod queue;
+pub(crate) mod random;
 mod reduce;
+mod resize;
 mod resource;
-mod scalar;
+pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod session_tensor;
 mod shape;
 mod simd;
 mod slice;
 mod softmax;
+mod space;
+mod sparse;
+mod sparse_segment;
+mod stack;
+mod staging;
+mod step_object;
 mod strided;
+mod summary;
+mod table;
+mod tensor_array;
 mod tensor_list;
 mod threads;
 mod topk;
@@ -51,33 +86,66 @@ use crate::kernel::KernelDef;
 
 /// The families, in no order that matters.
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
+    accumulator::KERNELS,
     activation::KERNELS,
+    barrier::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    boxes::KERNELS,
+    candidate::KERNELS,
     cast::KERNELS,
     check::KERNELS,
+    checkpoint::KERNELS,
+    codec::KERNELS,
+    color::KERNELS,
     compare::KERNELS,
+    complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     control_flow::KERNELS,
     conv::KERNELS,
+    ctc::KERNELS,
+    dataset_batch::KERNELS,
+    dataset_function::KERNELS,
+    dataset_memory::KERNELS,
+    dataset_options::KERNELS,
+    dataset_query::KERNELS,
+    dataset_source::KERNELS,
+    dataset_transform::KERNELS,
+    file::KERNELS,
     functional::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     identity::KERNELS,
+    iterator::KERNELS,
     matmul::KERNELS,
+    mutex::KERNELS,
+    normalization::KERNELS,
     optional::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    quantize::KERNELS,
+    queue::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
+    resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    session_tensor::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    space::KERNELS,
+    sparse::KERNELS,
+    sparse_segment::KERNELS,
+    stack::KERNELS,
+    staging::KERNELS,
+    summary::KERNELS,
+    table::KERNELS,
+    tensor_array::KERNELS,
     tensor_list::KERNELS,
     topk::KERNELS,
     training::KERNELS,

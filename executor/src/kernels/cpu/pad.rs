@@ -1,6 +1,6 @@
 //! Padding: with zeros, with a value, with a mirror image.
 
-use super::dispatch::{INDEX, REALS, dispatch};
+use super::dispatch::{INDEX, NUMBERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring;
 use super::strided::{Layout, copy};
@@ -25,9 +25,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let offset = mirror_offset(init)?;
         moved!(init.input_type(0), E => Kernel::sync(move |ctx| mirror::<E>(ctx, offset)))
     }),
-    KernelDef::of("MirrorPadGrad", &[("T", REALS), ("Tpaddings", INDEX)], |init| {
+    KernelDef::of("MirrorPadGrad", &[("T", NUMBERS), ("Tpaddings", INDEX)], |init| {
         let offset = mirror_offset(init)?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| mirror_back::<T>(ctx, offset)))
+        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| mirror_back::<T>(ctx, offset)))
     }),
 ];
 

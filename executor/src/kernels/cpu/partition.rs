@@ -1,6 +1,6 @@
 //! Parting rows by number, putting them back, and finding where something holds.
 
-use super::dispatch::{PLAIN, dispatch};
+use super::dispatch::{ANY, dispatch};
 use super::gather::position;
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring;
@@ -28,8 +28,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
     KernelDef::of(
         "Where",
-        &[("T", PLAIN)],
-        |init| dispatch!(plain, init.input_type(0), T => Kernel::sync(where_true::<T>)),
+        &[("T", ANY)],
+        |init| dispatch!(any, init.input_type(0), T => Kernel::sync(where_true::<T>)),
     ),
 ];
 

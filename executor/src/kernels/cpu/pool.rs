@@ -1,4 +1,7 @@
-//! Two-dimensional pooling and its gradients.
+//! Pooling over images and volumes, and its gradients.
+
+mod argmax;
+mod fractional;
 
 use super::dispatch::{FLOATS, REALS, dispatch};
 use super::image::{from_nhwc, to_nhwc};
@@ -6,7 +9,7 @@ use super::scalar::{Real as _, Semiring};
 use super::threads::PARALLEL;
 use super::wide::Float;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelContext, KernelDef};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{Bounded, Zero as _};
@@ -15,30 +18,121 @@ use rayon::prelude::*;
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
+/// How a kernel finds out how to pool.
+#[derive(Clone, Copy)]
+enum Windows {
+    Attrs(Pool),
+    /// Window sizes and strides are inputs, from this one on.
+    Inputs(usize),
+}
+
+impl Windows {
+    fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
+        let first = match self {
+            Windows::Attrs(pool) => return Ok(*pool),
+            Windows::Inputs(first) => *first,
+        };
+        let vector = |i: usize, what: &str| -> Result<Vec<i64>> {
+            let sizes = ctx.input(i)?;
+            if sizes.shape().dims() != [4] {
+                crate::invalid!("Sliding window {what} field must specify 4 dimensions");
+            }
+            Ok(sizes.to_i64s()?)
+        };
+        Ok(Pool::with(ctx.node(), &vector(first, "ksize")?, &vector(first + 1, "stride")?)?)
+    }
+}
+
+type Compute = fn(&mut KernelContext<'_>, &Pool) -> Result<()>;
+
+fn images(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
+    made(Windows::Attrs(Pool::of(i.node)?), compute)
+}
+
+fn volumes(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
+    made(Windows::Attrs(Pool::of_volumes(i.node)?), compute)
+}
+
+fn made(windows: Windows, compute: Compute) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let pool = windows.of(ctx)?;
+        compute(ctx, &pool)
+    })
+}
+
+const WINDOWS: &[&str] = &["ksize", "strides"];
+
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MaxPool", REAL, |i| {
-        let pool = Pool::of(i.node)?;
-        dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| max_pool::<T>(ctx, &pool)))
-    }),
-    KernelDef::of("MaxPoolGrad", REAL, |i| {
-        let pool = Pool::of(i.node)?;
-        dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| max_pool_grad::<T>(ctx, &pool)))
-    }),
-    KernelDef::of("MaxPoolGradGrad", REAL, |i| {
-        let pool = Pool::of(i.node)?;
-        dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| max_pool_grad_grad::<T>(ctx, &pool)))
-    }),
-    KernelDef::of("AvgPool", FLOAT, |i| {
-        let pool = Pool::of(i.node)?;
-        dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| avg_pool::<T>(ctx, &pool)))
-    }),
+    KernelDef::of("MaxPool", REAL, |i| dispatch!(real, i.output_type(0), T => images(i, max_pool::<T>))),
+    KernelDef::of(
+        "MaxPoolGrad",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad::<T>)),
+    ),
+    KernelDef::of(
+        "MaxPoolGradGrad",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad_grad::<T>)),
+    ),
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::of(
+            "MaxPoolV2",
+            REAL,
+            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(1), max_pool::<T>)),
+        )
+    },
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::of(
+            "MaxPoolGradV2",
+            REAL,
+            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(3), max_pool_grad::<T>)),
+        )
+    },
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::of(
+            "MaxPoolGradGradV2",
+            REAL,
+            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(3), max_pool_grad_grad::<T>)),
+        )
+    },
+    KernelDef::of("AvgPool", FLOAT, |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool::<T>))),
     KernelDef {
         host_memory: &["orig_input_shape"],
-        ..KernelDef::of("AvgPoolGrad", FLOAT, |i| {
-            let pool = Pool::of(i.node)?;
-            dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| avg_pool_grad::<T>(ctx, &pool)))
-        })
+        ..KernelDef::of(
+            "AvgPoolGrad",
+            FLOAT,
+            |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool_grad::<T>)),
+        )
     },
+    KernelDef::of("MaxPool3D", FLOAT, |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool::<T>))),
+    KernelDef::of(
+        "MaxPool3DGrad",
+        &[("T", FLOATS), ("TInput", FLOATS)],
+        |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool_3d_grad::<T>)),
+    ),
+    KernelDef::of(
+        "MaxPool3DGradGrad",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => volumes(i, max_pool_grad_grad::<T>)),
+    ),
+    KernelDef::of("AvgPool3D", FLOAT, |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool::<T>))),
+    KernelDef {
+        host_memory: &["orig_input_shape"],
+        ..KernelDef::of(
+            "AvgPool3DGrad",
+            FLOAT,
+            |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool_grad::<T>)),
+        )
+    },
+    argmax::FORWARD,
+    argmax::GRAD,
+    fractional::MAX,
+    fractional::MAX_GRAD,
+    fractional::MEAN,
+    fractional::MEAN_GRAD,
 ];
 
 /// Calls `work` for each part of `len` elements of `out`, with its number; `cost` is the number of elements
@@ -56,31 +150,56 @@ fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usiz
 
 /// Elements that all windows together read.
 fn cost(sizes: &PoolSizes) -> usize {
-    let outputs = sizes.batch.saturating_mul(sizes.rows.output).saturating_mul(sizes.columns.output);
-    outputs
+    let lines = sizes.batch.saturating_mul(sizes.planes.output).saturating_mul(sizes.rows.output);
+    lines
+        .saturating_mul(sizes.columns.output)
+        .saturating_mul(sizes.planes.filter)
         .saturating_mul(sizes.rows.filter)
         .saturating_mul(sizes.columns.filter)
         .saturating_mul(sizes.channels)
 }
 
-/// Shapes as `[batch, rows, columns, channels]`.
-fn output_nhwc(sizes: &PoolSizes) -> Result<Shape> {
-    Ok(Shape::new(&[sizes.batch, sizes.rows.output, sizes.columns.output, sizes.channels])?)
+/// Shapes with channels last.
+fn output_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
+    Ok(last(pool, sizes, [sizes.planes.output, sizes.rows.output, sizes.columns.output])?)
 }
 
-fn input_nhwc(sizes: &PoolSizes) -> Result<Shape> {
-    Ok(Shape::new(&[sizes.batch, sizes.rows.input, sizes.columns.input, sizes.channels])?)
+fn input_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
+    Ok(last(pool, sizes, [sizes.planes.input, sizes.rows.input, sizes.columns.input])?)
 }
 
-/// Input pixels under the window of output pixel (`row`, `column`) of `image`, by their first element, in the
-/// order of rows and columns.
-fn under(sizes: &PoolSizes, image: usize, row: usize, column: usize) -> impl Iterator<Item = usize> {
-    let (height, width, channels) = (sizes.rows.input, sizes.columns.input, sizes.channels);
+fn last(pool: &Pool, sizes: &PoolSizes, [d, h, w]: [usize; 3]) -> graph::Result<Shape> {
+    let (n, c) = (sizes.batch, sizes.channels);
+    if pool.volumes { Shape::new(&[n, d, h, w, c]) } else { Shape::new(&[n, h, w, c]) }
+}
+
+/// Elements of an input image, and of an output line.
+fn image_in(sizes: &PoolSizes) -> usize {
+    sizes.planes.input * sizes.rows.input * sizes.columns.input * sizes.channels
+}
+
+fn line_out(sizes: &PoolSizes) -> usize {
+    sizes.columns.output * sizes.channels
+}
+
+/// Lines of outputs of an image.
+fn lines_out(sizes: &PoolSizes) -> usize {
+    sizes.planes.output * sizes.rows.output
+}
+
+/// Input pixels under the window of the output pixel in `column` of output line `line` (which number through the
+/// batch), by their first element, in the order of planes, rows and columns.
+fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = usize> {
+    let (depth, height, width, channels) =
+        (sizes.planes.input, sizes.rows.input, sizes.columns.input, sizes.channels);
+    let (image, place) = (line / lines_out(sizes), line % lines_out(sizes));
+    let rows = sizes.rows.range(place % sizes.rows.output);
     let columns = sizes.columns.range(column);
-    sizes
-        .rows
-        .range(row)
-        .flat_map(move |y| columns.clone().map(move |x| ((image * height + y) * width + x) * channels))
+    let lines = sizes
+        .planes
+        .range(place / sizes.rows.output)
+        .flat_map(move |z| rows.clone().map(move |y| (image * depth + z) * height + y));
+    lines.flat_map(move |y| columns.clone().map(move |x| (y * width + x) * channels))
 }
 
 fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
@@ -89,14 +208,13 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
         max_over_depth::<T>(pool, &input)?
     } else {
         let sizes = pool.sizes(ctx.input(0)?.shape())?;
-        let mut out = ctx.allocate(T::DTYPE, output_nhwc(&sizes)?)?;
+        let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
         let values = input.values::<T>()?;
-        let line = sizes.columns.output * sizes.channels;
+        let line = line_out(&sizes);
         each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, line| {
-            let (image, row) = (i / sizes.rows.output, i % sizes.rows.output);
             for (column, best) in line.chunks_exact_mut(sizes.channels).enumerate() {
                 best.fill(T::min_value());
-                for at in under(&sizes, image, row, column) {
+                for at in under(&sizes, i, column) {
                     let pixel = &values[at..at + sizes.channels];
                     best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
                 }
@@ -110,16 +228,16 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
 
 /// Windows over channels that do not overlap.
 fn max_over_depth<T: Element + PartialOrd + Bounded>(pool: &Pool, input: &Tensor) -> Result<Tensor> {
-    let [_, rows, columns, depth] = pool.ksize;
+    let [_, _, rows, columns, depth] = pool.ksize;
     let &[n, h, w, channels] = input.shape().dims() else {
         crate::invalid!("tensor_in must be 4-dimensional: {}", input.shape());
     };
-    if rows != 1 || columns != 1 || pool.strides[1] != 1 || pool.strides[2] != 1 {
+    if rows != 1 || columns != 1 || pool.strides[2] != 1 || pool.strides[3] != 1 {
         return Err(Error::unimplemented(
             "MaxPooling supports exactly one of pooling across depth or pooling across width/height.",
         ));
     }
-    if depth != pool.strides[3] {
+    if depth != pool.strides[4] {
         return Err(Error::unimplemented(
             "Depthwise max pooling requires the depth window to equal the depth stride",
         ));
@@ -149,7 +267,7 @@ fn gradient_inputs(
     }
     let (input, output, grad) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let sizes = pool.sizes(input.shape())?;
-    let pooled = Shape::new(&pool.output_shape(&sizes))?;
+    let pooled = pool.output_shape(&sizes)?;
     if *output.shape() != pooled {
         crate::invalid!("Expected orig_output shape to be {pooled}, but got {}", output.shape());
     }
@@ -162,18 +280,17 @@ fn gradient_inputs(
 }
 
 /// Each window's gradient goes to its first maximum.
-fn max_pool_grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
-    let mut out = Tensor::zeros(T::DTYPE, input_nhwc(&sizes)?)?;
+    let mut out = Tensor::zeros(T::DTYPE, input_nhwc(pool, &sizes)?)?;
     let (values, grads) = (input.values::<T>()?, grad.values::<T>()?);
     let channels = sizes.channels;
-    let (image_in, line_out) =
-        (sizes.rows.input * sizes.columns.input * channels, sizes.columns.output * channels);
+    let (image_in, lines, line_out) = (image_in(&sizes), lines_out(&sizes), line_out(&sizes));
     each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
         let mut first = vec![0usize; channels];
-        for row in 0..sizes.rows.output {
+        for line in image * lines..(image + 1) * lines {
             for column in 0..sizes.columns.output {
-                let mut pixels = under(&sizes, image, row, column);
+                let mut pixels = under(&sizes, line, column);
                 let Some(start) = pixels.next() else { continue };
                 first.fill(start);
                 for at in pixels {
@@ -184,7 +301,7 @@ fn max_pool_grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
                         }
                     }
                 }
-                let at = (image * sizes.rows.output + row) * line_out + column * channels;
+                let at = line * line_out + column * channels;
                 for (c, (&first, &g)) in first.iter().zip(&grads[at..at + channels]).enumerate() {
                     let place = &mut out[first + c - image * image_in];
                     *place = place.plus(g);
@@ -196,19 +313,46 @@ fn max_pool_grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
     Ok(())
 }
 
+/// Each window's gradient goes to all that equals its maximum: so it is of volumes.
+fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+    let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, true)?;
+    let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
+    let (values, maxima, grads) = (input.values::<T>()?, output.values::<T>()?, grad.values::<T>()?);
+    let (channels, image_in, lines) = (sizes.channels, image_in(&sizes), lines_out(&sizes));
+    each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
+        let mut sums = vec![T::Wide::zero(); image_in];
+        for line in image * lines..(image + 1) * lines {
+            for column in 0..sizes.columns.output {
+                let at = line * line_out(&sizes) + column * channels;
+                let (maxima, grads) = (&maxima[at..at + channels], &grads[at..at + channels]);
+                for at in under(&sizes, line, column) {
+                    let place = &mut sums[at - image * image_in..][..channels];
+                    let pixel = &values[at..at + channels];
+                    for (((s, v), max), g) in place.iter_mut().zip(pixel).zip(maxima).zip(grads) {
+                        if v.to_wide() == max.to_wide() {
+                            *s += g.to_wide();
+                        }
+                    }
+                }
+            }
+        }
+        out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
+    });
+    ctx.set_output(0, from_nhwc(out, pool.format)?);
+    Ok(())
+}
+
 /// Each window takes the gradient of its first maximum.
 fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, false)?;
-    let mut out = ctx.allocate(T::DTYPE, output_nhwc(&sizes)?)?;
+    let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
     let (values, pooled, grads) = (input.values::<T>()?, output.values::<T>()?, grad.values::<T>()?);
-    let line = sizes.columns.output * sizes.channels;
+    let line = line_out(&sizes);
     each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, out| {
-        let (image, row) = (i / sizes.rows.output, i % sizes.rows.output);
         let pooled = &pooled[i * line..(i + 1) * line];
         for (j, (o, max)) in out.iter_mut().zip(pooled).enumerate() {
             let channel = j % sizes.channels;
-            let first =
-                under(&sizes, image, row, j / sizes.channels).find(|&at| values[at + channel] == *max);
+            let first = under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
             *o = first.map(|at| grads[at + channel]).unwrap_or_default();
         }
     });
@@ -228,16 +372,15 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     only_spatial(pool)?;
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
     let sizes = pool.sizes(ctx.input(0)?.shape())?;
-    let mut out = ctx.allocate(T::DTYPE, output_nhwc(&sizes)?)?;
+    let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
     let values = input.values::<T>()?;
-    let line = sizes.columns.output * sizes.channels;
+    let line = line_out(&sizes);
     each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, line| {
-        let (image, row) = (i / sizes.rows.output, i % sizes.rows.output);
         let mut sums = vec![T::Wide::zero(); sizes.channels];
         for (column, means) in line.chunks_exact_mut(sizes.channels).enumerate() {
             sums.fill(T::Wide::zero());
             let mut count = 0usize;
-            for at in under(&sizes, image, row, column) {
+            for at in under(&sizes, i, column) {
                 let pixel = &values[at..at + sizes.channels];
                 sums.iter_mut().zip(pixel).for_each(|(s, v)| *s += v.to_wide());
                 count += 1;
@@ -254,31 +397,33 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
 fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     only_spatial(pool)?;
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
-    if shape.shape().dims() != [4] {
-        crate::invalid!("out_backprop must be 1-dimensional and 4 elements: {}", shape.shape());
+    if shape.shape().dims() != [pool.rank()] {
+        crate::invalid!("out_backprop must be 1-dimensional and {} elements: {}", pool.rank(), shape.shape());
     }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     let sizes = pool.sizes(&shape)?;
-    let expected = Shape::new(&pool.output_shape(&sizes))?;
+    let expected = pool.output_shape(&sizes)?;
     if *grad.shape() != expected {
         crate::invalid!("Expected grad shape to be {expected}, but got {}", grad.shape());
     }
     let grad = to_nhwc(grad, pool.format)?;
     let grads = grad.values::<T>()?;
-    let mut out = ctx.allocate(T::DTYPE, input_nhwc(&sizes)?)?;
+    let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
     let channels = sizes.channels;
-    let image_len = sizes.rows.input * sizes.columns.input * channels;
-    each_part(out.values_mut::<T>()?, image_len, cost(&sizes).max(grads.len()), |image, out| {
-        let mut sums = vec![T::Wide::zero(); image_len];
-        for row in 0..sizes.rows.output {
+    let (image_in, lines) = (image_in(&sizes), lines_out(&sizes));
+    each_part(out.values_mut::<T>()?, image_in, cost(&sizes).max(grads.len()), |image, out| {
+        let mut sums = vec![T::Wide::zero(); image_in];
+        for line in 0..lines {
+            let [plane, row] = [line / sizes.rows.output, line % sizes.rows.output];
+            let under_line = sizes.planes.range(plane).len() * sizes.rows.range(row).len();
             for column in 0..sizes.columns.output {
-                let count = sizes.rows.range(row).len() * sizes.columns.range(column).len();
+                let count = under_line * sizes.columns.range(column).len();
                 let share = T::Wide::of(1.0 / count as f64);
-                let pixel = (image * sizes.rows.output + row) * sizes.columns.output + column;
+                let line = image * lines + line;
+                let pixel = line * sizes.columns.output + column;
                 let grad = &grads[pixel * channels..(pixel + 1) * channels];
-                for at in under(&sizes, image, row, column) {
-                    let at = at - image * image_len;
-                    let place = &mut sums[at..at + channels];
+                for at in under(&sizes, line, column) {
+                    let place = &mut sums[at - image * image_in..][..channels];
                     place.iter_mut().zip(grad).for_each(|(s, g)| *s += g.to_wide() * share);
                 }
             }

@@ -1,8 +1,9 @@
 //! Products of strided matrices, behind a safe interface.
 
-use super::scalar::Number;
+use super::scalar::Arithmetic;
 use super::threads::PARALLEL_PRODUCT;
 use gemm::Parallelism;
+use num_complex::Complex;
 use std::any::TypeId;
 
 /// A view of a matrix: element (i, j) is at `i * row_stride + j * column_stride`.
@@ -71,7 +72,7 @@ fn check<T>(out: &[T], stride: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) {
 ///
 /// # Panics
 /// If sizes do not fit, or a matrix reaches outside its data.
-pub(super) fn product<T: Number>(
+pub(super) fn product<T: Arithmetic>(
     out: &mut [T],
     stride: usize,
     a: Matrix<'_, T>,
@@ -80,7 +81,13 @@ pub(super) fn product<T: Number>(
     threads: Threads,
 ) {
     check(out, stride, &a, &b);
-    if TypeId::of::<T>() != TypeId::of::<f32>() && TypeId::of::<T>() != TypeId::of::<f64>() {
+    let known = [
+        TypeId::of::<f32>(),
+        TypeId::of::<f64>(),
+        TypeId::of::<Complex<f32>>(),
+        TypeId::of::<Complex<f64>>(),
+    ];
+    if !known.contains(&TypeId::of::<T>()) {
         return integer_product(out, stride, a, b, accumulate);
     }
     let parallelism = match threads {
@@ -115,7 +122,7 @@ pub(super) fn product<T: Number>(
 }
 
 /// Row by row: each element of `a` times a row of `b`.
-fn integer_product<T: Number>(
+fn integer_product<T: Arithmetic>(
     out: &mut [T],
     stride: usize,
     a: Matrix<'_, T>,

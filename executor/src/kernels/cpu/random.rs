@@ -1,9 +1,12 @@
 //! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds. A kernel keeps its place
 //! in its stream from step to step; what it gives does not depend on the number of threads.
 
-mod distribution;
-mod philox;
+pub(super) mod distribution;
+pub(crate) mod philox;
 mod shuffle;
+mod words;
+
+pub(super) use self::words::{WordStream, Words};
 
 use self::distribution::{
     Distribution, Integers, MOST, Normal, RESERVED, RandomFloat, Uniform, truncated_normal,
@@ -62,15 +65,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// A kernel's place in its stream. Steps that run at once take parts that do not overlap.
-struct Stream(Mutex<Philox>);
+pub(super) struct Stream(Mutex<Philox>);
 
 impl Stream {
-    fn of(init: &KernelInit<'_>) -> Result<Stream> {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Stream> {
         Ok(Stream(Mutex::new(Philox::seeded(init.attr("seed")?, init.attr("seed2")?))))
     }
 
     /// Takes the next `groups` of four numbers.
-    fn reserve(&self, groups: u64) -> Philox {
+    pub(super) fn reserve(&self, groups: u64) -> Philox {
         let mut stream = self.0.lock();
         let taken = *stream;
         stream.skip(groups);

@@ -4,20 +4,21 @@ mod extreme;
 mod fold;
 mod scan;
 
-use super::dispatch::{REALS, dispatch};
-use super::scalar::{Number, Semiring as _};
+use super::dispatch::{NUMBERS, REALS, dispatch};
+use super::scalar::{Arithmetic, Number, Semiring as _};
 use super::wide::{Lane, narrowed};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use fold::{Fold, Load, Monoid};
 use graph::{Bool8, Element, Shape, Tensor};
 use half::{bf16, f16};
+use num_complex::Complex;
 use smallvec::SmallVec;
 
 macro_rules! monoids {
-    ($($name:ident, $identity:ident, |$x:ident, $y:ident| $value:expr;)*) => {$(
+    ($($name:ident: $kind:ident, $identity:ident, |$x:ident, $y:ident| $value:expr;)*) => {$(
         pub(super) struct $name;
-        impl<T: Number> Monoid<T> for $name {
+        impl<T: $kind> Monoid<T> for $name {
             const IDENTITY: T = T::$identity;
             #[inline(always)]
             fn combine($x: T, $y: T) -> T { $value }
@@ -26,10 +27,10 @@ macro_rules! monoids {
 }
 
 monoids! {
-    Sum, ZERO, |x, y| x.plus(y);
-    Prod, ONE, |x, y| x.times(y);
-    Max, LOWEST, |x, y| x.maximum(y);
-    Min, HIGHEST, |x, y| x.minimum(y);
+    Sum: Arithmetic, ZERO, |x, y| x.plus(y);
+    Prod: Arithmetic, ONE, |x, y| x.times(y);
+    Max: Number, LOWEST, |x, y| x.maximum(y);
+    Min: Number, HIGHEST, |x, y| x.minimum(y);
 }
 
 struct All;
@@ -52,33 +53,33 @@ impl Monoid<Bool8> for Any {
 }
 
 macro_rules! kernel {
-    ($op:literal, $Monoid:ident) => {
-        KernelDef::of($op, &[("T", REALS)], |init| {
+    ($op:literal, $group:ident, $types:expr, $Monoid:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
             let keep_dims = init.attr::<bool>("keep_dims")?;
-            dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| plain::<T, $Monoid>(ctx, keep_dims)))
+            dispatch!($group, init.input_type(0), T => Kernel::sync(move |ctx| plain::<T, $Monoid>(ctx, keep_dims)))
         })
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Sum", Sum),
-    kernel!("Prod", Prod),
-    kernel!("Max", Max),
-    kernel!("Min", Min),
-    KernelDef::of("Mean", &[("T", REALS)], |init| {
+    kernel!("Sum", number, NUMBERS, Sum),
+    kernel!("Prod", number, NUMBERS, Prod),
+    kernel!("Max", real, REALS, Max),
+    kernel!("Min", real, REALS, Min),
+    KernelDef::of("Mean", &[("T", NUMBERS)], |init| {
         let keep_dims = init.attr::<bool>("keep_dims")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| mean::<T>(ctx, keep_dims)))
+        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| mean::<T>(ctx, keep_dims)))
     }),
-    KernelDef::of("EuclideanNorm", &[("T", REALS)], |init| {
+    KernelDef::of("EuclideanNorm", &[("T", NUMBERS)], |init| {
         let keep_dims = init.attr::<bool>("keep_dims")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| euclidean_norm::<T>(ctx, keep_dims)))
+        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| euclidean_norm::<T>(ctx, keep_dims)))
     }),
     KernelDef::of("All", &[], logical::<All>),
     KernelDef::of("Any", &[], logical::<Any>),
     KernelDef::of("ArgMax", &[("T", extreme::TYPES)], |init| extreme::make(init, true)),
     KernelDef::of("ArgMin", &[("T", extreme::TYPES)], |init| extreme::make(init, false)),
-    KernelDef::of("Cumsum", &[("T", REALS)], |init| scan::make(init, scan::Operation::Sum)),
-    KernelDef::of("Cumprod", &[("T", REALS)], |init| scan::make(init, scan::Operation::Product)),
+    KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Sum)),
+    KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
 ];
 
 /// What a reduction does to a shape.
@@ -167,19 +168,44 @@ fn logical<O: Monoid<Bool8> + 'static>(init: &KernelInit<'_>) -> Result<Kernel> 
     Kernel::sync(move |ctx| plain::<Bool8, O>(ctx, keep_dims))
 }
 
+/// What a norm takes a square root of.
+trait Root: Arithmetic {
+    fn root(self) -> Self;
+}
+
+macro_rules! roots {
+    ($($t:ty),*) => { $(impl Root for $t {
+        fn root(self) -> $t { Number::square_root(self) }
+    })* };
+}
+
+roots!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+
+impl Root for Complex<f32> {
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
+impl Root for Complex<f64> {
+    fn root(self) -> Self {
+        self.sqrt()
+    }
+}
+
 /// The square root of the sum of squares.
 fn euclidean_norm<T: Lane>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()>
 where
-    T::Wide: Number,
+    T::Wide: Root,
 {
     let x = ctx.take_input(0)?;
     let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
     let squares: Load<T, T::Wide> = |from, to| {
         T::widen(from, to);
-        to.iter_mut().for_each(|v| *v = v.times(*v));
+        to.iter_mut().for_each(|v| *v = v.times(v.conjugated()));
     };
     let mut wide = reduced(&x, &layout, &Fold::of::<Sum>(), Some(squares))?;
-    wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.square_root());
+    wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.root());
     let out = narrowed::<T>(wide)?;
     ctx.set_output(0, out);
     Ok(())
@@ -187,7 +213,7 @@ where
 
 /// Elements that are averaged by way of a sum in a wider type.
 trait Average: Element {
-    type Sum: Number;
+    type Sum: Arithmetic;
     const LOAD: Option<Load<Self, Self::Sum>>;
     fn quotient(sum: Self::Sum, count: usize) -> Self::Sum;
     fn store(sums: Tensor) -> Result<Tensor>;
@@ -201,6 +227,14 @@ macro_rules! averages {
                 if <$t as Lane>::NATIVE { None } else { Some(<$t as Lane>::widen) };
             fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count as Self::Sum }
             fn store(sums: Tensor) -> Result<Tensor> { narrowed::<$t>(sums) }
+        }
+    )*};
+    (complex: $($t:ty),*) => {$(
+        impl Average for Complex<$t> {
+            type Sum = Complex<$t>;
+            const LOAD: Option<Load<Self, Self::Sum>> = None;
+            fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count.max(1) as $t }
+            fn store(sums: Tensor) -> Result<Tensor> { Ok(sums) }
         }
     )*};
     (integers: $($t:ty => $sum:ty),*) => {$(
@@ -220,6 +254,7 @@ macro_rules! averages {
 }
 
 averages!(floats: f32, f64, f16, bf16);
+averages!(complex: f32, f64);
 averages!(integers: i8 => i64, i16 => i64, i32 => i64, i64 => i64, u8 => u64, u16 => u64, u32 => u64, u64 => u64);
 
 fn mean<T: Average>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Kernels of variables behind handles.
 
-use super::dispatch::{INDEX, REALS, dispatch};
-use super::scalar::{Semiring as _, Stored};
+use super::dispatch::{INDEX, NUMBERS, dispatch};
+use super::scalar::{Arithmetic, Semiring as _};
 use super::scatter;
 use super::variable::{shared_name, update};
 use crate::error::{Error, Result};
@@ -35,15 +35,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let validate = init.attr::<bool>("validate_shape")?;
         Kernel::sync(move |ctx| assign(ctx, &variable, validate))
     }),
-    KernelDef::of("AssignAddVariableOp", &[("dtype", REALS)], |init| {
+    KernelDef::of("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| {
         let variable = VariableInput::new(init, 0);
-        dispatch!(real, init.input_type(1), T => {
+        dispatch!(number, init.input_type(1), T => {
             Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::plus))
         })
     }),
-    KernelDef::of("AssignSubVariableOp", &[("dtype", REALS)], |init| {
+    KernelDef::of("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| {
         let variable = VariableInput::new(init, 0);
-        dispatch!(real, init.input_type(1), T => {
+        dispatch!(number, init.input_type(1), T => {
             Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::minus))
         })
     }),
@@ -179,7 +179,7 @@ fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) ->
     Ok(())
 }
 
-fn assign_with<T: Stored>(
+fn assign_with<T: Arithmetic>(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
     op: impl Fn(T, T) -> T + Sync,

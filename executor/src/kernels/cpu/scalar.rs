@@ -3,29 +3,40 @@
 
 use graph::{Bool8, Element};
 use half::{bf16, f16};
+use num_complex::Complex;
 use num_traits::{Float, NumAssign, PrimInt};
 use std::iter::Sum;
+use std::ops::Neg;
 
 /// What can be summed and multiplied; for `bool`, plus is "or" and times is "and".
-pub(crate) trait Semiring: Element + PartialOrd {
+pub(crate) trait Semiring: Element {
     const ZERO: Self;
     const ONE: Self;
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
 }
 
-/// A number as it is stored. Sixteen-bit floats are rounded after each operation.
-pub(crate) trait Stored: Semiring {
-    /// The least finite value.
-    const LEAST: Self;
-    /// The greatest finite value.
-    const GREATEST: Self;
+/// A number as it is stored, real or complex. Sixteen-bit floats are rounded after each operation.
+pub(crate) trait Arithmetic: Semiring {
     const IS_INTEGER: bool;
     fn minus(self, other: Self) -> Self;
     /// The quotient; of integers, rounded towards zero. Integers must not be divided by zero.
     fn over(self, other: Self) -> Self;
     /// Divided by a count, which is not 0.
     fn over_count(self, count: usize) -> Self;
+    /// The complex conjugate: of real numbers the number itself.
+    #[inline(always)]
+    fn conjugated(self) -> Self {
+        self
+    }
+}
+
+/// A real number as it is stored.
+pub(crate) trait Stored: Arithmetic + PartialOrd {
+    /// The least finite value.
+    const LEAST: Self;
+    /// The greatest finite value.
+    const GREATEST: Self;
 }
 
 macro_rules! stored {
@@ -42,6 +53,8 @@ macro_rules! stored {
         impl Stored for $t {
             const LEAST: $t = <$t>::MIN;
             const GREATEST: $t = <$t>::MAX;
+        }
+        impl Arithmetic for $t {
             const IS_INTEGER: bool = $integer;
             #[inline(always)]
             fn minus(self, other: $t) -> $t { $minus(self, other) }
@@ -81,9 +94,7 @@ impl Semiring for Bool8 {
 }
 
 /// Truth values as the numbers 0 and 1, where every sum and difference but 0 is true.
-impl Stored for Bool8 {
-    const LEAST: Bool8 = Bool8::FALSE;
-    const GREATEST: Bool8 = Bool8::TRUE;
+impl Arithmetic for Bool8 {
     const IS_INTEGER: bool = true;
     fn minus(self, other: Bool8) -> Bool8 {
         (self.get() != other.get()).into()
@@ -95,6 +106,37 @@ impl Stored for Bool8 {
         self
     }
 }
+
+impl Stored for Bool8 {
+    const LEAST: Bool8 = Bool8::FALSE;
+    const GREATEST: Bool8 = Bool8::TRUE;
+}
+
+macro_rules! complex {
+    ($($part:ty),*) => {$(
+        impl Semiring for Complex<$part> {
+            const ZERO: Self = Complex::new(0.0, 0.0);
+            const ONE: Self = Complex::new(1.0, 0.0);
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self { self + other }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self { self * other }
+        }
+        impl Arithmetic for Complex<$part> {
+            const IS_INTEGER: bool = false;
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self { self - other }
+            #[inline(always)]
+            fn over(self, other: Self) -> Self { self / other }
+            #[inline(always)]
+            fn over_count(self, count: usize) -> Self { self / count as $part }
+            #[inline(always)]
+            fn conjugated(self) -> Self { self.conj() }
+        }
+    )*};
+}
+
+complex!(f32, f64);
 
 /// A native number: what kernels compute in. Sixteen-bit floats are computed in `f32`.
 pub(crate) trait Number: Stored {
@@ -270,6 +312,99 @@ pub(crate) trait Real: Number + Float + NumAssign + Sum {
     /// The derivative of `lgamma`: NaN at 0 and at the negative whole numbers.
     fn digamma(self) -> Self;
 }
+
+/// What analytic functions are of: a native real or complex number.
+pub(crate) trait Analytic: Arithmetic + Neg<Output = Self> {
+    /// The real number, of the type's own precision.
+    fn of_real(value: f64) -> Self;
+    fn exp(self) -> Self;
+    fn exp_m1(self) -> Self;
+    fn ln(self) -> Self;
+    fn ln_1p(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn sin(self) -> Self;
+    fn cos(self) -> Self;
+    fn tan(self) -> Self;
+    fn asin(self) -> Self;
+    fn acos(self) -> Self;
+    fn atan(self) -> Self;
+    fn sinh(self) -> Self;
+    fn cosh(self) -> Self;
+    fn tanh(self) -> Self;
+    fn asinh(self) -> Self;
+    fn acosh(self) -> Self;
+    fn atanh(self) -> Self;
+    fn powc(self, exponent: Self) -> Self;
+}
+
+macro_rules! analytic {
+    ($($t:ident),*) => {$(
+        impl Analytic for $t {
+            #[inline(always)]
+            fn of_real(value: f64) -> $t { value as $t }
+            analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh);
+            /// By the absolute value: near -1 the textbook form cancels.
+            #[inline(always)]
+            fn atanh(self) -> $t {
+                let a = self.abs();
+                (0.5 * ((a + a) / (1.0 - a)).ln_1p()).copysign(self)
+            }
+            #[inline(always)]
+            fn powc(self, exponent: $t) -> $t { self.powf(exponent) }
+        }
+        impl Analytic for Complex<$t> {
+            fn of_real(value: f64) -> Self { Complex::new(value as $t, 0.0) }
+            /// By `expm1` of the real part, where the exponential less one cancels.
+            fn exp_m1(self) -> Self {
+                let half = (0.5 * self.im).sin();
+                let re = self.re.exp_m1() * self.im.cos() - 2.0 * half * half;
+                Complex::new(re, self.re.exp() * self.im.sin())
+            }
+            /// Exact near 0, where the sum with one loses digits.
+            fn ln_1p(self) -> Self {
+                let one = Complex::new(1.0 as $t, 0.0);
+                let u = one + self;
+                let last = u - one;
+                if u == one || u == self {
+                    if u == one { self } else { Complex::ln(u) }
+                } else {
+                    Complex::ln(u) * (self / last)
+                }
+            }
+            /// Infinite or undefined parts as the C library gives them: overflow of one part leaves the other.
+            fn tanh(self) -> Self {
+                if self.re.abs() > 20.0 {
+                    let decay = 4.0 * (-2.0 * self.re.abs()).exp() * self.im.sin() * self.im.cos();
+                    return Complex::new((1.0 as $t).copysign(self.re), decay);
+                }
+                Complex::tanh(self)
+            }
+            fn tan(self) -> Self {
+                let turned = Analytic::tanh(Complex::new(-self.im, self.re));
+                Complex::new(turned.im, -turned.re)
+            }
+            fn powc(self, exponent: Self) -> Self {
+                if exponent == Complex::new(0.0, 0.0) {
+                    return Complex::new(1.0, 0.0);
+                }
+                if self == Complex::new(0.0, 0.0) {
+                    return self;
+                }
+                Complex::powc(self, exponent)
+            }
+            analytic!(@complex exp ln sqrt sin cos asin acos atan sinh cosh asinh acosh atanh);
+        }
+    )*};
+    (@float $($f:ident)*) => {$(
+        #[inline(always)]
+        fn $f(self) -> Self { Float::$f(self) }
+    )*};
+    (@complex $($f:ident)*) => {$(
+        fn $f(self) -> Self { Complex::$f(self) }
+    )*};
+}
+
+analytic!(f32, f64);
 
 impl Real for f32 {
     #[inline(always)]

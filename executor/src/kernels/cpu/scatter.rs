@@ -1,14 +1,14 @@
 //! Kernels that update some rows, or some slices, of a variable.
 
-use super::dispatch::{INDEX, PLAIN, REALS, dispatch};
-use super::scalar::Stored;
+use super::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
+use super::scalar::{Arithmetic, Stored};
 use super::threads::is_parallel_under_lock;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use crate::variable::VariableInput;
 use bytes::Bytes;
-use graph::{Bool8, DType, Shape, Tensor};
+use graph::{DType, Shape, Tensor};
 
 /// What becomes of an element and its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,28 +38,28 @@ macro_rules! kernels {
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    "ScatterAdd" &[("T", REALS), ("Tindices", INDEX)], Rows Add;
-    "ScatterSub" &[("T", REALS), ("Tindices", INDEX)], Rows Sub;
-    "ScatterMul" &[("T", REALS), ("Tindices", INDEX)], Rows Mul;
-    "ScatterDiv" &[("T", REALS), ("Tindices", INDEX)], Rows Div;
+    "ScatterAdd" &[("T", NUMBERS), ("Tindices", INDEX)], Rows Add;
+    "ScatterSub" &[("T", NUMBERS), ("Tindices", INDEX)], Rows Sub;
+    "ScatterMul" &[("T", NUMBERS), ("Tindices", INDEX)], Rows Mul;
+    "ScatterDiv" &[("T", NUMBERS), ("Tindices", INDEX)], Rows Div;
     "ScatterMin" &[("T", REALS), ("Tindices", INDEX)], Rows Min;
     "ScatterMax" &[("T", REALS), ("Tindices", INDEX)], Rows Max;
     "ScatterUpdate" &[("Tindices", INDEX)], Rows Replace;
-    "ResourceScatterAdd" &[("dtype", REALS), ("Tindices", INDEX)], Rows Add;
-    "ResourceScatterSub" &[("dtype", REALS), ("Tindices", INDEX)], Rows Sub;
-    "ResourceScatterMul" &[("dtype", REALS), ("Tindices", INDEX)], Rows Mul;
-    "ResourceScatterDiv" &[("dtype", REALS), ("Tindices", INDEX)], Rows Div;
+    "ResourceScatterAdd" &[("dtype", NUMBERS), ("Tindices", INDEX)], Rows Add;
+    "ResourceScatterSub" &[("dtype", NUMBERS), ("Tindices", INDEX)], Rows Sub;
+    "ResourceScatterMul" &[("dtype", NUMBERS), ("Tindices", INDEX)], Rows Mul;
+    "ResourceScatterDiv" &[("dtype", NUMBERS), ("Tindices", INDEX)], Rows Div;
     "ResourceScatterMin" &[("dtype", REALS), ("Tindices", INDEX)], Rows Min;
     "ResourceScatterMax" &[("dtype", REALS), ("Tindices", INDEX)], Rows Max;
     "ResourceScatterUpdate" &[("Tindices", INDEX)], Rows Replace;
     "ScatterNdUpdate" &[("Tindices", INDEX)], Slices Replace;
-    "ScatterNdAdd" &[("T", REALS), ("Tindices", INDEX)], Slices Add;
-    "ScatterNdSub" &[("T", REALS), ("Tindices", INDEX)], Slices Sub;
+    "ScatterNdAdd" &[("T", NUMBERS), ("Tindices", INDEX)], Slices Add;
+    "ScatterNdSub" &[("T", NUMBERS), ("Tindices", INDEX)], Slices Sub;
     "ScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
     "ScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
     "ResourceScatterNdUpdate" &[("Tindices", INDEX)], Slices Replace;
-    "ResourceScatterNdAdd" &[("T", PLAIN), ("Tindices", INDEX)], Slices Add;
-    "ResourceScatterNdSub" &[("T", PLAIN), ("Tindices", INDEX)], Slices Sub;
+    "ResourceScatterNdAdd" &[("T", ANY), ("Tindices", INDEX)], Slices Add;
+    "ResourceScatterNdSub" &[("T", ANY), ("Tindices", INDEX)], Slices Sub;
     "ResourceScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
     "ResourceScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
 };
@@ -76,8 +76,10 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     let apply: Apply = match (update, dtype) {
         (Update::Replace, DType::String) => replace_strings,
         (Update::Replace, _) => replace_plain,
-        (_, DType::Bool) => combine::<Bool8>,
-        (_, dtype) => dispatch!(real, dtype, T => Ok(combine::<T> as Apply))?,
+        (Update::Min | Update::Max, dtype) => {
+            dispatch!(real, dtype, T => Ok(combine::<T, Extremes> as Apply))?
+        }
+        (_, dtype) => dispatch!(any, dtype, T => Ok(combine::<T, Sums> as Apply))?,
     };
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
@@ -263,7 +265,12 @@ fn each(
     }
 }
 
-fn combine<T: Stored>(params: &mut Tensor, places: &Places, updates: &Tensor, update: Update) -> Result<()> {
+fn combine<T: Arithmetic, C: Combine<T>>(
+    params: &mut Tensor,
+    places: &Places,
+    updates: &Tensor,
+    update: Update,
+) -> Result<()> {
     let from = updates.values::<T>()?;
     if update == Update::Div && T::IS_INTEGER && from.contains(&T::ZERO) {
         crate::invalid!("Integer division by zero");
@@ -271,13 +278,13 @@ fn combine<T: Stored>(params: &mut Tensor, places: &Places, updates: &Tensor, up
     let elements = places.numbers.len() * places.len;
     let bands =
         if is_parallel_under_lock(elements) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
-    combine_band(params.values_mut::<T>()?, 0, places, from, update, bands);
+    combine_band::<T, C>(params.values_mut::<T>()?, 0, places, from, update, bands);
     Ok(())
 }
 
 /// Updates the slices from number `first` on that are in `band`; in halves at once while `bands` allows it. Within
 /// a slice updates keep their order, so that the result does not depend on the number of threads.
-fn combine_band<T: Stored>(
+fn combine_band<T: Arithmetic, C: Combine<T>>(
     band: &mut [T],
     first: usize,
     places: &Places,
@@ -291,8 +298,8 @@ fn combine_band<T: Stored>(
         let middle = count / 2;
         let (left, right) = band.split_at_mut(middle * len);
         rayon::join(
-            || combine_band(left, first, places, from, update, bands / 2),
-            || combine_band(right, first + middle, places, from, update, bands - bands / 2),
+            || combine_band::<T, C>(left, first, places, from, update, bands / 2),
+            || combine_band::<T, C>(right, first + middle, places, from, update, bands - bands / 2),
         );
         return;
     }
@@ -304,23 +311,44 @@ fn combine_band<T: Stored>(
         }
         let to = &mut band[(number - first) * len..][..len];
         if scalar {
-            combine_slice(to, std::iter::repeat(from[0]), update);
+            C::slice(to, std::iter::repeat(from[0]), update);
         } else {
-            combine_slice(to, from[i * len..][..len].iter().copied(), update);
+            C::slice(to, from[i * len..][..len].iter().copied(), update);
         }
     }
 }
 
-fn combine_slice<T: Stored>(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
-    let pairs = to.iter_mut().zip(from);
-    match update {
-        Update::Replace => pairs.for_each(|(to, by)| *to = by),
-        Update::Add => pairs.for_each(|(to, by)| *to = to.plus(by)),
-        Update::Sub => pairs.for_each(|(to, by)| *to = to.minus(by)),
-        Update::Mul => pairs.for_each(|(to, by)| *to = to.times(by)),
-        Update::Div => pairs.for_each(|(to, by)| *to = to.over(by)),
-        Update::Min => pairs.for_each(|(to, by)| *to = if by < *to { by } else { *to }),
-        Update::Max => pairs.for_each(|(to, by)| *to = if *to < by { by } else { *to }),
+/// What updates do to the elements of a slice.
+trait Combine<T> {
+    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update);
+}
+
+/// Arithmetic, of any number.
+struct Sums;
+
+/// The lesser or the greater, of what has an order.
+struct Extremes;
+
+impl<T: Arithmetic> Combine<T> for Sums {
+    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+        let pairs = to.iter_mut().zip(from);
+        match update {
+            Update::Add => pairs.for_each(|(to, by)| *to = to.plus(by)),
+            Update::Sub => pairs.for_each(|(to, by)| *to = to.minus(by)),
+            Update::Mul => pairs.for_each(|(to, by)| *to = to.times(by)),
+            Update::Div => pairs.for_each(|(to, by)| *to = to.over(by)),
+            Update::Replace | Update::Min | Update::Max => pairs.for_each(|(to, by)| *to = by),
+        }
+    }
+}
+
+impl<T: Stored> Combine<T> for Extremes {
+    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+        let pairs = to.iter_mut().zip(from);
+        match update {
+            Update::Min => pairs.for_each(|(to, by)| *to = if by < *to { by } else { *to }),
+            _ => pairs.for_each(|(to, by)| *to = if *to < by { by } else { *to }),
+        }
     }
 }
 

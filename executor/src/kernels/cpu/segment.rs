@@ -1,8 +1,8 @@
 //! Sums, means, products and extremes over segments: the rows of one id.
 
-use super::dispatch::{INDEX, REALS, dispatch};
+use super::dispatch::{INDEX, NUMBERS, REALS, dispatch};
 use super::gather::{INDICES, position};
-use super::scalar::{Semiring as _, Stored};
+use super::scalar::{Arithmetic, Semiring as _, Stored as _};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -21,26 +21,33 @@ use Reduction::{Max, Mean, Min, Prod, Sum};
 
 const UNSORTED: &[(&str, &[DType])] = &[("T", REALS), ("Tindices", INDICES), ("Tnumsegments", INDEX)];
 const SORTED: &[(&str, &[DType])] = &[("T", REALS), ("Tindices", INDEX)];
+const UNSORTED_NUMBERS: &[(&str, &[DType])] =
+    &[("T", NUMBERS), ("Tindices", INDICES), ("Tnumsegments", INDEX)];
+const SORTED_NUMBERS: &[(&str, &[DType])] = &[("T", NUMBERS), ("Tindices", INDEX)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("UnsortedSegmentSum", UNSORTED, |init| unsorted(init, Sum)),
-    KernelDef::of("UnsortedSegmentProd", UNSORTED, |init| unsorted(init, Prod)),
+    KernelDef::of("UnsortedSegmentSum", UNSORTED_NUMBERS, |init| unsorted(init, Sum)),
+    KernelDef::of("UnsortedSegmentProd", UNSORTED_NUMBERS, |init| unsorted(init, Prod)),
     KernelDef::of("UnsortedSegmentMax", UNSORTED, |init| unsorted(init, Max)),
     KernelDef::of("UnsortedSegmentMin", UNSORTED, |init| unsorted(init, Min)),
-    KernelDef::of("SegmentSum", SORTED, |init| sorted(init, Sum)),
-    KernelDef::of("SegmentMean", SORTED, |init| sorted(init, Mean)),
-    KernelDef::of("SegmentProd", SORTED, |init| sorted(init, Prod)),
+    KernelDef::of("SegmentSum", SORTED_NUMBERS, |init| sorted(init, Sum)),
+    KernelDef::of("SegmentMean", SORTED_NUMBERS, |init| sorted(init, Mean)),
+    KernelDef::of("SegmentProd", SORTED_NUMBERS, |init| sorted(init, Prod)),
     KernelDef::of("SegmentMax", SORTED, |init| sorted(init, Max)),
     KernelDef::of("SegmentMin", SORTED, |init| sorted(init, Min)),
 ];
 
 fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
+    if matches!(reduction, Sum | Mean | Prod) {
+        return dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| match reduction {
+            Prod => unsorted_segments::<T>(ctx, T::ONE, T::times),
+            _ => unsorted_segments::<T>(ctx, T::ZERO, T::plus),
+        }));
+    }
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
         match reduction {
-            Sum | Mean => unsorted_segments::<T>(ctx, T::ZERO, T::plus),
-            Prod => unsorted_segments::<T>(ctx, T::ONE, T::times),
             Max => unsorted_segments::<T>(ctx, T::LEAST, greater),
-            Min => unsorted_segments::<T>(ctx, T::GREATEST, less),
+            _ => unsorted_segments::<T>(ctx, T::GREATEST, less),
         }
     }))
 }
@@ -59,7 +66,11 @@ fn combine<T: Copy>(out: &mut [T], row: &[T], op: &impl Fn(T, T) -> T) {
     }
 }
 
-fn unsorted_segments<T: Stored>(ctx: &mut KernelContext<'_>, start: T, op: impl Fn(T, T) -> T) -> Result<()> {
+fn unsorted_segments<T: Arithmetic>(
+    ctx: &mut KernelContext<'_>,
+    start: T,
+    op: impl Fn(T, T) -> T,
+) -> Result<()> {
     let (data, ids, count) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     if count.shape().rank() != 0 {
         invalid!("num_segments should be a scalar, not shape {}", count.shape());
@@ -95,19 +106,23 @@ fn unsorted_segments<T: Stored>(ctx: &mut KernelContext<'_>, start: T, op: impl 
 }
 
 fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
-    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
-        match reduction {
+    if matches!(reduction, Sum | Mean | Prod) {
+        return dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| match reduction {
             Sum => sorted_segments::<T>(ctx, T::ZERO, false, T::plus),
             Mean => sorted_segments::<T>(ctx, T::ZERO, true, T::plus),
-            Prod => sorted_segments::<T>(ctx, T::ONE, false, T::times),
+            _ => sorted_segments::<T>(ctx, T::ONE, false, T::times),
+        }));
+    }
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
+        match reduction {
             Max => sorted_segments::<T>(ctx, T::ZERO, false, greater),
-            Min => sorted_segments::<T>(ctx, T::ZERO, false, less),
+            _ => sorted_segments::<T>(ctx, T::ZERO, false, less),
         }
     }))
 }
 
 /// `empty` is what segments without rows hold.
-fn sorted_segments<T: Stored>(
+fn sorted_segments<T: Arithmetic>(
     ctx: &mut KernelContext<'_>,
     empty: T,
     mean: bool,

@@ -1,12 +1,14 @@
 //! Choosing elements by condition.
 
-use super::dispatch::{REALS, dispatch};
+use super::dispatch::{NUMBERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::strided::{Layout, pack};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{Bool8, Element, Shape, Tensor};
+use half::{bf16, f16};
+use num_complex::Complex;
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -22,8 +24,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
     KernelDef::of(
         "ClipByValue",
-        &[("T", REALS)],
-        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(clip::<T>)),
+        &[("T", NUMBERS)],
+        |init| dispatch!(number, init.output_type(0), T => Kernel::sync(clip::<T>)),
     ),
 ];
 
@@ -170,8 +172,30 @@ fn select_broadcast<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// NaN stays; where the bounds cross, the lower one holds.
-fn clip<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// What bounds are put to.
+trait Clip: Element {
+    /// NaN stays; where the bounds cross, the lower one holds.
+    fn between(self, low: Self, high: Self) -> Self;
+}
+
+macro_rules! clip {
+    ($($t:ty),*) => { $(impl Clip for $t {
+        fn between(self, low: $t, high: $t) -> $t {
+            let v = if self > high { high } else { self };
+            if v < low { low } else { v }
+        }
+    })* };
+    (complex: $($t:ty),*) => { $(impl Clip for Complex<$t> {
+        fn between(self, low: Self, high: Self) -> Self {
+            Complex::new(self.re.between(low.re, high.re), self.im.between(low.im, high.im))
+        }
+    })* };
+}
+
+clip!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
+clip!(complex: f32, f64);
+
+fn clip<T: Clip>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (x, low, high) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let shape = x.shape().clone();
     if [low, high].iter().any(|b| b.shape().rank() != 0 && *b.shape() != shape) {
@@ -182,19 +206,15 @@ fn clip<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>) -> Result<()> {
         );
     }
     let (low, high) = (low.clone(), high.clone());
-    let bound = |v: T, low: T, high: T| {
-        let v = if v > high { high } else { v };
-        if v < low { low } else { v }
-    };
     let mut out = ctx.take_input(0)?;
     let values = out.values_mut::<T>()?;
     match (low.values::<T>()?, high.values::<T>()?) {
-        (&[low], &[high]) => values.iter_mut().for_each(|v| *v = bound(*v, low, high)),
-        (&[low], high) => values.iter_mut().zip(high).for_each(|(v, &high)| *v = bound(*v, low, high)),
-        (low, &[high]) => values.iter_mut().zip(low).for_each(|(v, &low)| *v = bound(*v, low, high)),
+        (&[low], &[high]) => values.iter_mut().for_each(|v| *v = v.between(low, high)),
+        (&[low], high) => values.iter_mut().zip(high).for_each(|(v, &high)| *v = v.between(low, high)),
+        (low, &[high]) => values.iter_mut().zip(low).for_each(|(v, &low)| *v = v.between(low, high)),
         (low, high) => {
             for ((v, &low), &high) in values.iter_mut().zip(low).zip(high) {
-                *v = bound(*v, low, high);
+                *v = v.between(low, high);
             }
         }
     }

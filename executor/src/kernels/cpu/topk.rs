@@ -10,6 +10,10 @@ use smallvec::SmallVec;
 use std::cmp::Ordering;
 
 pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("NthElement", &[("T", REALS)], |init| {
+        let reverse = init.attr("reverse")?;
+        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| nth::<T>(ctx, reverse)))
+    }),
     KernelDef::of("TopKV2", &[("T", REALS), ("Tk", INDICES), ("index_type", INDICES)], |init| {
         let index = init.output_type(1);
         dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| {
@@ -139,6 +143,32 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
         });
     }
     let out = Tensor::vector(&out)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The element of rank `n` of each row, from the smallest on or, reversed, from the largest.
+fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
+    let (input, n) = (ctx.input(0)?, ctx.input(1)?);
+    if n.shape().rank() != 0 {
+        invalid!("N must be scalar but has rank {}", n.shape().rank());
+    }
+    let n: i32 = n.item()?;
+    let Ok(n) = usize::try_from(n) else { invalid!("n must be non-negative but is {n}") };
+    let Some((&columns, rows)) = input.shape().split_last() else {
+        invalid!("Input must be at least rank 1 but is rank 0");
+    };
+    if n >= columns {
+        invalid!("Input must have at least n+1 columns");
+    }
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(rows)?)?;
+    let place = if reverse { n } else { columns - 1 - n };
+    let mut places: Vec<usize> = Vec::with_capacity(columns);
+    for (row, out) in input.values::<T>()?.chunks_exact(columns).zip(out.values_mut::<T>()?) {
+        places.clear();
+        places.extend(0..columns);
+        *out = row[*places.select_nth_unstable_by(place, |&a, &b| order(row, a, b)).1];
+    }
     ctx.set_output(0, out);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Reordering and repeating elements: transpose, tile, reverse, blocks of space and depth.
 
+use super::complex::conjugate;
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
 use super::strided::{Layout, pack, permuted};
@@ -19,10 +20,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
     KernelDef::of("ConjugateTranspose", &[("T", MOVED), ("Tperm", INDEX)], |init| {
         if init.input_type(0).is_complex() {
-            return Err(Error::unimplemented(format!(
-                "ConjugateTranspose has no CPU kernel for {}",
-                init.input_type(0)
-            )));
+            return Kernel::sync(|ctx| {
+                let mut x = ctx.take_input(0)?;
+                conjugate(&mut x)?;
+                let out = moved!(x.dtype(), E => transposed::<E>(x, ctx.input(1)?))?;
+                ctx.set_output(0, out);
+                Ok(())
+            });
         }
         moved!(init.input_type(0), E => Kernel::sync(transpose::<E>))
     }),
@@ -47,7 +51,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 fn transpose<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (input, perm) = (ctx.input(0)?, ctx.input(1)?);
+    let input = ctx.take_input(0)?;
+    let out = transposed::<E>(input, ctx.input(1)?)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn transposed<E: Moved>(input: Tensor, perm: &Tensor) -> Result<Tensor> {
     if perm.shape().rank() != 1 {
         invalid!("perm must be rank 1, got shape {}", perm.shape());
     }
@@ -55,7 +65,7 @@ fn transpose<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let dims: SmallVec<[usize; 6]> = perm.iter().map(|&axis| input.shape()[axis]).collect();
     let shape = Shape::new(&dims)?;
     let mut moving = perm.iter().filter(|&&axis| input.shape()[axis] != 1);
-    let out = if moving
+    if moving
         .clone()
         .zip({
             moving.next();
@@ -63,13 +73,10 @@ fn transpose<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         })
         .all(|(a, b)| a < b)
     {
-        ctx.take_input(0)?.reshaped(shape)?
-    } else {
-        let from = permuted(input.shape(), &perm);
-        E::build(input.dtype(), shape, |out| pack(&dims, E::view(input)?, &from, out))?
-    };
-    ctx.set_output(0, out);
-    Ok(())
+        return Ok(input.reshaped(shape)?);
+    }
+    let from = permuted(input.shape(), &perm);
+    E::build(input.dtype(), shape, |out| pack(&dims, E::view(&input)?, &from, out))
 }
 
 fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {

@@ -3,15 +3,16 @@
 pub(super) mod polynomial;
 
 use super::broadcast::{Binary, Plan, zip_run, zip_tensors};
-use super::dispatch::{FLOATS, INTEGERS, REALS, dispatch};
+use super::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, dispatch};
 use super::elementwise::{self, Map, Unary, map_run};
-use super::scalar::{Integer, Number, Real};
+use super::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use super::threads::Cost;
 use super::wide::Lane;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef};
 use graph::Bool8;
 use graph::DType::{self, *};
+use num_complex::Complex;
 
 /// Functions of one element, by the types they are defined for.
 macro_rules! functions {
@@ -27,32 +28,34 @@ macro_rules! functions {
 
 functions! {
     Neg: Number -> T, |x| x.negated();
+    ComplexNeg: Analytic -> T, |x| -x;
     Abs: Number -> T, |x| x.magnitude();
     Sign: Number -> T, |x| Number::sign(x);
-    Square: Number -> T, |x| x.times(x);
+    Square: Arithmetic -> T, |x| x.times(x);
     Round: Number -> T, |x| x.round_even();
-    Reciprocal: Real -> T, |x| T::ONE.over(x);
-    Exp: Real -> T, |x| x.exp();
-    Expm1: Real -> T, |x| x.exp_m1();
-    Log: Real -> T, |x| x.ln();
-    Log1p: Real -> T, |x| x.ln_1p();
-    Sqrt: Real -> T, |x| x.sqrt();
-    Rsqrt: Real -> T, |x| T::ONE.over(x.sqrt());
+    Reciprocal: Arithmetic -> T, |x| T::ONE.over(x);
+    Exp: Analytic -> T, |x| x.exp();
+    Expm1: Analytic -> T, |x| x.exp_m1();
+    Log: Analytic -> T, |x| x.ln();
+    Log1p: Analytic -> T, |x| x.ln_1p();
+    Sqrt: Analytic -> T, |x| x.sqrt();
+    Rsqrt: Analytic -> T, |x| T::ONE.over(x.sqrt());
     Floor: Real -> T, |x| x.floor();
     Ceil: Real -> T, |x| x.ceil();
-    Sin: Real -> T, |x| x.sin();
-    Cos: Real -> T, |x| x.cos();
-    Tan: Real -> T, |x| x.tan();
-    Asin: Real -> T, |x| x.asin();
-    Acos: Real -> T, |x| x.acos();
-    Atan: Real -> T, |x| x.atan();
-    Sinh: Real -> T, |x| x.sinh();
-    Cosh: Real -> T, |x| x.cosh();
-    Asinh: Real -> T, |x| x.asinh();
-    Acosh: Real -> T, |x| x.acosh();
-    Atanh: Real -> T, |x| odd_atanh(x);
-    Tanh: Real -> T, |x| x.tanh();
-    Sigmoid: Real -> T, |x| T::ONE.over(T::ONE + (-x).exp());
+    Sin: Analytic -> T, |x| x.sin();
+    Cos: Analytic -> T, |x| x.cos();
+    Tan: Analytic -> T, |x| x.tan();
+    Asin: Analytic -> T, |x| x.asin();
+    Acos: Analytic -> T, |x| x.acos();
+    Atan: Analytic -> T, |x| x.atan();
+    Sinh: Analytic -> T, |x| x.sinh();
+    Cosh: Analytic -> T, |x| x.cosh();
+    Asinh: Analytic -> T, |x| x.asinh();
+    Acosh: Analytic -> T, |x| x.acosh();
+    Atanh: Analytic -> T, |x| x.atanh();
+    Tanh: Analytic -> T, |x| x.tanh();
+    Sigmoid: Analytic -> T, |x| T::ONE.over(T::ONE.plus((-x).exp()));
+    ComplexSign: Unit -> T, |x| x.direction();
     Erf: Real -> T, |x| Real::erf(x);
     Erfc: Real -> T, |x| Real::erfc(x);
     Lgamma: Real -> T, |x| x.lgamma();
@@ -64,18 +67,30 @@ functions! {
     PopulationCount: Integer -> u8, |x| x.count_ones() as u8;
 }
 
-/// By the absolute value: near -1 the textbook form cancels.
-#[inline(always)]
-fn odd_atanh<T: Real>(x: T) -> T {
-    let a = x.abs();
-    (T::of(0.5) * ((a + a) / (T::ONE - a)).ln_1p()).copysign(x)
+/// A complex number.
+trait Unit: Copy {
+    /// The number divided by its absolute value; 0 of 0.
+    fn direction(self) -> Self;
 }
+
+macro_rules! unit {
+    ($($part:ty),*) => {$(
+        impl Unit for Complex<$part> {
+            fn direction(self) -> Self {
+                let length = self.norm();
+                if length == 0.0 { Complex::new(0.0, 0.0) } else { self / length }
+            }
+        }
+    )*};
+}
+
+unit!(f32, f64);
 
 /// The factors of gradients, of an op's output (`Reciprocal`: also output) and what arrived there.
 macro_rules! gradients {
     ($($name:ident, |$y:ident, $dy:ident| $value:expr;)*) => {$(
         struct $name;
-        impl<T: Real> Binary<T> for $name {
+        impl<T: Analytic> Binary<T> for $name {
             type Out = T;
             #[inline(always)]
             fn apply($y: T, $dy: T) -> T { $value }
@@ -84,11 +99,17 @@ macro_rules! gradients {
 }
 
 gradients! {
-    SqrtGrad, |y, dy| if dy == T::ZERO { T::ZERO } else { dy * T::of(0.5) / y };
-    RsqrtGrad, |y, dy| T::of(-0.5) * (dy * y) * (y * y);
-    ReciprocalGrad, |y, dy| -dy * (y * y);
-    TanhGrad, |y, dy| dy * (T::ONE - y * y);
-    SigmoidGrad, |y, dy| dy * (T::ONE - y) * y;
+    SqrtGrad, |y, dy| if dy == T::ZERO { T::ZERO } else { dy.times(T::of_real(0.5)).over(y.conjugated()) };
+    RsqrtGrad, |y, dy| {
+        let y = y.conjugated();
+        T::of_real(-0.5).times(dy.times(y)).times(y.times(y))
+    };
+    ReciprocalGrad, |y, dy| {
+        let y = y.conjugated();
+        -dy.times(y.times(y))
+    };
+    TanhGrad, |y, dy| dy.times(T::ONE.minus(y.times(y)));
+    SigmoidGrad, |y, dy| dy.times(T::ONE.minus(y)).times(y);
 }
 
 macro_rules! kernel {
@@ -141,8 +162,8 @@ impl Polynomial for f64 {
 
 macro_rules! gradient {
     ($op:literal, $Function:ident) => {
-        KernelDef::of($op, &[("T", FLOATS)], |init| {
-            dispatch!(float, init.input_type(0), T => Kernel::sync(|ctx| {
+        KernelDef::of($op, &[("T", FRACTIONS)], |init| {
+            dispatch!(fraction, init.input_type(0), T => Kernel::sync(|ctx| {
                 let (y, dy) = (ctx.take_input(0)?, ctx.take_input(1)?);
                 let plan = same_size(&y, &dy)?;
                 let zip = &zip_run::<<T as Lane>::Wide, _, $Function>;
@@ -160,32 +181,38 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Neg", real, SIGNED, Cheap, Neg),
     kernel!("Abs", real, SIGNED, Cheap, Abs),
     kernel!("Sign", real, SIGNED, Cheap, Sign),
-    kernel!("Square", real, REALS, Cheap, Square),
+    kernel!("Square", number, NUMBERS, Cheap, Square),
     kernel!("Round", real, SIGNED, Cheap, Round),
     kernel!("Rint", float, FLOATS, Cheap, Round),
-    kernel!("Reciprocal", float, FLOATS, Cheap, Reciprocal),
-    kernel!("Inv", float, FLOATS, Cheap, Reciprocal),
+    kernel!("Reciprocal", fraction, FRACTIONS, Cheap, Reciprocal),
+    kernel!("Inv", fraction, FRACTIONS, Cheap, Reciprocal),
+    kernel!("Neg", complex, COMPLEX, Cheap, ComplexNeg),
+    kernel!("Sign", complex, COMPLEX, Cheap, ComplexSign),
+    kernel!("Exp", complex, COMPLEX, Dear, Exp),
+    kernel!("Log", complex, COMPLEX, Dear, Log),
+    kernel!("Tanh", complex, COMPLEX, Dear, Tanh),
+    kernel!("Sigmoid", complex, COMPLEX, Dear, Sigmoid),
     polynomial!("Exp", Exp, polynomial::exp),
     polynomial!("Log", Log, polynomial::log),
     polynomial!("Tanh", Tanh, polynomial::tanh),
     polynomial!("Sigmoid", Sigmoid, polynomial::sigmoid),
-    kernel!("Expm1", float, FLOATS, Dear, Expm1),
-    kernel!("Log1p", float, FLOATS, Dear, Log1p),
-    kernel!("Sqrt", float, FLOATS, Cheap, Sqrt),
-    kernel!("Rsqrt", float, FLOATS, Cheap, Rsqrt),
+    kernel!("Expm1", fraction, FRACTIONS, Dear, Expm1),
+    kernel!("Log1p", fraction, FRACTIONS, Dear, Log1p),
+    kernel!("Sqrt", fraction, FRACTIONS, Cheap, Sqrt),
+    kernel!("Rsqrt", fraction, FRACTIONS, Cheap, Rsqrt),
     kernel!("Floor", float, FLOATS, Cheap, Floor),
     kernel!("Ceil", float, FLOATS, Cheap, Ceil),
-    kernel!("Sin", float, FLOATS, Dear, Sin),
-    kernel!("Cos", float, FLOATS, Dear, Cos),
-    kernel!("Tan", float, FLOATS, Dear, Tan),
-    kernel!("Asin", float, FLOATS, Dear, Asin),
-    kernel!("Acos", float, FLOATS, Dear, Acos),
-    kernel!("Atan", float, FLOATS, Dear, Atan),
-    kernel!("Sinh", float, FLOATS, Dear, Sinh),
-    kernel!("Cosh", float, FLOATS, Dear, Cosh),
-    kernel!("Asinh", float, FLOATS, Dear, Asinh),
-    kernel!("Acosh", float, FLOATS, Dear, Acosh),
-    kernel!("Atanh", float, FLOATS, Dear, Atanh),
+    kernel!("Sin", fraction, FRACTIONS, Dear, Sin),
+    kernel!("Cos", fraction, FRACTIONS, Dear, Cos),
+    kernel!("Tan", fraction, FRACTIONS, Dear, Tan),
+    kernel!("Asin", fraction, FRACTIONS, Dear, Asin),
+    kernel!("Acos", fraction, FRACTIONS, Dear, Acos),
+    kernel!("Atan", fraction, FRACTIONS, Dear, Atan),
+    kernel!("Sinh", fraction, FRACTIONS, Dear, Sinh),
+    kernel!("Cosh", fraction, FRACTIONS, Dear, Cosh),
+    kernel!("Asinh", fraction, FRACTIONS, Dear, Asinh),
+    kernel!("Acosh", fraction, FRACTIONS, Dear, Acosh),
+    kernel!("Atanh", fraction, FRACTIONS, Dear, Atanh),
     kernel!("Erf", float, FLOATS, Dear, Erf),
     kernel!("Erfc", float, FLOATS, Dear, Erfc),
     kernel!("Lgamma", float, FLOATS, Dear, Lgamma),

@@ -1,7 +1,7 @@
 //! Kernels of variables by reference.
 
-use super::dispatch::{INDEX, REALS, dispatch};
-use super::scalar::{Semiring as _, Stored};
+use super::dispatch::{INDEX, NUMBERS, dispatch};
+use super::scalar::{Arithmetic, Semiring as _};
 use super::threads::{PARALLEL, is_parallel_under_lock};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -23,13 +23,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of(
         "AssignAdd",
-        &[("T", REALS)],
-        |init| dispatch!(real, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::plus))),
+        &[("T", NUMBERS)],
+        |init| dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::plus))),
     ),
     KernelDef::of(
         "AssignSub",
-        &[("T", REALS)],
-        |init| dispatch!(real, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::minus))),
+        &[("T", NUMBERS)],
+        |init| dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::minus))),
     ),
     KernelDef::of("IsVariableInitialized", &[], |_| {
         Kernel::sync(|ctx| {
@@ -148,7 +148,7 @@ fn assign(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     Ok(())
 }
 
-fn assign_with<T: Stored>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
+fn assign_with<T: Arithmetic>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
     let variable = ctx.ref_input(0)?.clone();
     let by = ctx.input(1)?;
     variable.update(|value| {
@@ -162,7 +162,7 @@ fn assign_with<T: Stored>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + 
 }
 
 /// `value = op(value, by)`, element by element, for tensors of one shape.
-pub(super) fn update<T: Stored>(
+pub(super) fn update<T: Arithmetic>(
     value: &mut Tensor,
     by: &Tensor,
     op: &(impl Fn(T, T) -> T + Sync),

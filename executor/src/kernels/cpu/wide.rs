@@ -7,6 +7,7 @@ use crate::error::Result;
 use graph::{Bool8, Element, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use num_complex::Complex;
 
 /// An element with the type that it is computed in.
 pub(super) trait Lane: Element {
@@ -49,7 +50,7 @@ macro_rules! native {
     )*};
 }
 
-native!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
+native!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8, Complex<f32>, Complex<f64>);
 
 macro_rules! through_f32 {
     ($($t:ty),*) => {$(

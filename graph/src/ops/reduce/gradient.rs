@@ -137,7 +137,7 @@ pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>
             Error::unimplemented("The gradient of Prod needs constant axes").at_node(&forward.node.name)
         );
     };
-    let mut partial = x;
+    let mut partial = scope.conj(x);
     let mut steps = Vec::new();
     for axis in constant_axes.to_i64s()? {
         let axis = constant(scope, Tensor::scalar(axis));

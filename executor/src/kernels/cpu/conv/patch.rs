@@ -3,15 +3,16 @@
 use super::super::scalar::Number;
 use graph::ops::conv::ConvSizes;
 
-/// Pixels of the output are numbered through the batch: image, row, column.
-fn place(sizes: &ConvSizes, pixel: usize) -> [usize; 3] {
-    let (rows, columns) = (sizes.rows.output, sizes.columns.output);
-    [pixel / (rows * columns), pixel / columns % rows, pixel % columns]
+/// Pixels of the output are numbered through the batch: image, plane, row, column.
+pub(super) fn place(sizes: &ConvSizes, pixel: usize) -> [usize; 4] {
+    let (planes, rows, columns) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);
+    let line = pixel / columns;
+    [line / (rows * planes), line / rows % planes, line % rows, pixel % columns]
 }
 
 /// Elements of a patch of one group.
 pub(super) fn patch_len(sizes: &ConvSizes) -> usize {
-    sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
+    sizes.planes.filter * sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
 }
 
 /// Calls `visit(patch range, input range)` for the parts of the patch at `pixel` that lie in the image; the
@@ -22,17 +23,19 @@ fn each_part(
     pixel: usize,
     mut visit: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
 ) {
-    let [image, row, column] = place(sizes, pixel);
-    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    let [image, plane, row, column] = place(sizes, pixel);
+    let (planes, rows, columns) = (&sizes.planes, &sizes.rows, &sizes.columns);
     let (channels, depth) = (sizes.filter_channels, sizes.in_channels);
     // Neighbouring taps are neighbours in the image: one part for each row of the filter.
     let whole_rows = columns.dilation == 1 && channels == depth;
     let inside = columns.range(column);
     let first_tap = (inside.start + columns.pad_before).saturating_sub(column * columns.stride);
-    for i in 0..rows.filter {
-        let Some(y) = rows.at(row, i) else { continue };
-        let line = (image * rows.input + y) * columns.input;
-        let taps = i * columns.filter;
+    let lines = (0..planes.filter * rows.filter).filter_map(|i| {
+        let z = planes.at(plane, i / rows.filter)?;
+        let y = rows.at(row, i % rows.filter)?;
+        Some((i * columns.filter, ((image * planes.input + z) * rows.input + y) * columns.input))
+    });
+    for (taps, line) in lines {
         if whole_rows {
             if !inside.is_empty() {
                 let (to, from) = ((taps + first_tap) * channels, (line + inside.start) * depth);
@@ -77,7 +80,8 @@ pub(super) fn scatter<T: Number>(
     output: &mut [T],
     image: usize,
 ) {
-    let start = image * sizes.rows.input * sizes.columns.input * sizes.in_channels;
+    let pixels = sizes.planes.input * sizes.rows.input * sizes.columns.input;
+    let start = image * pixels * sizes.in_channels;
     for (i, patch) in patches.chunks_exact(patch_len(sizes)).enumerate() {
         each_part(sizes, group, first + i, |of_patch, to| {
             let to = &mut output[to.start - start..to.end - start];

@@ -35,13 +35,13 @@ pub(super) trait RandomFloat: Float + Default {
 
 /// In [0, 1): 23 bits under the exponent of 1, less 1.
 #[inline]
-fn unit_f32(bits: u32) -> f32 {
+pub(in super::super) fn unit_f32(bits: u32) -> f32 {
     f32::from_bits(0x3f80_0000 | bits & 0x7f_ffff) - 1.0
 }
 
 /// In [0, 1): 52 bits under the exponent of 1, less 1. The first word has the upper bits.
 #[inline]
-pub(super) fn unit_f64(high: u32, low: u32) -> f64 {
+pub(in super::super) fn unit_f64(high: u32, low: u32) -> f64 {
     f64::from_bits(0x3ff << 52 | u64::from(high & 0xf_ffff) << 32 | u64::from(low)) - 1.0
 }
 

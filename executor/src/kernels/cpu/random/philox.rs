@@ -5,22 +5,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A position in one stream of random numbers. Cheap to copy; any later position is reached by adding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Philox {
+pub(crate) struct Philox {
     key: [u32; 2],
     counter: u128,
 }
 
 /// Numbers that one step of the counter gives.
-pub(super) const GROUP: usize = 4;
+pub(crate) const GROUP: usize = 4;
 
 impl Philox {
     /// The stream of these seeds: the first is the key, the second the upper half of the counter.
-    pub(super) fn new(seed: u64, seed2: u64) -> Philox {
+    pub(crate) fn new(seed: u64, seed2: u64) -> Philox {
         Philox { key: [seed as u32, (seed >> 32) as u32], counter: u128::from(seed2) << 64 }
     }
 
     /// The stream of a node's `seed` and `seed2`: of both 0, one that differs from run to run.
-    pub(super) fn seeded(seed: i64, seed2: i64) -> Philox {
+    pub(crate) fn seeded(seed: i64, seed2: i64) -> Philox {
         if seed == 0 && seed2 == 0 {
             Philox::new(entropy(), entropy())
         } else {
@@ -29,19 +29,19 @@ impl Philox {
     }
 
     /// Leaves out `groups` of four numbers.
-    pub(super) fn skip(&mut self, groups: u64) {
+    pub(crate) fn skip(&mut self, groups: u64) {
         self.counter = self.counter.wrapping_add(u128::from(groups));
     }
 
     /// The stream from `groups` of four numbers further on.
-    pub(super) fn at(mut self, groups: u64) -> Philox {
+    pub(crate) fn at(mut self, groups: u64) -> Philox {
         self.skip(groups);
         self
     }
 
     /// The next four numbers.
     #[inline]
-    pub(super) fn next(&mut self) -> [u32; GROUP] {
+    pub(crate) fn next(&mut self) -> [u32; GROUP] {
         const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
         const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
         let n = self.counter;
@@ -60,19 +60,19 @@ impl Philox {
 
 /// The numbers of a stream one by one.
 #[derive(Debug)]
-pub(super) struct Singles {
+pub(crate) struct Singles {
     stream: Philox,
     group: [u32; GROUP],
     used: usize,
 }
 
 impl Singles {
-    pub(super) fn new(stream: Philox) -> Singles {
+    pub(crate) fn new(stream: Philox) -> Singles {
         Singles { stream, group: [0; GROUP], used: GROUP }
     }
 
     #[inline]
-    pub(super) fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         if self.used == GROUP {
             self.group = self.stream.next();
             self.used = 0;

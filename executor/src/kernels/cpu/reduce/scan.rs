@@ -1,7 +1,7 @@
 //! Running sums and products along an axis.
 
 use super::super::dispatch::dispatch;
-use super::super::scalar::Number;
+use super::super::scalar::Arithmetic;
 use super::super::threads::{Cost, chunk_size, for_chunks};
 use super::super::wide::Lane;
 use super::fold::Monoid;
@@ -27,7 +27,7 @@ struct Direction {
 
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
     let direction = Direction { exclusive: init.attr("exclusive")?, reverse: init.attr("reverse")? };
-    dispatch!(real, init.input_type(0), T => match operation {
+    dispatch!(number, init.input_type(0), T => match operation {
         Operation::Sum => Kernel::sync(move |ctx| scan::<T, Sum>(ctx, direction)),
         Operation::Product => Kernel::sync(move |ctx| scan::<T, Prod>(ctx, direction)),
     })
@@ -35,7 +35,7 @@ pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel
 
 fn scan<T: Lane, O: Monoid<T::Wide>>(ctx: &mut KernelContext<'_>, direction: Direction) -> Result<()>
 where
-    T::Wide: Number,
+    T::Wide: Arithmetic,
 {
     let (x, axis) = (ctx.input(0)?, ctx.input(1)?);
     if axis.num_elements() != 1 || axis.shape().rank() != 0 {

@@ -1,0 +1,127 @@
+//! Tensors as bytes of a data file: plain elements as they are; strings as lengths, a checksum of those, and the
+//! strings one after the other.
+
+use crate::checksum::Checksum;
+use crate::error::{Error, Result};
+use crate::proto::{put_varint, take_varint};
+use bytes::Bytes;
+use graph::{DType, Shape, Tensor};
+
+/// Writes a tensor's bytes piece by piece; gives their number and checksum.
+pub(super) fn write(tensor: &Tensor, mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<(u64, u32)> {
+    let mut checksum = Checksum::default();
+    if tensor.dtype() == DType::String {
+        let strings = tensor.as_strings()?;
+        let lengths = Lengths::of(strings);
+        put(&lengths.encoded)?;
+        put(&lengths.checksum)?;
+        checksum.add(&lengths.checked);
+        checksum.add(&lengths.checksum);
+        let mut size = (lengths.encoded.len() + lengths.checksum.len()) as u64;
+        for string in strings {
+            put(string)?;
+            checksum.add(string);
+            size += string.len() as u64;
+        }
+        return Ok((size, checksum.masked()));
+    }
+    if tensor.dtype().size().is_none() {
+        return Err(Error::unimplemented(format!("a tensor of {} in a checkpoint", tensor.dtype())));
+    }
+    let bytes = tensor.bytes()?;
+    put(bytes)?;
+    checksum.add(bytes);
+    Ok((bytes.len() as u64, checksum.masked()))
+}
+
+/// The lengths of strings as they are stored, and as they enter the checksum.
+struct Lengths {
+    encoded: Vec<u8>,
+    checked: Vec<u8>,
+    /// Masked.
+    checksum: [u8; 4],
+}
+
+impl Lengths {
+    fn of(strings: &[Bytes]) -> Lengths {
+        let mut lengths = Lengths { encoded: Vec::new(), checked: Vec::new(), checksum: [0; 4] };
+        for string in strings {
+            lengths.push(string.len() as u64);
+        }
+        lengths.close();
+        lengths
+    }
+
+    fn push(&mut self, length: u64) {
+        put_varint(&mut self.encoded, length);
+        match u32::try_from(length) {
+            Ok(short) => self.checked.extend_from_slice(&short.to_le_bytes()),
+            Err(_) => self.checked.extend_from_slice(&length.to_le_bytes()),
+        }
+    }
+
+    fn close(&mut self) {
+        let mut checksum = Checksum::default();
+        checksum.add(&self.checked);
+        self.checksum = checksum.masked().to_le_bytes();
+    }
+}
+
+/// What a tensor's bytes turned out not to be.
+pub(super) enum Bad {
+    Layout(&'static str),
+    Checksum { stored: u32, actual: u32 },
+    Tensor(graph::Error),
+}
+
+impl From<graph::Error> for Bad {
+    fn from(error: graph::Error) -> Bad {
+        Bad::Tensor(error)
+    }
+}
+
+/// The tensor that strings of this shape were stored as.
+pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor, Bad> {
+    let count = shape.num_elements();
+    // Each has a length of a byte at least: what is claimed is bounded by what is there.
+    if count > bytes.len() {
+        return Err(Bad::Layout("has fewer bytes than strings"));
+    }
+    let mut rest = &bytes[..];
+    let mut lengths = Lengths { encoded: Vec::new(), checked: Vec::new(), checksum: [0; 4] };
+    let mut ends = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = take_varint(&mut rest).ok_or(Bad::Layout("has a malformed length"))?;
+        lengths.push(length);
+        ends.push(usize::try_from(length).map_err(|_| Bad::Layout("has a string that is too long"))?);
+    }
+    lengths.close();
+    let (checksum, content) =
+        rest.split_first_chunk::<4>().ok_or(Bad::Layout("is cut off in its lengths"))?;
+    if *checksum != lengths.checksum {
+        return Err(Bad::Checksum {
+            stored: u32::from_le_bytes(*checksum),
+            actual: u32::from_le_bytes(lengths.checksum),
+        });
+    }
+    let mut actual = Checksum::default();
+    actual.add(&lengths.checked);
+    actual.add(&lengths.checksum);
+    actual.add(content);
+    if actual.masked() != stored {
+        return Err(Bad::Checksum { stored, actual: actual.masked() });
+    }
+    let mut at = bytes.len() - content.len();
+    let mut strings = Vec::with_capacity(count);
+    for length in ends {
+        let end = at.checked_add(length).filter(|&end| end <= bytes.len());
+        let end = end.ok_or(Bad::Layout("is shorter than its strings"))?;
+        // A copy of its own: it should not keep the bytes of all alive.
+        strings.push(Bytes::copy_from_slice(&bytes[at..end]));
+        at = end;
+    }
+    if at != bytes.len() {
+        return Err(Bad::Layout("is longer than its strings"));
+    }
+    Ok(Tensor::strings(strings, shape.clone())?)
+}

@@ -1,0 +1,119 @@
+//! Joins bundles, each written by another task, into one: their data files get new names, and one index leads to all.
+
+use super::entry::Entry;
+use super::reader::{Reader, is_slice_key};
+use super::writer::write_index;
+use super::{data_file, index_file};
+use crate::error::{Error, Result, invalid};
+use crate::file::{create_folder_of, sync_folder_of};
+use graph::Code;
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How bundles are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeOptions {
+    /// Whether the folders that the parts were in go, once they are empty.
+    pub delete_old_dirs: bool,
+    /// Whether parts that are not there are left out.
+    pub allow_missing_files: bool,
+}
+
+/// Joins the bundles with these prefixes, in this order. Their files are gone after it.
+///
+/// # Errors
+/// `InvalidArgument` if a part is missing or two hold a tensor of one name; then nothing has changed.
+pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOptions) -> Result<()> {
+    let destination = destination.as_ref();
+    let mut entries = BTreeMap::new();
+    let mut renames = Vec::new();
+    let mut found = Vec::new();
+    for prefix in parts {
+        let reader = match Reader::open(prefix) {
+            Ok(reader) => reader,
+            Err(error) if error.code() == Code::NotFound && options.allow_missing_files => continue,
+            Err(error) if error.code() == Code::NotFound => invalid!(
+                "allow_missing_files was set to false and {0} did not exist.NOT_FOUND: {0} not found",
+                prefix.display()
+            ),
+            Err(error) => return Err(error),
+        };
+        let first = u32::try_from(renames.len()).unwrap_or(u32::MAX);
+        renames.extend((0..reader.shards).map(|shard| data_file(prefix, shard, reader.shards)));
+        for (key, entry) in reader.entries {
+            add(&mut entries, key, entry, first, prefix)?;
+        }
+        found.push(prefix);
+    }
+    if found.is_empty() {
+        invalid!("At least one prefix checkpoint file must exist, but none existed.");
+    }
+    let shards = u32::try_from(renames.len()).map_err(|_| Error::invalid("too many data files"))?;
+    create_folder_of(destination)?;
+    let index = write_index(destination, shards, &entries)?;
+    for (shard, from) in renames.iter().enumerate() {
+        let to = data_file(destination, shard as u32, shards);
+        fs::rename(from, to).map_err(|e| Error::file(from, &e))?;
+    }
+    index.commit()?;
+    sync_folder_of(destination);
+    let into = index_file(destination);
+    for prefix in &found {
+        // The checkpoint is whole: what remains of its parts does no harm.
+        if index_file(prefix) != into {
+            let _ = fs::remove_file(index_file(prefix));
+        }
+    }
+    if options.delete_old_dirs {
+        for prefix in &found {
+            if prefix.parent() != destination.parent()
+                && let Some(folder) = prefix.parent()
+            {
+                let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(
+    all: &mut BTreeMap<Vec<u8>, Entry>,
+    key: Vec<u8>,
+    mut entry: Entry,
+    first_shard: u32,
+    prefix: &Path,
+) -> Result<()> {
+    if entry.slices.is_empty() {
+        entry.shard =
+            entry.shard.checked_add(first_shard).ok_or_else(|| Error::invalid("too many data files"))?;
+    }
+    match all.entry(key) {
+        btree_map::Entry::Vacant(vacant) => {
+            vacant.insert(entry);
+        }
+        btree_map::Entry::Occupied(mut known) => {
+            let is_sliced = !known.get().slices.is_empty() && !entry.slices.is_empty();
+            if !is_sliced || is_slice_key(known.key()) {
+                invalid!(
+                    "Duplicate tensor keyed by {} encountered, when merging prefix: {}",
+                    String::from_utf8_lossy(known.key()),
+                    prefix.display()
+                );
+            }
+            if known.get().dtype != entry.dtype || known.get().shape != entry.shape {
+                invalid!(
+                    "Trying to merge slices of {} that are of tensors of {} {} and of {} {}",
+                    String::from_utf8_lossy(known.key()),
+                    known.get().dtype,
+                    known.get().shape,
+                    entry.dtype,
+                    entry.shape
+                );
+            }
+            known.get_mut().slices.append(&mut entry.slices);
+        }
+    }
+    Ok(())
+}

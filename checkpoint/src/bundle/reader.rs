@@ -1,0 +1,278 @@
+//! Reads tensors of a bundle, whole or any part of them, in whatever parts they are stored.
+
+use super::content::{self, Bad};
+use super::entry::{Entry, HEADER_KEY, Header};
+use super::{data_file, index_file};
+use crate::checksum;
+use crate::error::{Error, Result, invalid};
+use crate::slice::{SliceSpec, TensorSlice, intersect};
+use crate::table::Table;
+use graph::{DType, Shape, Tensor};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// A bundle's index in memory, and its data files.
+#[derive(Debug)]
+pub struct Reader {
+    prefix: PathBuf,
+    pub(super) shards: u32,
+    pub(super) entries: BTreeMap<Vec<u8>, Entry>,
+    files: BTreeMap<u32, (PathBuf, File)>,
+}
+
+impl Reader {
+    /// Reads the index.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there, `DataLoss` if it is damaged, `Unimplemented` for a format that is not read.
+    pub fn open(prefix: impl AsRef<Path>) -> Result<Reader> {
+        let prefix = prefix.as_ref().to_owned();
+        let mut table = Table::open(index_file(&prefix))?;
+        let path = table.path().to_owned();
+        let mut header = None;
+        let mut entries = BTreeMap::new();
+        table.for_each(|key, value| {
+            if key == HEADER_KEY {
+                header = Some(Header::decode(value).map_err(|_| Error::corrupt(&path, "malformed header"))?);
+                return Ok(());
+            }
+            let entry = Entry::decode(value)
+                .map_err(|_| Error::corrupt(&path, format!("malformed entry of {}", shown(key))))?;
+            entries.insert(key.to_owned(), entry);
+            Ok(())
+        })?;
+        let header = header.ok_or_else(|| table.corrupt("has no header"))?;
+        if header.is_big_endian {
+            return Err(Error::unimplemented(format!(
+                "{}: a checkpoint of big-endian numbers",
+                path.display()
+            )));
+        }
+        if !header.is_readable() {
+            return Err(Error::unimplemented(format!(
+                "{}: a checkpoint for readers of version {} and later",
+                path.display(),
+                header.min_consumer
+            )));
+        }
+        Ok(Reader { prefix, shards: header.shards, entries, files: BTreeMap::new() })
+    }
+
+    /// The tensors by name; one that is stored in slices is there once, as a whole.
+    pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
+        self.entries
+            .iter()
+            .filter(|(key, _)| !is_slice_key(key))
+            .map(|(key, entry)| (key.as_slice(), entry.dtype, &entry.shape))
+    }
+
+    /// The type and shape of a tensor.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of this name.
+    pub fn lookup(&self, name: &[u8]) -> Result<(DType, &Shape)> {
+        self.entry(name).map(|entry| (entry.dtype, &entry.shape))
+    }
+
+    fn entry(&self, name: &[u8]) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| Error::MissingKey { key: shown(name) })
+    }
+
+    /// A whole tensor.
+    pub fn read(&mut self, name: &[u8]) -> Result<Tensor> {
+        let shape = self.entry(name)?.shape.clone();
+        let slice = TensorSlice::full(shape.rank());
+        self.read_slice(name, &SliceSpec { shape, slice })
+    }
+
+    /// A part of a tensor.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such tensor or data file, `DataLoss` if the data is damaged, `InvalidArgument` if
+    /// the tensor's shape is another or its slices do not cover the part.
+    pub fn read_slice(&mut self, name: &[u8], spec: &SliceSpec) -> Result<Tensor> {
+        let whole = self.entry(name)?.clone();
+        if whole.shape != spec.shape {
+            invalid!(
+                "tensor_name = {}; shape in shape_and_slice spec {} does not match the shape stored in checkpoint: {}",
+                shown(name),
+                spec.shape,
+                whole.shape
+            );
+        }
+        if whole.slices.is_empty() {
+            let tensor = self.load(name, &whole)?;
+            if spec.slice.covers(&spec.shape) {
+                return Ok(tensor);
+            }
+            let mut part = Part::new(whole.dtype, spec)?;
+            part.copy(&tensor, &TensorSlice::full(whole.shape.rank()))?;
+            return part.finish(name);
+        }
+        let mut part = Part::new(whole.dtype, spec)?;
+        for slice in &whole.slices {
+            let at = slice
+                .ranges(&whole.shape)
+                .map_err(|_| self.wrong(name, "has a slice that is not within it"))?;
+            if intersect(&at, &part.ranges, |_, _, _| {}) == 0 {
+                continue;
+            }
+            let entry = self.entries.get(&slice.key(name));
+            let entry = entry.ok_or_else(|| self.wrong(name, &format!("lacks its slice {slice}")))?.clone();
+            if entry.dtype != whole.dtype || entry.shape.iter().ne(at.iter().map(|(_, len)| len)) {
+                return Err(
+                    self.wrong(name, &format!("has a slice {slice} of {} {}", entry.dtype, entry.shape))
+                );
+            }
+            let tensor = self.load(name, &entry)?;
+            if at == part.ranges {
+                return Ok(tensor);
+            }
+            part.copy(&tensor, slice)?;
+        }
+        part.finish(name)
+    }
+
+    /// The tensor that an entry leads to.
+    fn load(&mut self, name: &[u8], entry: &Entry) -> Result<Tensor> {
+        let (path, file) = self.data(entry.shard)?;
+        let size = file.metadata().map_err(|e| Error::file(&*path, &e))?.len();
+        let wrong = |what: &str| Error::corrupt(&*path, format!("tensor {} {what}", shown(name)));
+        if entry.offset.checked_add(entry.size).is_none_or(|end| end > size) {
+            return Err(wrong("is beyond the end of the file"));
+        }
+        let size = usize::try_from(entry.size).map_err(|_| wrong("is too large"))?;
+        let mut fill = |out: &mut [u8]| {
+            let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(out));
+            read.map_err(|e| Error::file(&*path, &e))
+        };
+        let mismatch = |stored: u32, actual: u32| {
+            wrong(&format!(
+                "is damaged. Checksum does not match: stored {} vs. calculated on the restored bytes {}",
+                checksum::unmask(stored),
+                checksum::unmask(actual)
+            ))
+        };
+        if entry.dtype == DType::String {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(size).map_err(|_| wrong("is too large for memory"))?;
+            bytes.resize(size, 0);
+            fill(&mut bytes)?;
+            return content::strings(bytes.into(), &entry.shape, entry.checksum).map_err(|bad| match bad {
+                Bad::Layout(what) => wrong(what),
+                Bad::Checksum { stored, actual } => mismatch(stored, actual),
+                Bad::Tensor(error) => error.into(),
+            });
+        }
+        let Some(element) = entry.dtype.size() else {
+            return Err(Error::unimplemented(format!(
+                "tensor {} of {} in a checkpoint",
+                shown(name),
+                entry.dtype
+            )));
+        };
+        if entry.shape.num_elements().checked_mul(element) != Some(size) {
+            return Err(wrong(&format!("has {size} bytes, which make no {} {}", entry.dtype, entry.shape)));
+        }
+        let mut tensor = Tensor::unspecified(entry.dtype, entry.shape.clone())?;
+        fill(tensor.bytes_mut()?)?;
+        let actual = checksum::masked(tensor.bytes()?);
+        if actual != entry.checksum {
+            return Err(mismatch(entry.checksum, actual));
+        }
+        Ok(tensor)
+    }
+
+    fn data(&mut self, shard: u32) -> Result<&mut (PathBuf, File)> {
+        if shard >= self.shards {
+            let what = format!("has an entry in data file {shard} of {}", self.shards);
+            return Err(Error::corrupt(index_file(&self.prefix), what));
+        }
+        match self.files.entry(shard) {
+            std::collections::btree_map::Entry::Occupied(opened) => Ok(opened.into_mut()),
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                let path = data_file(&self.prefix, shard, self.shards);
+                let file = File::open(&path).map_err(|e| Error::file(&path, &e))?;
+                Ok(vacant.insert((path, file)))
+            }
+        }
+    }
+
+    fn wrong(&self, name: &[u8], what: &str) -> Error {
+        Error::corrupt(index_file(&self.prefix), format!("tensor {} {what}", shown(name)))
+    }
+}
+
+/// A part of a tensor that is put together from what is stored.
+pub(crate) struct Part<'a> {
+    spec: &'a SliceSpec,
+    ranges: Vec<(usize, usize)>,
+    tensor: Tensor,
+    /// Elements that have come.
+    filled: usize,
+    /// What they have come from.
+    seen: Vec<Vec<(usize, usize)>>,
+}
+
+impl<'a> Part<'a> {
+    pub(crate) fn new(dtype: DType, spec: &'a SliceSpec) -> Result<Part<'a>> {
+        let shape = spec.slice_shape()?;
+        let tensor = match dtype.size() {
+            Some(_) => Tensor::unspecified(dtype, shape)?,
+            None => Tensor::zeros(dtype, shape)?,
+        };
+        Ok(Part { spec, ranges: spec.slice.ranges(&spec.shape)?, tensor, filled: 0, seen: Vec::new() })
+    }
+
+    /// Start and length in each dimension of the whole.
+    pub(crate) fn ranges(&self) -> &[(usize, usize)] {
+        &self.ranges
+    }
+
+    /// Takes what it has in common with a stored slice.
+    pub(crate) fn copy(&mut self, stored: &Tensor, slice: &TensorSlice) -> Result<()> {
+        let from = slice.ranges(&self.spec.shape)?;
+        if self.seen.iter().any(|seen| intersect(seen, &from, |_, _, _| {}) > 0) {
+            invalid!("Overlapping slices: {slice} shares elements with another stored slice");
+        }
+        if stored.dtype() == DType::String {
+            let (all, mut strings) = (stored.as_strings()?, self.tensor.as_strings()?.to_vec());
+            self.filled += intersect(&from, &self.ranges, |a, b, n| {
+                strings[b..b + n].clone_from_slice(&all[a..a + n]);
+            });
+            self.tensor = Tensor::strings(strings, self.tensor.shape().clone())?;
+        } else {
+            let size = stored.dtype().size().unwrap_or(1);
+            let (all, out) = (stored.bytes()?, self.tensor.bytes_mut()?);
+            self.filled += intersect(&from, &self.ranges, |a, b, n| {
+                out[b * size..(b + n) * size].copy_from_slice(&all[a * size..(a + n) * size]);
+            });
+        }
+        self.seen.push(from);
+        Ok(())
+    }
+
+    /// # Errors
+    /// `InvalidArgument` if not every element has come.
+    pub(crate) fn finish(self, name: &[u8]) -> Result<Tensor> {
+        if self.filled < self.tensor.num_elements() {
+            invalid!(
+                "Does not have sufficient slices for partitioned tensor {} to restore in slice_spec: {}",
+                shown(name),
+                self.spec.slice
+            );
+        }
+        Ok(self.tensor)
+    }
+}
+
+/// Keys of slices start with an encoded zero, which no name does.
+pub(super) fn is_slice_key(key: &[u8]) -> bool {
+    key.first() == Some(&0)
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

@@ -1,0 +1,112 @@
+//! Writes a bundle of one data file.
+
+use super::entry::{Entry, HEADER_KEY, Header};
+use super::{content, data_file, index_file};
+use crate::error::{Result, invalid};
+use crate::file::{PendingFile, create_folder_of, sync_folder_of};
+use crate::slice::SliceSpec;
+use crate::table::Builder;
+use graph::Tensor;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Writes tensors as they come; nothing bears the bundle's name until all are written, and the index comes last.
+/// Dropped before that, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Writer {
+    prefix: PathBuf,
+    data: PendingFile,
+    entries: BTreeMap<Vec<u8>, Entry>,
+}
+
+impl Writer {
+    /// # Errors
+    /// `NotFound` if the folder of the files' folder is not there; their own folder is made.
+    pub fn create(prefix: impl AsRef<Path>) -> Result<Writer> {
+        let prefix = prefix.as_ref().to_owned();
+        create_folder_of(&prefix)?;
+        let data = PendingFile::create(data_file(&prefix, 0, 1))?;
+        Ok(Writer { prefix, data, entries: BTreeMap::new() })
+    }
+
+    /// Adds a whole tensor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is one of this name, `ResourceExhausted` if the disk is full, `Unimplemented` for
+    /// types that are not stored.
+    pub fn add(&mut self, name: &[u8], tensor: &Tensor) -> Result<()> {
+        self.add_under(name.to_owned(), tensor)
+    }
+
+    /// Adds a part of a tensor.
+    pub fn add_slice(&mut self, name: &[u8], spec: &SliceSpec, tensor: &Tensor) -> Result<()> {
+        if spec.slice.covers(&spec.shape) {
+            return self.add(name, tensor);
+        }
+        if *tensor.shape() != spec.slice_shape()? {
+            invalid!("a tensor of shape {} is not slice {} of {}", tensor.shape(), spec.slice, spec.shape);
+        }
+        let key = spec.slice.key(name);
+        if self.entries.contains_key(&key) {
+            invalid!("Adding duplicate key: {}", String::from_utf8_lossy(&key));
+        }
+        if self.entries.get(name).is_some_and(|whole| whole.slices.is_empty()) {
+            invalid!("Adding duplicate key: {}", String::from_utf8_lossy(name));
+        }
+        let whole = self
+            .entries
+            .entry(name.to_owned())
+            .or_insert_with(|| Entry::sliced(tensor.dtype(), spec.shape.clone()));
+        if whole.shape != spec.shape || whole.dtype != tensor.dtype() {
+            invalid!(
+                "slices of {} are of tensors of {} {} and of {} {}",
+                String::from_utf8_lossy(name),
+                whole.dtype,
+                whole.shape,
+                tensor.dtype(),
+                spec.shape
+            );
+        }
+        whole.slices.push(spec.slice.clone());
+        self.add_under(key, tensor)
+    }
+
+    fn add_under(&mut self, key: Vec<u8>, tensor: &Tensor) -> Result<()> {
+        if key == HEADER_KEY || self.entries.contains_key(&key) {
+            invalid!("Adding duplicate key: {}", String::from_utf8_lossy(&key));
+        }
+        let offset = self.data.len();
+        let (size, checksum) = content::write(tensor, |bytes| self.data.write(bytes))?;
+        let mut entry = Entry::sliced(tensor.dtype(), tensor.shape().clone());
+        (entry.offset, entry.size, entry.checksum) = (offset, size, checksum);
+        self.entries.insert(key, entry);
+        Ok(())
+    }
+
+    /// Gives the files their names.
+    pub fn finish(self) -> Result<()> {
+        let mut data = self.data;
+        data.sync()?;
+        let index = write_index(&self.prefix, 1, &self.entries)?;
+        data.commit()?;
+        index.commit()?;
+        sync_folder_of(&self.prefix);
+        Ok(())
+    }
+}
+
+/// Writes an index, whole but not committed.
+pub(super) fn write_index(
+    prefix: &Path,
+    shards: u32,
+    entries: &BTreeMap<Vec<u8>, Entry>,
+) -> Result<PendingFile> {
+    let mut table = Builder::new(PendingFile::create(index_file(prefix))?);
+    table.add(HEADER_KEY, &Header::encode(shards))?;
+    for (key, entry) in entries {
+        table.add(key, &entry.encode())?;
+    }
+    let mut file = table.finish()?;
+    file.sync()?;
+    Ok(file)
+}

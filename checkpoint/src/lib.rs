@@ -1,0 +1,20 @@
+//! Checkpoints of variables as files, in TensorFlow's formats byte for byte, and the pieces that its other files
+//! share with them: masked checksums, the protocol-buffer codec, patterns of file names, errors of files.
+#![forbid(unsafe_code)]
+
+pub mod bundle;
+pub mod checksum;
+mod error;
+mod file;
+pub mod legacy;
+mod ordered_code;
+pub mod pattern;
+pub mod proto;
+mod slice;
+mod table;
+pub mod tensor;
+#[cfg(test)]
+mod testing;
+
+pub use error::{Error, Result};
+pub use slice::{SliceSpec, TensorSlice};

@@ -1,0 +1,168 @@
+//! Patterns of file names: `*`, `?` and `[…]` within a folder's or file's name, `\` before what is meant literally.
+
+use crate::error::{Error, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The files and folders whose names match, sorted. A folder that is not there holds none.
+pub fn matching(pattern: &str) -> Result<Vec<String>> {
+    if pattern.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut found = vec![PathBuf::from(if pattern.starts_with('/') { "/" } else { "" })];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let mut next = Vec::new();
+        if !part.contains(['*', '?', '[', '\\']) {
+            next = found
+                .into_iter()
+                .map(|folder| folder.join(part))
+                .filter(|p| p.symlink_metadata().is_ok())
+                .collect();
+        } else {
+            for folder in found {
+                list(&folder, part.as_bytes(), &mut next)?;
+            }
+        }
+        found = next;
+    }
+    let mut names: Vec<String> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn list(folder: &Path, pattern: &[u8], out: &mut Vec<PathBuf>) -> Result<()> {
+    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = match fs::read_dir(here) {
+        Ok(entries) => entries,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+        Err(e) => return Err(Error::file(here, &e)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|e| Error::file(here, &e))?.file_name();
+        if is_match(pattern, name.to_string_lossy().as_bytes()) {
+            out.push(folder.join(name));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name matches, in time proportional to the product of the lengths.
+pub fn is_match(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if what follows the last star does not match: the star's place, and one more byte for it.
+    let mut star = None;
+    loop {
+        if p == pattern.len() && n == name.len() {
+            return true;
+        }
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            star = Some((p, n));
+            continue;
+        }
+        if let Some(&byte) = name.get(n)
+            && let Some(next) = step(pattern, p, byte)
+        {
+            p = next;
+            n += 1;
+            continue;
+        }
+        match star {
+            Some((after, taken)) if taken < name.len() => {
+                p = after;
+                n = taken + 1;
+                star = Some((after, n));
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// The place after the pattern's element at `p`, if that matches the byte.
+fn step(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
+    match *pattern.get(p)? {
+        b'?' => Some(p + 1),
+        b'\\' if p + 1 < pattern.len() => (pattern[p + 1] == byte).then_some(p + 2),
+        b'[' => match class(&pattern[p + 1..], byte) {
+            Some((holds, len)) => holds.then_some(p + 1 + len),
+            None => (byte == b'[').then_some(p + 1),
+        },
+        literal => (literal == byte).then_some(p + 1),
+    }
+}
+
+/// Whether a byte is of a class, and the class's length with its end; `None` if it has none.
+fn class(text: &[u8], byte: u8) -> Option<(bool, usize)> {
+    let is_negated = matches!(text.first(), Some(b'!' | b'^'));
+    let mut i = usize::from(is_negated);
+    let first = i;
+    let mut holds = false;
+    loop {
+        let mut low = *text.get(i)?;
+        if low == b']' && i > first {
+            return Some((holds != is_negated, i + 1));
+        }
+        if low == b'\\' {
+            i += 1;
+            low = *text.get(i)?;
+        }
+        i += 1;
+        let mut high = low;
+        if text.get(i) == Some(&b'-') && text.get(i + 1).is_some_and(|&b| b != b']') {
+            high = text[i + 1];
+            i += 2;
+        }
+        holds |= (low..=high).contains(&byte);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn names_match_as_in_a_shell() {
+        let yes = [
+            ("*", ""),
+            ("*", "abc"),
+            ("a*c", "abbc"),
+            ("a*b*c", "axxbyybc"),
+            ("b-?????-of-00005", "b-00003-of-00005"),
+            ("[a-c]x", "bx"),
+            ("[!a-c]x", "dx"),
+            ("[]]", "]"),
+            (r"\*", "*"),
+            ("[", "["),
+        ];
+        for (pattern, name) in yes {
+            assert!(is_match(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a*c", "ab"), ("?", ""), ("[a-c]", "d"), (r"\*", "a"), ("", "a"), ("[^a]", "a")]
+        {
+            assert!(!is_match(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
+        }
+        let stars = "*a".repeat(1000);
+        assert!(!is_match(stars.as_bytes(), "a".repeat(999).as_bytes()));
+    }
+
+    #[test]
+    fn files_are_found_in_any_folder() -> Result<()> {
+        let dir = TempDir::new()?;
+        for name in ["x1/a", "x1/b", "x2/a", "y/a"] {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap_or(dir.path())).map_err(|e| Error::file(&path, &e))?;
+            fs::write(&path, b"").map_err(|e| Error::file(&path, &e))?;
+        }
+        let root = dir.path().display().to_string();
+        let found = |pattern: &str| matching(&format!("{root}/{pattern}"));
+        assert_eq!(found("x*/a")?, [format!("{root}/x1/a"), format!("{root}/x2/a")]);
+        assert_eq!(found("x1/a")?, [format!("{root}/x1/a")]);
+        assert_eq!(found("none/*")?, <[String; 0]>::default());
+        assert_eq!(found("x1/a/*")?, <[String; 0]>::default());
+        assert_eq!(matching("")?, <[String; 0]>::default());
+        Ok(())
+    }
+}

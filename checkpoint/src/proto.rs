@@ -1,0 +1,293 @@
+//! The wire form of protocol buffers, written and read field by field: for the few messages that stand in files
+//! and in strings that clients parse.
+
+use std::fmt;
+
+/// Writes the fields of a message in the order of the calls.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub fn new() -> Writer {
+        Writer::default()
+    }
+
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn tag(&mut self, field: u32, kind: u32) {
+        put_varint(&mut self.bytes, u64::from(field) << 3 | u64::from(kind));
+    }
+
+    /// An integer or enum, even if it is zero.
+    pub fn varint(&mut self, field: u32, value: u64) -> &mut Self {
+        self.tag(field, 0);
+        put_varint(&mut self.bytes, value);
+        self
+    }
+
+    /// A signed integer, left out if it is zero, as proto3 does.
+    pub fn int(&mut self, field: u32, value: i64) -> &mut Self {
+        if value != 0 {
+            self.varint(field, value as u64);
+        }
+        self
+    }
+
+    /// Bytes, a string or an encoded message, even if there are none.
+    pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
+        self.tag(field, 2);
+        put_varint(&mut self.bytes, value.len() as u64);
+        self.bytes.extend_from_slice(value);
+        self
+    }
+
+    /// A string, left out if it is empty.
+    pub fn string(&mut self, field: u32, value: &[u8]) -> &mut Self {
+        if !value.is_empty() {
+            self.bytes(field, value);
+        }
+        self
+    }
+
+    /// A message within this one.
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Writer)) -> &mut Self {
+        let mut inner = Writer::new();
+        write(&mut inner);
+        self.bytes(field, &inner.bytes)
+    }
+
+    /// Left out if it is zero (minus zero is not).
+    pub fn float(&mut self, field: u32, value: f32) -> &mut Self {
+        if value.to_bits() != 0 {
+            self.fixed32(field, value.to_bits());
+        }
+        self
+    }
+
+    /// Left out if it is zero (minus zero is not).
+    pub fn double(&mut self, field: u32, value: f64) -> &mut Self {
+        if value.to_bits() != 0 {
+            self.tag(field, 1);
+            self.bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        self
+    }
+
+    /// Even if it is zero.
+    pub fn fixed32(&mut self, field: u32, value: u32) -> &mut Self {
+        self.tag(field, 5);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// Packed numbers of eight bytes each; nothing if there are none.
+    pub fn packed_doubles(&mut self, field: u32, values: &[f64]) -> &mut Self {
+        if !values.is_empty() {
+            let packed: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            self.bytes(field, &packed);
+        }
+        self
+    }
+
+    /// Packed integers; nothing if there are none.
+    pub fn packed_ints(&mut self, field: u32, values: impl IntoIterator<Item = i64>) -> &mut Self {
+        let mut packed = Vec::new();
+        for value in values {
+            put_varint(&mut packed, value as u64);
+        }
+        self.string(field, &packed)
+    }
+
+    /// Fields that are encoded already.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+}
+
+/// Appends a number in groups of seven bits, the lowest first.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Takes a number in groups of seven bits off the front; `None` if there is no whole one.
+pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for i in 0..10 {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        if i == 9 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("malformed message")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A field's value as it stands on the wire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Field<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(&'a [u8]),
+    Fixed32(u32),
+}
+
+/// The fields of a message in their order: numbers and values. Groups are refused.
+#[derive(Clone, Debug)]
+pub struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn of(message: &'a [u8]) -> Fields<'a> {
+        Fields(message)
+    }
+
+    fn take(&mut self) -> Option<(u32, Field<'a>)> {
+        let tag = take_varint(&mut self.0)?;
+        let number = u32::try_from(tag >> 3).ok().filter(|&n| n != 0)?;
+        let field = match tag & 7 {
+            0 => Field::Varint(take_varint(&mut self.0)?),
+            1 => Field::Fixed64(u64::from_le_bytes(self.array()?)),
+            2 => {
+                let len = usize::try_from(take_varint(&mut self.0)?).ok()?;
+                let (value, rest) = self.0.split_at_checked(len)?;
+                self.0 = rest;
+                Field::Bytes(value)
+            }
+            5 => Field::Fixed32(u32::from_le_bytes(self.array()?)),
+            _ => return None,
+        };
+        Some((number, field))
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (value, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*value)
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Field<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let taken = self.take().ok_or(Malformed);
+        if taken.is_err() {
+            self.0 = &[];
+        }
+        Some(taken)
+    }
+}
+
+impl<'a> Field<'a> {
+    pub fn int(self) -> Result<i64, Malformed> {
+        match self {
+            Field::Varint(value) => Ok(value as i64),
+            _ => Err(Malformed),
+        }
+    }
+
+    pub fn bytes(self) -> Result<&'a [u8], Malformed> {
+        match self {
+            Field::Bytes(value) => Ok(value),
+            _ => Err(Malformed),
+        }
+    }
+
+    pub fn fields(self) -> Result<Fields<'a>, Malformed> {
+        Ok(Fields(self.bytes()?))
+    }
+
+    /// Calls `each` for every integer of a repeated field, packed or not.
+    pub fn ints(self, mut each: impl FnMut(i64)) -> Result<(), Malformed> {
+        let mut packed = match self {
+            Field::Bytes(packed) => packed,
+            other => {
+                each(other.int()?);
+                return Ok(());
+            }
+        };
+        while !packed.is_empty() {
+            each(take_varint(&mut packed).ok_or(Malformed)? as i64);
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for every float of a repeated field, packed or not.
+    pub fn floats(self, mut each: impl FnMut(f32)) -> Result<(), Malformed> {
+        match self {
+            Field::Fixed32(bits) => each(f32::from_bits(bits)),
+            Field::Bytes(packed) => {
+                let (values, rest) = packed.as_chunks();
+                if !rest.is_empty() {
+                    return Err(Malformed);
+                }
+                values.iter().for_each(|v| each(f32::from_le_bytes(*v)));
+            }
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() -> Result<(), Malformed> {
+        let mut w = Writer::new();
+        w.int(1, -1).int(2, 0).string(3, b"x").float(4, 1.5).fixed32(5, 0).packed_ints(6, [1, 300]);
+        w.message(7, |inner| {
+            inner.double(1, 2.0);
+        });
+        let bytes = w.finish();
+        let fields = Fields::of(&bytes).collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(fields[0], (1, Field::Varint(u64::MAX)));
+        assert_eq!(fields[1], (3, Field::Bytes(b"x")));
+        assert_eq!(fields[2], (4, Field::Fixed32(1.5f32.to_bits())));
+        assert_eq!(fields[3], (5, Field::Fixed32(0)));
+        let mut ints = Vec::new();
+        fields[4].1.ints(|i| ints.push(i))?;
+        assert_eq!(ints, [1, 300]);
+        assert_eq!(fields[5].1.fields()?.next(), Some(Ok((1, Field::Fixed64(2.0f64.to_bits())))));
+        Ok(())
+    }
+
+    #[test]
+    fn cut_messages_are_refused() {
+        let mut w = Writer::new();
+        w.string(1, b"abc").float(2, 1.0);
+        let bytes = w.finish();
+        for cut in [1, 2, 4, 6, 9] {
+            assert!(Fields::of(&bytes[..cut]).any(|f| f.is_err()), "{cut}");
+        }
+        assert!(Fields::of(&[0xff; 20]).any(|f| f.is_err()));
+    }
+}

@@ -1,0 +1,245 @@
+//! Reads tables, block by block.
+
+use super::block::{BadBlock, Entries};
+use super::{FOOTER, Handle, MAGIC, SNAPPY, TRAILER, UNCOMPRESSED};
+use crate::checksum::Checksum;
+use crate::error::{Error, Result};
+use crate::proto::take_varint;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// A table's file, and where its blocks are.
+#[derive(Debug)]
+pub(crate) struct Table {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    /// Of each block, a key that none of its keys is beyond.
+    blocks: Vec<(Vec<u8>, Handle)>,
+}
+
+/// Snappy's longest copy takes three bytes for 64: more than this times the size is a lie.
+const SNAPPY_RATIO: usize = 32;
+
+impl Table {
+    /// # Errors
+    /// `DataLoss` for a file that is no whole table.
+    pub(crate) fn open(path: impl AsRef<Path>) -> Result<Table> {
+        let path = path.as_ref().to_owned();
+        let file = File::open(&path).map_err(|e| Error::file(&path, &e))?;
+        let size = file.metadata().map_err(|e| Error::file(&path, &e))?.len();
+        let mut table = Table { path, file, size, blocks: Vec::new() };
+        let Some(footer_at) = size.checked_sub(FOOTER as u64) else {
+            return Err(table.corrupt("file is too short to be an sstable"));
+        };
+        let mut footer = [0; FOOTER];
+        table.read_at(footer_at, &mut footer)?;
+        let (handles, magic) = footer.split_at(FOOTER - 8);
+        if magic != MAGIC.to_le_bytes() {
+            return Err(table.corrupt(
+                "not an sstable (bad magic number): perhaps your file is in a different file format and you need \
+                 to use a different restore operator?",
+            ));
+        }
+        let mut rest = handles;
+        let found = take_handle(&mut rest).zip(take_handle(&mut rest));
+        let (meta_index, index) = found.ok_or_else(|| table.corrupt("bad block handle"))?;
+        // Nothing else guards the footer: it has to be as a builder writes it.
+        if super::builder::footer(meta_index, index) != footer {
+            return Err(table.corrupt("bad footer"));
+        }
+        // Nothing in it is of use, but a file that is damaged there is damaged.
+        table.block(meta_index)?;
+        let block = table.block(index)?;
+        let mut blocks = Vec::new();
+        table.each(&block, |key, mut value| {
+            let handle = take_handle(&mut value).ok_or(BadBlock)?;
+            blocks.push((key.to_owned(), handle));
+            Ok(())
+        })?;
+        table.blocks = blocks;
+        Ok(table)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn corrupt(&self, what: impl Into<String>) -> Error {
+        Error::corrupt(&self.path, what)
+    }
+
+    /// Calls `visit` with every key and value, in the keys' order.
+    pub(crate) fn for_each(&mut self, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let mut last: Option<Vec<u8>> = None;
+        for i in 0..self.blocks.len() {
+            let block = self.block(self.blocks[i].1)?;
+            let mut failed = Ok(());
+            self.each(&block, |key, value| {
+                if last.as_deref().is_some_and(|last| last >= key) {
+                    return Err(BadBlock);
+                }
+                last = Some(key.to_owned());
+                failed = visit(key, value);
+                if failed.is_err() { Err(BadBlock) } else { Ok(()) }
+            })
+            .or_else(|bad| failed.and(Err(bad)))?;
+        }
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let at = self.blocks.partition_point(|(last, _)| last.as_slice() < key);
+        let Some(&(_, handle)) = self.blocks.get(at) else { return Ok(None) };
+        let block = self.block(handle)?;
+        let mut found = None;
+        self.each(&block, |k, value| {
+            if k == key {
+                found = Some(value.to_owned());
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn each(&self, block: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), BadBlock>) -> Result<()> {
+        let mut walk = || {
+            let mut entries = Entries::of(block)?;
+            while let Some((key, value)) = entries.next()? {
+                visit(key, value)?;
+            }
+            Ok(())
+        };
+        walk().map_err(|_: BadBlock| self.corrupt("bad entry in block"))
+    }
+
+    /// A block, checked and decompressed.
+    fn block(&mut self, handle: Handle) -> Result<Vec<u8>> {
+        let stored = handle.size.checked_add(TRAILER as u64);
+        let end = stored.and_then(|size| handle.offset.checked_add(size));
+        let (Some(stored), Some(true)) = (stored, end.map(|end| end <= self.size)) else {
+            return Err(self.corrupt("truncated block read"));
+        };
+        let mut bytes = Vec::new();
+        let stored = usize::try_from(stored).map_err(|_| self.corrupt("block is too large"))?;
+        bytes.try_reserve_exact(stored).map_err(|_| self.corrupt("block is too large for memory"))?;
+        bytes.resize(stored, 0);
+        self.read_at(handle.offset, &mut bytes)?;
+        let (content, trailer) = bytes.split_at(stored - TRAILER);
+        let (&compression, checksum) = trailer.split_first().ok_or_else(|| self.corrupt("no trailer"))?;
+        let mut actual = Checksum::default();
+        actual.add(content);
+        actual.add(&[compression]);
+        if actual.masked().to_le_bytes() != checksum {
+            return Err(self.corrupt("block checksum mismatch"));
+        }
+        match compression {
+            UNCOMPRESSED => {
+                bytes.truncate(stored - TRAILER);
+                Ok(bytes)
+            }
+            SNAPPY => {
+                let len = snap::raw::decompress_len(content).unwrap_or(usize::MAX);
+                if len > content.len().saturating_mul(SNAPPY_RATIO) {
+                    return Err(self.corrupt("corrupted compressed block contents"));
+                }
+                let unpacked = snap::raw::Decoder::new().decompress_vec(content);
+                unpacked.map_err(|_| self.corrupt("corrupted compressed block contents"))
+            }
+            _ => Err(self.corrupt("bad block type")),
+        }
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut read = || {
+            self.file.seek(SeekFrom::Start(offset))?;
+            self.file.read_exact(out)
+        };
+        read().map_err(|e| Error::file(&self.path, &e))
+    }
+}
+
+fn take_handle(bytes: &mut &[u8]) -> Option<Handle> {
+    Some(Handle { offset: take_varint(bytes)?, size: take_varint(bytes)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Builder;
+    use super::*;
+    use crate::file::PendingFile;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn a_table_of_many_blocks_gives_back_its_entries() -> Result<()> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("table");
+        let entries: Vec<(Vec<u8>, Vec<u8>)> =
+            (0..3000u32).map(|i| (format!("key{i:06}").into_bytes(), vec![i as u8; 500])).collect();
+        let mut builder = Builder::new(PendingFile::create(&path)?);
+        for (key, value) in &entries {
+            builder.add(key, value)?;
+        }
+        builder.finish()?.commit()?;
+        let mut table = Table::open(&path)?;
+        assert!(table.blocks.len() > 4);
+        let mut all = Vec::new();
+        table.for_each(|key, value| {
+            all.push((key.to_owned(), value.to_owned()));
+            Ok(())
+        })?;
+        assert_eq!(all, entries);
+        for (key, value) in entries.iter().step_by(97) {
+            assert_eq!(table.get(key)?.as_ref(), Some(value));
+        }
+        assert_eq!(table.get(b"key")?, None);
+        assert_eq!(table.get(b"z")?, None);
+        Ok(())
+    }
+
+    #[test]
+    fn blocks_that_others_have_compressed_are_read() -> Result<()> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("table");
+        let mut builder = Builder::new(PendingFile::create(&path)?);
+        builder.add(b"key", &[7; 1000])?;
+        builder.finish()?.commit()?;
+        let plain = std::fs::read(&path).map_err(|e| Error::file(&path, &e))?;
+        let block = &plain[..plain.len() - FOOTER];
+        let len = 1 + 1 + 2 + 3 + 1000 + 8;
+        let content = &block[..len];
+        let packed =
+            snap::raw::Encoder::new().compress_vec(content).map_err(|e| Error::invalid(e.to_string()))?;
+        let mut bytes = Vec::new();
+        let mut put = |content: &[u8], kind: u8| {
+            let at = bytes.len() as u64;
+            let mut checksum = Checksum::default();
+            checksum.add(content);
+            checksum.add(&[kind]);
+            bytes.extend_from_slice(content);
+            bytes.push(kind);
+            bytes.extend_from_slice(&checksum.masked().to_le_bytes());
+            Handle { offset: at, size: content.len() as u64 }
+        };
+        let data = put(&packed, SNAPPY);
+        let empty = put(&[0, 0, 0, 0, 1, 0, 0, 0], UNCOMPRESSED);
+        let mut index = super::super::block::BlockBuilder::new(1);
+        let encoded = |h: Handle| {
+            let mut out = Vec::new();
+            crate::proto::put_varint(&mut out, h.offset);
+            crate::proto::put_varint(&mut out, h.size);
+            out
+        };
+        index.add(b"l", &encoded(data));
+        let index = put(&index.finish(), UNCOMPRESSED);
+        let mut footer = [encoded(empty), encoded(index)].concat();
+        footer.resize(FOOTER - 8, 0);
+        bytes.extend(footer);
+        bytes.extend(MAGIC.to_le_bytes());
+        std::fs::write(&path, &bytes).map_err(|e| Error::file(&path, &e))?;
+        assert_eq!(Table::open(&path)?.get(b"key")?, Some(vec![7; 1000]));
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What a loop costs: nanoseconds a node and turn, for a loop that counts to a million.
+
+use anabranch_executor::cancel::Cancellation;
+use anabranch_executor::kernel::Step;
+use anabranch_executor::resource::ResourceStore;
+use anabranch_executor::{CpuDevice, Error, Executor, KernelCache, LocalRendezvous, Pool, Result};
+use graph::Graph;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const TURNS: usize = 1_000_000;
+
+/// Nodes that run in each turn, the Exit that is dead but in the last one included.
+const NODES: usize = 9;
+
+fn counting(parallel: usize) -> Result<Graph> {
+    let attrs = format!("T=int32, frame_name=\"loop\", parallel_iterations={parallel}");
+    Ok(Graph::from_text(&format!(
+        "zero = Const[dtype=int32, value=int32<>{{0}}]
+limit = Const[dtype=int32, value=int32<>{{{TURNS}}}]
+enter = Enter[{attrs}](zero)
+until = Enter[{attrs}, is_constant=true](limit)
+merge = Merge[T=int32, N=2](enter, next)
+less = Less[T=int32](merge, until)
+more = LoopCond(less)
+switch = Switch[T=int32](merge, more)
+exit = Exit[T=int32](switch)
+at = Identity[T=int32](switch:1)
+one = Const[dtype=int32, value=int32<>{{1}}](^at)
+then = AddV2[T=int32](at, one)
+next = NextIteration[T=int32](then)
+"
+    ))?)
+}
+
+fn main() -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    for threads in [1, 2] {
+        for parallel in [1, 10] {
+            let device = Arc::new(CpuDevice::default());
+            let graph = counting(parallel)?;
+            let executor = Arc::new(Executor::new(&graph, device, Pool::new(threads)?, &KernelCache::new())?);
+            let mut times = Vec::new();
+            for id in 0..7 {
+                let step = Arc::new(Step {
+                    id,
+                    rendezvous: Arc::new(LocalRendezvous::new()),
+                    cancellation: Arc::new(Cancellation::new()),
+                    resources: ResourceStore::new(""),
+                });
+                let (sender, receiver) = mpsc::channel();
+                let started = Instant::now();
+                executor.run(step, false, Box::new(move |result| drop(sender.send(result))));
+                let result = receiver.recv_timeout(Duration::from_secs(60));
+                times.push(started.elapsed().as_nanos() as f64 / (TURNS * NODES) as f64);
+                result.map_err(|e| Error::internal(e.to_string()))??;
+            }
+            times.sort_by(f64::total_cmp);
+            let (median, best) = (times[times.len() / 2], times[0]);
+            let _ = writeln!(
+                out,
+                "{parallel:>2} turns at once, {threads} threads: {median:6.1} ns/node, at best {best:6.1}"
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Datasets of what files hold: lines, records, blocks of one length.
+
+use super::transform::{dataset, from_fn};
+use super::{Dataset, Element, ElementSpec, UNKNOWN};
+use crate::error::{Error, Result};
+use crate::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Source};
+use bytes::Bytes;
+use graph::{DType, Tensor};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files of a dataset, in their order.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) paths: Vec<PathBuf>,
+    pub(crate) compression: Compression,
+    /// Bytes read at once; `None`: as many as reading does by itself.
+    pub(crate) buffer: Option<usize>,
+}
+
+impl Files {
+    fn open(&self, path: &Path) -> Result<Source> {
+        match self.buffer {
+            Some(size) => Source::with_buffer(path, self.compression, size),
+            None => Source::open(path, self.compression),
+        }
+    }
+}
+
+/// What reads one file; `None` at its end.
+type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
+
+/// A dataset of the strings in files, one file after the other. What `open` makes for a file, with its place,
+/// reads it. What is wrong within a file ends it, and the next pull goes on with the one after it; a file that
+/// cannot be opened is tried again.
+fn strings(
+    name: &'static str,
+    files: Files,
+    open: impl Fn(&Files, usize, &Path) -> Result<Read> + Send + Sync + 'static,
+) -> Result<Arc<Dataset>> {
+    let shared = Arc::new((files, open));
+    dataset(name, ElementSpec::scalars(&[DType::String]), UNKNOWN, &[], move |_| {
+        let shared = shared.clone();
+        let mut next = 0;
+        let mut reading: Option<Read> = None;
+        from_fn(move |pull| {
+            let (files, open) = &*shared;
+            loop {
+                pull.check()?;
+                if let Some(read) = &mut reading {
+                    match read() {
+                        Ok(Some(bytes)) => return Ok(Some(Element::from([Tensor::string(bytes)]))),
+                        Ok(None) => reading = None,
+                        Err(error) => {
+                            reading = None;
+                            return Err(error);
+                        }
+                    }
+                }
+                let Some(path) = files.paths.get(next) else { return Ok(None) };
+                reading = Some(open(files, next, path)?);
+                next += 1;
+            }
+        })
+    })
+}
+
+pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
+    strings("TextLine", files, |files, _, path| {
+        let mut reader = LineReader::new(files.open(path)?);
+        Ok(Box::new(move || reader.next_line()))
+    })
+}
+
+/// Records from these offsets on, one a file, or from the beginning.
+pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
+    if !offsets.is_empty() && offsets.len() != files.paths.len() {
+        crate::invalid!("`byte_offsets` must have the same size as `filenames`");
+    }
+    strings("TFRecord", files, move |files, i, path| {
+        let mut reader = RecordReader::new(files.open(path)?);
+        if let Some(offset) = offsets.get(i) {
+            reader.advance_to(*offset)?;
+        }
+        Ok(Box::new(move || reader.next_record()))
+    })
+}
+
+pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<Arc<Dataset>> {
+    strings("FixedLengthRecord", files, move |files, _, path| {
+        let source = files.open(path)?;
+        let is_plain = files.compression == Compression::None;
+        let length = std::fs::metadata(path).map(|m| m.len()).ok().filter(|_| is_plain);
+        if let Some(length) = length {
+            let body = length.saturating_sub(format.header.saturating_add(format.footer));
+            if body % format.record != 0 {
+                return Err(uneven(format, path, body));
+            }
+        }
+        let mut reader = FixedReader::new(source, format)?;
+        let (mut read, path) = (0u64, path.to_owned());
+        Ok(Box::new(move || {
+            let record = reader.next_record()?;
+            if record.is_some() {
+                read += 1;
+            } else if reader.excess() != 0 {
+                // Of a compressed file the length is known only now.
+                let body = read.saturating_mul(format.record).saturating_add(reader.excess());
+                return Err(uneven(format, &path, body));
+            }
+            Ok(record)
+        }))
+    })
+}
+
+/// The error of a file that is no whole number of records.
+fn uneven(format: FixedFormat, path: &Path, body: u64) -> Error {
+    let FixedFormat { header, record, footer, .. } = format;
+    Error::invalid(format!(
+        "Excluding the header ({header} bytes) and footer ({footer} bytes), input file \"{}\" has body length \
+         {body} bytes, which is not an exact multiple of the record length ({record} bytes).",
+        path.display()
+    ))
+}

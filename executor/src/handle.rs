@@ -1,0 +1,285 @@
+//! Ops that own an object of a device and give out a handle to it, and inputs that lead to one: a `resource`
+//! tensor, or a reference to the strings `[container, name]` in graphs of old.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::resource::{Resource, ResourceStore};
+use crate::value::Value;
+use crate::variable::Variable;
+use bytes::Bytes;
+use graph::{DType, ResourceHandle, Shape, Tensor};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The container and the name that a node gives its object.
+#[derive(Clone, Debug)]
+pub struct ObjectName {
+    pub container: Arc<str>,
+    pub name: Arc<str>,
+    /// No other node can name it: it goes with its kernel.
+    pub is_private: bool,
+}
+
+impl ObjectName {
+    /// The node's `container` and `shared_name`. Without the latter, the node's own name if `by_node`, else one
+    /// that nobody else has.
+    pub fn of(init: &KernelInit<'_>, by_node: bool) -> Result<ObjectName> {
+        let container = init.attr::<String>("container")?;
+        let valid = |(i, c): (usize, char)| {
+            c.is_ascii_alphanumeric() || c == '.' || (i > 0 && matches!(c, '_' | '-' | '/'))
+        };
+        if !container.char_indices().all(valid) {
+            crate::invalid!("container contains invalid characters: {container}");
+        }
+        let container = match &*container {
+            "" => init.device.resources().default_container().clone(),
+            named => named.into(),
+        };
+        let shared = init.attr::<String>("shared_name")?;
+        if shared.starts_with('_') {
+            crate::invalid!("shared_name cannot start with '_':{shared}");
+        }
+        Ok(match &*shared {
+            "" if by_node => ObjectName { container, name: init.node.name.clone(), is_private: false },
+            "" => ObjectName { container, name: private_name(&init.node.name), is_private: true },
+            shared => ObjectName { container, name: shared.into(), is_private: false },
+        })
+    }
+
+    /// A name that nobody else has, in the device's own container.
+    pub fn anonymous(init: &KernelInit<'_>) -> ObjectName {
+        let container = init.device.resources().default_container().clone();
+        ObjectName { container, name: private_name(&init.node.name), is_private: true }
+    }
+}
+
+fn private_name(node: &str) -> Arc<str> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("_{}_{node}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
+}
+
+/// A node's hold on its object: made at the first run, found again at later ones.
+pub struct Owner<T: Resource> {
+    device: Arc<dyn Device>,
+    name: ObjectName,
+    by_reference: bool,
+    held: Mutex<Option<Held<T>>>,
+}
+
+/// What was found, and after how many removals.
+struct Held<T> {
+    removals: u64,
+    object: Weak<T>,
+    handle: Value,
+}
+
+impl<T: Resource> Owner<T> {
+    pub fn new(init: &KernelInit<'_>, name: ObjectName) -> Owner<T> {
+        let by_reference = init.outputs.first().is_some_and(|port| port.is_ref);
+        let (device, held) = (init.device.clone(), Mutex::new(None));
+        Owner { device, name, by_reference, held }
+    }
+
+    /// The kernel of an op that gives out the handle: `make` makes the object where there is none, `check` sees
+    /// one that is there already.
+    pub fn kernel(
+        self,
+        make: impl Fn(&KernelContext<'_>, &Arc<str>) -> Result<T> + Send + Sync + 'static,
+        check: impl Fn(&KernelContext<'_>, &T) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<Kernel> {
+        Kernel::sync(move |ctx| {
+            let handle = self.handle(|name| make(ctx, name), |object| check(ctx, object))?;
+            ctx.set_output(0, handle);
+            Ok(())
+        })
+    }
+
+    fn handle(
+        &self,
+        make: impl FnOnce(&Arc<str>) -> Result<T>,
+        check: impl FnOnce(&T) -> Result<()>,
+    ) -> Result<Value> {
+        let store = self.device.resources();
+        let mut held = self.held.lock();
+        let removals = store.removals();
+        if let Some(known) = &*held
+            && known.removals == removals
+            && known.object.strong_count() > 0
+        {
+            return Ok(known.handle.clone());
+        }
+        let object =
+            store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))?;
+        check(&object)?;
+        let handle = match &*held {
+            Some(known) => known.handle.clone(),
+            None => self.new_handle()?,
+        };
+        *held = Some(Held { removals, object: Arc::downgrade(&object), handle: handle.clone() });
+        Ok(handle)
+    }
+
+    /// The object itself, made by `make` where there is none: for ops that give out no handle.
+    pub fn object(&self, make: impl FnOnce(&Arc<str>) -> Result<T>) -> Result<Arc<T>> {
+        let ObjectName { container, name, .. } = &self.name;
+        self.device.resources().lookup_or_create(container, name, || make(name))
+    }
+
+    fn new_handle(&self) -> Result<Value> {
+        if self.by_reference {
+            return string_handle(&self.name.container, &self.name.name);
+        }
+        Ok(Value::Host(Tensor::resource(ResourceHandle {
+            device: self.device.name().to_string().into(),
+            container: self.name.container.clone(),
+            name: self.name.name.clone(),
+            hash_code: hash_of(T::KIND),
+            type_name: T::KIND.into(),
+            dtypes_and_shapes: Vec::new(),
+        })))
+    }
+}
+
+impl<T: Resource> Drop for Owner<T> {
+    fn drop(&mut self) {
+        if self.name.is_private && self.held.lock().is_some() {
+            self.device.resources().remove::<T>(&self.name.container, &self.name.name);
+        }
+    }
+}
+
+impl<T: Resource> fmt::Debug for Owner<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({} {}/{})", T::KIND, self.name.container, self.name.name)
+    }
+}
+
+/// A reference to the strings that name an object.
+pub fn string_handle(container: &str, name: &str) -> Result<Value> {
+    let text = |s: &str| Bytes::copy_from_slice(s.as_bytes());
+    let strings = Tensor::strings(vec![text(container), text(name)], Shape::new(&[2])?)?;
+    let variable = Variable::new(name, DType::String, strings.shape().into());
+    *variable.lock() = Some(strings);
+    Ok(Value::Ref(Arc::new(variable)))
+}
+
+/// A number that tells kinds of objects apart.
+pub fn hash_of(kind: &str) -> u64 {
+    // FNV-1a: the same in every process.
+    kind.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// An input that leads to an object of the device, looked up once and again only after something was removed.
+pub struct HandleInput<T: Resource> {
+    found: Mutex<Option<Found<T>>>,
+}
+
+struct Found<T> {
+    removals: u64,
+    container: Arc<str>,
+    name: Arc<str>,
+    object: Weak<T>,
+}
+
+impl<T: Resource> Default for HandleInput<T> {
+    fn default() -> Self {
+        HandleInput { found: Mutex::new(None) }
+    }
+}
+
+impl<T: Resource> HandleInput<T> {
+    /// The object behind a handle, or what `otherwise` makes of one that leads to none.
+    pub fn get_or(
+        &self,
+        device: &Arc<dyn Device>,
+        handle: &ResourceHandle,
+        otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<T>>,
+    ) -> Result<Arc<T>> {
+        let store = device.resources();
+        // Read before the lookup, so that a removal in between is noticed next time.
+        let removals = store.removals();
+        if let Some(object) = self.known(removals, &handle.container, &handle.name) {
+            return Ok(object);
+        }
+        let here = device.name().to_string();
+        if *handle.device != *here {
+            crate::invalid!(
+                "Trying to access resource {} located in device {} from device {here}",
+                handle.name,
+                handle.device
+            );
+        }
+        let object = match store.find::<T>(&handle.container, &handle.name) {
+            Some(object) => object,
+            None => otherwise(store, handle)?,
+        };
+        self.keep(removals, &handle.container, &handle.name, &object);
+        Ok(object)
+    }
+
+    /// The object that an input names, by either kind of handle.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn get(&self, device: &Arc<dyn Device>, input: &Value) -> Result<Arc<T>> {
+        match input {
+            Value::Host(tensor) if tensor.dtype() == DType::Resource => {
+                self.get_or(device, one_handle(tensor)?, |store, handle| {
+                    store.lookup(&handle.container, &handle.name)
+                })
+            }
+            Value::Host(tensor) => self.named(device, tensor),
+            Value::Ref(variable) => self.named(device, &variable.value()?),
+            other => Err(Error::internal(format!("a handle was expected, got {other:?}"))),
+        }
+    }
+
+    fn named(&self, device: &Arc<dyn Device>, strings: &Tensor) -> Result<Arc<T>> {
+        let [container, name] = strings.as_strings()? else {
+            crate::invalid!("Handle must have two elements, but had shape: {}", strings.shape());
+        };
+        let text = |bytes: &Bytes| -> Result<Arc<str>> {
+            let text = std::str::from_utf8(bytes);
+            Ok(text.map_err(|_| Error::invalid("a handle that is no text"))?.into())
+        };
+        let (container, name) = (text(container)?, text(name)?);
+        let store = device.resources();
+        let removals = store.removals();
+        if let Some(object) = self.known(removals, &container, &name) {
+            return Ok(object);
+        }
+        let object = store.lookup(&container, &name)?;
+        self.keep(removals, &container, &name, &object);
+        Ok(object)
+    }
+
+    fn known(&self, removals: u64, container: &str, name: &str) -> Option<Arc<T>> {
+        let found = self.found.lock();
+        let found = found.as_ref()?;
+        let is_same = found.removals == removals && *found.name == *name && *found.container == *container;
+        if is_same { found.object.upgrade() } else { None }
+    }
+
+    fn keep(&self, removals: u64, container: &Arc<str>, name: &Arc<str>, object: &Arc<T>) {
+        let (container, name, object) = (container.clone(), name.clone(), Arc::downgrade(object));
+        *self.found.lock() = Some(Found { removals, container, name, object });
+    }
+}
+
+impl<T: Resource> fmt::Debug for HandleInput<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HandleInput({})", T::KIND)
+    }
+}
+
+/// The one handle of a `resource` tensor.
+pub fn one_handle(tensor: &Tensor) -> Result<&ResourceHandle> {
+    match tensor.as_resources()? {
+        [handle] => Ok(handle),
+        many => Err(Error::invalid(format!("expected one resource handle, got {}", many.len()))),
+    }
+}

@@ -1,0 +1,14 @@
+//! Files: readers of records, lines and blocks that stream, and the threads that file operations run on, so that
+//! none blocks a thread that computes.
+
+mod fixed;
+mod line;
+mod record;
+mod source;
+mod threads;
+
+pub use fixed::{FixedFormat, FixedReader};
+pub use line::LineReader;
+pub use record::{RecordReader, RecordWriter};
+pub use source::{Compression, Source};
+pub use threads::{blocking, spawn};

@@ -1,0 +1,238 @@
+//! Parts of images cut out and brought to one size, and the gradients of that.
+
+use crate::error::{Error, Result};
+use crate::kernel::{KernelContext, KernelInit};
+use crate::kernels::cpu::scalar::Real as _;
+use crate::kernels::cpu::threads::for_rows;
+use crate::kernels::cpu::wide::Float;
+use graph::{Code, DType, Element, Shape, Tensor};
+use num_traits::{AsPrimitive, Zero as _};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    Bilinear,
+    Nearest,
+}
+
+impl Method {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Method> {
+        match init.attr::<String>("method")?.as_str() {
+            "nearest" => Ok(Method::Nearest),
+            _ => Ok(Method::Bilinear),
+        }
+    }
+}
+
+/// Boxes in images, one a crop.
+struct Crops<'a> {
+    boxes: &'a [[f32; 4]],
+    images: Vec<usize>,
+    /// Rows and columns of an image and of a crop.
+    image: [usize; 2],
+    crop: [usize; 2],
+    channels: usize,
+}
+
+impl<'a> Crops<'a> {
+    fn new(
+        boxes: &'a Tensor,
+        index: &Tensor,
+        [batch, rows, columns, channels]: [usize; 4],
+        crop: [usize; 2],
+    ) -> Result<Crops<'a>> {
+        let count = match *boxes.shape().dims() {
+            [count, 4] => count,
+            _ => crate::invalid!("boxes must be 2-D with 4 columns, got shape {}", boxes.shape()),
+        };
+        if index.shape().dims() != [count] {
+            crate::invalid!("box_index has incompatible shape {}: there are {count} boxes", index.shape());
+        }
+        if rows == 0 || columns == 0 {
+            crate::invalid!("image dimensions must be positive");
+        }
+        if crop.contains(&0) {
+            crate::invalid!("crop dimensions must be positive");
+        }
+        let image = |&i: &i32| usize::try_from(i).ok().filter(|&i| i < batch);
+        let images: Option<Vec<usize>> = index.values::<i32>()?.iter().map(image).collect();
+        let Some(images) = images else {
+            return Err(Error::new(Code::OutOfRange, "box_index has values outside [0, batch_size)"));
+        };
+        let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
+        Ok(Crops { boxes, images, image: [rows, columns], crop, channels })
+    }
+
+    /// Where position `i` of a crop lies on axis `axis` of the image; `None` outside.
+    fn at(&self, number: usize, axis: usize, i: usize) -> Option<f32> {
+        let (start, end) = (self.boxes[number][axis], self.boxes[number][axis + 2]);
+        let last = (self.image[axis] - 1) as f32;
+        let at = match self.crop[axis] {
+            1 => 0.5 * (start + end) * last,
+            size => start * last + i as f32 * ((end - start) * last / (size - 1) as f32),
+        };
+        (at >= 0.0 && at <= last).then_some(at)
+    }
+
+    /// The first element of a pixel.
+    fn pixel(&self, image: usize, y: usize, x: usize) -> usize {
+        ((image * self.image[0] + y) * self.image[1] + x) * self.channels
+    }
+
+    fn crop_len(&self) -> usize {
+        self.crop[0] * self.crop[1] * self.channels
+    }
+
+    /// Calls `visit(pixel of the crop, row, column)` for the pixels of a crop that lie in the image.
+    fn each(&self, number: usize, mut visit: impl FnMut(usize, [usize; 2], f32, f32)) {
+        for i in 0..self.crop[0] {
+            let Some(y) = self.at(number, 0, i) else { continue };
+            for j in 0..self.crop[1] {
+                let Some(x) = self.at(number, 1, j) else { continue };
+                visit((i * self.crop[1] + j) * self.channels, [i, j], y, x);
+            }
+        }
+    }
+}
+
+/// The positions before and after, and how far from the first.
+fn around(at: f32) -> (usize, usize, f32) {
+    (at.floor() as usize, at.ceil() as usize, at - at.floor())
+}
+
+fn image_dims(image: &Tensor) -> Result<[usize; 4]> {
+    match *image.shape().dims() {
+        [n, h, w, c] => Ok([n, h, w, c]),
+        _ => crate::invalid!("input image must be 4-D{}", image.shape()),
+    }
+}
+
+pub(super) fn forward<T>(ctx: &mut KernelContext<'_>, method: Method, outside: f32) -> Result<()>
+where
+    T: Element + AsPrimitive<f32>,
+{
+    let image = ctx.input(0)?;
+    let size = ctx.input(3)?;
+    let &[rows, columns] = size.values::<i32>()? else {
+        crate::invalid!("crop_size must have two elements, got shape {}", size.shape());
+    };
+    let size = |v: i32| usize::try_from(v).map_err(|_| Error::invalid("crop dimensions must be positive"));
+    let dims = image_dims(image)?;
+    let crops = Crops::new(ctx.input(1)?, ctx.input(2)?, dims, [size(rows)?, size(columns)?])?;
+    let shape = Shape::new(&[crops.boxes.len(), crops.crop[0], crops.crop[1], crops.channels])?;
+    let mut out = ctx.allocate(DType::Float, shape)?;
+    if out.num_elements() > 0 {
+        let (values, channels) = (image.values::<T>()?, crops.channels);
+        for_rows(out.values_mut::<f32>()?, crops.crop_len(), |first, parts| {
+            for (i, out) in parts.chunks_exact_mut(crops.crop_len()).enumerate() {
+                let number = first + i;
+                let image = crops.images[number];
+                out.fill(outside);
+                crops.each(number, |at, _, y, x| {
+                    let out = &mut out[at..at + channels];
+                    if method == Method::Nearest {
+                        let from = &values[crops.pixel(image, y.round() as usize, x.round() as usize)..];
+                        out.iter_mut().zip(from).for_each(|(o, v)| *o = v.as_());
+                        return;
+                    }
+                    let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
+                    let corner = |y, x| &values[crops.pixel(image, y, x)..][..channels];
+                    let [a, b, c, d] =
+                        [corner(top, left), corner(top, right), corner(bottom, left), corner(bottom, right)];
+                    for (k, o) in out.iter_mut().enumerate() {
+                        let [a, b, c, d] = [a[k].as_(), b[k].as_(), c[k].as_(), d[k].as_()];
+                        let (above, below) = (a + (b - a) * across, c + (d - c) * across);
+                        *o = above + (below - above) * down;
+                    }
+                });
+            }
+        });
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The crops of a gradient: their size follows from input 0.
+fn grad_crop(grads: &Tensor, channels: usize, count: usize) -> Result<[usize; 2]> {
+    match *grads.shape().dims() {
+        [n, rows, columns, c] if n == count && c == channels => Ok([rows, columns]),
+        _ => crate::invalid!(
+            "grads must be 4-D, of {count} boxes and {channels} channels, got shape {}",
+            grads.shape()
+        ),
+    }
+}
+
+pub(super) fn of_image<T: Float>(ctx: &mut KernelContext<'_>, method: Method) -> Result<()> {
+    let (grads, boxes, index, size) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    if size.shape().dims() != [4] {
+        crate::invalid!("image_size must be 1-D with 4 elements, got shape {}", size.shape());
+    }
+    let shape = Shape::from_i64(&size.to_i64s()?)?;
+    let dims = [shape[0], shape[1], shape[2], shape[3]];
+    let crop = grad_crop(grads, dims[3], boxes.shape().first().copied().unwrap_or(0))?;
+    let crops = Crops::new(boxes, index, dims, crop)?;
+    let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
+    let values = grads.values::<f32>()?;
+    let mut sums = vec![T::Wide::zero(); shape.num_elements()];
+    let channels = crops.channels;
+    for number in 0..crops.boxes.len() {
+        let (image, grads) = (crops.images[number], &values[number * crops.crop_len()..]);
+        crops.each(number, |at, _, y, x| {
+            let mut add = |y: usize, x: usize, weight: f32| {
+                let place = &mut sums[crops.pixel(image, y, x)..][..channels];
+                for (s, g) in place.iter_mut().zip(&grads[at..]) {
+                    *s += T::Wide::of(f64::from(g * weight));
+                }
+            };
+            if method == Method::Nearest {
+                return add(y.round() as usize, x.round() as usize, 1.0);
+            }
+            let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
+            add(top, left, (1.0 - down) * (1.0 - across));
+            add(top, right, (1.0 - down) * across);
+            add(bottom, left, down * (1.0 - across));
+            add(bottom, right, down * across);
+        });
+    }
+    out.values_mut::<T>()?.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+pub(super) fn of_boxes<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+where
+    T: Element + AsPrimitive<f32>,
+{
+    let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    let dims = image_dims(image)?;
+    let crop = grad_crop(grads, dims[3], boxes.shape().first().copied().unwrap_or(0))?;
+    let crops = Crops::new(boxes, index, dims, crop)?;
+    let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
+    let (values, all_grads) = (image.values::<T>()?, grads.values::<f32>()?);
+    for (number, of_box) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
+        let (image, grads) = (crops.images[number], &all_grads[number * crops.crop_len()..]);
+        crops.each(number, |at, [i, j], y, x| {
+            let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
+            let corners = [(top, left), (top, right), (bottom, left), (bottom, right)];
+            let corners = corners.map(|(y, x)| crops.pixel(image, y, x));
+            let (mut by_row, mut by_column) = (0.0, 0.0);
+            for c in 0..crops.channels {
+                let [tl, tr, bl, br] = corners.map(|at| -> f32 { values[at + c].as_() });
+                by_row += grads[at + c] * ((1.0 - across) * (bl - tl) + across * (br - tr));
+                by_column += grads[at + c] * ((1.0 - down) * (tr - tl) + down * (br - bl));
+            }
+            for (axis, (place, slope)) in [(i, by_row), (j, by_column)].into_iter().enumerate() {
+                let last = (crops.image[axis] - 1) as f32;
+                // How a position follows the box's end.
+                let end = match crops.crop[axis] {
+                    1 => 0.5 * last,
+                    size => place as f32 * (last / (size - 1) as f32),
+                };
+                of_box[axis] += slope * (last - end);
+                of_box[axis + 2] += slope * end;
+            }
+        });
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Non-maximum suppression: boxes in the order of their scores, without those that overlap one chosen before.
+
+use crate::error::{Error, Result};
+use crate::kernel::KernelContext;
+use crate::kernels::cpu::wide::{narrowed, widened};
+use graph::{DType, Shape, Tensor};
+use half::f16;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// A box that may be chosen.
+#[derive(PartialEq)]
+struct Candidate {
+    number: usize,
+    score: f32,
+    /// Boxes chosen so far with which it has been compared.
+    compared: usize,
+}
+
+impl Eq for Candidate {}
+
+impl Ord for Candidate {
+    /// By score; of equal ones, the first box is the greater.
+    fn cmp(&self, other: &Candidate) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.number.cmp(&self.number))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+struct Rules {
+    most: usize,
+    /// Overlap from which on a box is left out.
+    overlap: f32,
+    score: f32,
+    /// How wide overlaps lower scores; 0 where they leave out altogether.
+    sigma: f32,
+    /// Numbers are as wide as the scores' type.
+    rounded: fn(f32) -> f32,
+}
+
+/// How numbers of a type are rounded.
+fn rounding(dtype: DType) -> fn(f32) -> f32 {
+    if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
+}
+
+/// Numbers and scores of the boxes that are chosen.
+fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) -> Vec<(usize, f32)> {
+    let candidates = scores.iter().enumerate().filter(|(_, s)| **s > rules.score);
+    let mut queue: BinaryHeap<Candidate> =
+        candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
+    let soft = rules.sigma > 0.0;
+    let rounded = rules.rounded;
+    let scale = if soft { rounded(-0.5 / rules.sigma) } else { 0.0 };
+    let mut chosen: Vec<(usize, f32)> = Vec::new();
+    while chosen.len() < rules.most
+        && let Some(mut next) = queue.pop()
+    {
+        let score = next.score;
+        let mut suppressed = false;
+        for &(other, _) in chosen[next.compared..].iter().rev() {
+            let common = rounded(overlap(next.number, other));
+            if !soft && common > rules.overlap {
+                suppressed = true;
+                break;
+            }
+            let weight = rounded(rounded(rounded(scale * common) * common).exp());
+            next.score = if common <= rules.overlap { rounded(next.score * weight) } else { 0.0 };
+            if next.score <= rules.score {
+                break;
+            }
+        }
+        next.compared = chosen.len();
+        if suppressed {
+            continue;
+        }
+        if next.score == score {
+            chosen.push((next.number, next.score));
+        } else if next.score > rules.score {
+            queue.push(next);
+        }
+    }
+    chosen
+}
+
+/// The area that two boxes have in common, of what both cover. Corners may be given in any order; each result is
+/// rounded.
+fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
+    let sorted = |r: &[f32; 4]| [r[0].min(r[2]), r[1].min(r[3]), r[0].max(r[2]), r[1].max(r[3])];
+    let (a, b) = (sorted(a), sorted(b));
+    let area = |r: [f32; 4]| rounded(rounded(r[2] - r[0]) * rounded(r[3] - r[1]));
+    let (of_a, of_b) = (area(a), area(b));
+    if of_a <= 0.0 || of_b <= 0.0 {
+        return 0.0;
+    }
+    let height = rounded(a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
+    let width = rounded(a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
+    let common = rounded(height * width);
+    rounded(common / rounded(rounded(of_a + of_b) - common))
+}
+
+/// A tensor of `float` or `half` as `f32`.
+fn single(x: &Tensor) -> Result<Tensor> {
+    if x.dtype() == DType::Half { widened::<f16>(x) } else { Ok(x.clone()) }
+}
+
+/// A number that is an input.
+fn number(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<f32> {
+    let given = ctx.input(i)?;
+    if given.shape().rank() != 0 {
+        crate::invalid!("{name} must be 0-D, got shape {}", given.shape());
+    }
+    Ok(single(given)?.item()?)
+}
+
+/// The overlap from which on a box is left out, which is a part.
+fn part(value: f32) -> Result<f32> {
+    if !(0.0..=1.0).contains(&value) {
+        crate::invalid!("iou_threshold must be in [0, 1]");
+    }
+    Ok(value)
+}
+
+fn most(ctx: &KernelContext<'_>) -> Result<usize> {
+    let given = ctx.input(2)?;
+    if given.shape().rank() != 0 {
+        crate::invalid!("max_output_size must be 0-D, got shape {}", given.shape());
+    }
+    let most: i32 = given.item()?;
+    usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
+}
+
+fn scores(ctx: &KernelContext<'_>, count: usize) -> Result<Tensor> {
+    let scores = ctx.input(1)?;
+    if scores.shape().rank() != 1 {
+        crate::invalid!("scores must be 1-D{}", scores.shape());
+    }
+    if scores.num_elements() != count {
+        crate::invalid!("scores has incompatible shape: {} scores for {count} boxes", scores.num_elements());
+    }
+    single(scores)
+}
+
+fn among_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
+    let boxes = ctx.input(0)?;
+    let &[count, 4] = boxes.shape().dims() else {
+        crate::invalid!("boxes must be 2-D with 4 columns, got shape {}", boxes.shape());
+    };
+    let scores = scores(ctx, count)?;
+    let boxes = single(boxes)?;
+    let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
+    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
+    Ok(choose(scores.values::<f32>()?, rules, overlap))
+}
+
+/// The numbers, followed by zeros up to `length`.
+fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
+    let mut out: Vec<i32> = chosen.iter().map(|c| c.0 as i32).collect();
+    out.resize(length.max(out.len()), 0);
+    Ok(Tensor::from_slice(&out, Shape::new(&[out.len()])?)?)
+}
+
+pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
+    let rules = Rules {
+        most: most(ctx)?,
+        overlap: part(threshold)?,
+        score: f32::MIN,
+        sigma: 0.0,
+        rounded: rounding(DType::Float),
+    };
+    let chosen = among_boxes(ctx, &rules)?;
+    ctx.set_output(0, numbers(&chosen, 0)?);
+    Ok(())
+}
+
+pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let overlap = part(number(ctx, 3, "iou_threshold")?)?;
+    let rounded = rounding(ctx.input(1)?.dtype());
+    let rules = Rules { most: most(ctx)?, overlap, score: f32::MIN, sigma: 0.0, rounded };
+    let chosen = among_boxes(ctx, &rules)?;
+    ctx.set_output(0, numbers(&chosen, 0)?);
+    Ok(())
+}
+
+fn with_scores(ctx: &KernelContext<'_>, sigma: f32) -> Result<(Vec<(usize, f32)>, usize)> {
+    let overlap = part(number(ctx, 3, "iou_threshold")?)?;
+    let rounded = rounding(ctx.input(1)?.dtype());
+    let rules =
+        Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma, rounded };
+    Ok((among_boxes(ctx, &rules)?, rules.most))
+}
+
+pub(super) fn third(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (chosen, _) = with_scores(ctx, 0.0)?;
+    ctx.set_output(0, numbers(&chosen, 0)?);
+    Ok(())
+}
+
+/// The length of the outputs: as many as chosen, or as may be, which must not be more than memory has.
+fn length(padded: bool, most: usize) -> Result<usize> {
+    Ok(if padded { Shape::new(&[most])?.num_elements() } else { 0 })
+}
+
+pub(super) fn fourth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
+    let (chosen, most) = with_scores(ctx, 0.0)?;
+    ctx.set_output(0, numbers(&chosen, length(padded, most)?)?);
+    ctx.set_output(1, Tensor::scalar(chosen.len() as i32));
+    Ok(())
+}
+
+pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
+    let sigma = number(ctx, 5, "soft_nms_sigma")?;
+    if !(sigma >= 0.0) {
+        crate::invalid!("soft_nms_sigma_ must be non-negative.");
+    }
+    let (chosen, most) = with_scores(ctx, sigma)?;
+    let length = length(padded, most)?;
+    let mut scores: Vec<f32> = chosen.iter().map(|c| c.1).collect();
+    scores.resize(length.max(scores.len()), 0.0);
+    let scores = Tensor::from_slice(&scores, Shape::new(&[scores.len()])?)?;
+    let scores = if ctx.input(1)?.dtype() == DType::Half { narrowed::<f16>(scores)? } else { scores };
+    ctx.set_output(0, numbers(&chosen, length)?);
+    ctx.set_output(1, scores);
+    ctx.set_output(2, Tensor::scalar(chosen.len() as i32));
+    Ok(())
+}
+
+pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let overlaps = ctx.input(0)?;
+    let count = match *overlaps.shape().dims() {
+        [rows, columns] if rows == columns => rows,
+        _ => crate::invalid!("overlaps must be square, got shape {}", overlaps.shape()),
+    };
+    let scores = scores(ctx, count)?;
+    let overlap = number(ctx, 3, "overlap_threshold")?;
+    let (score, rounded) = (number(ctx, 4, "score_threshold")?, rounding(DType::Float));
+    let rules = Rules { most: most(ctx)?, overlap, score, sigma: 0.0, rounded };
+    let overlaps = overlaps.values::<f32>()?;
+    let chosen = choose(scores.values::<f32>()?, &rules, |i, j| overlaps[i * count + j]);
+    ctx.set_output(0, numbers(&chosen, 0)?);
+    Ok(())
+}

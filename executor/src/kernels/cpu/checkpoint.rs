@@ -1,0 +1,237 @@
+//! Kernels that save variables to files and restore them.
+
+use super::file::{path_of, scalar_string};
+use crate::error::{Error, Result};
+use crate::io::blocking;
+use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
+use bytes::Bytes;
+use checkpoint::bundle::{self, MergeOptions};
+use checkpoint::{SliceSpec, legacy};
+use graph::{DType, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::path::PathBuf;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("SaveV2", &[], |_| blocking(save)),
+    KernelDef::of("RestoreV2", &[], |init| {
+        let dtypes = init.attr::<Vec<DType>>("dtypes")?;
+        blocking(move |ctx| restore(ctx, &dtypes))
+    }),
+    KernelDef::of("MergeV2Checkpoints", &[], |init| {
+        let options = MergeOptions {
+            delete_old_dirs: init.attr("delete_old_dirs")?,
+            allow_missing_files: init.attr("allow_missing_files")?,
+        };
+        blocking(move |ctx| {
+            let prefixes: Vec<PathBuf> = ctx.input(0)?.as_strings()?.iter().map(path_of).collect();
+            bundle::merge(&prefixes, path_of(scalar_string(ctx.input(1)?, "destination_prefix")?), options)?;
+            Ok(SmallVec::new())
+        })
+    }),
+    KernelDef::of("ShardedFilename", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, Some(1)))),
+    KernelDef::of("ShardedFilespec", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, None))),
+    KernelDef::of("Save", &[], |_| blocking(|ctx| save_legacy(ctx, false))),
+    KernelDef::of("SaveSlices", &[], |_| blocking(|ctx| save_legacy(ctx, true))),
+    KernelDef::of("Restore", &[], |init| restore_legacy(init, false)),
+    KernelDef::of("RestoreSlice", &[], |init| restore_legacy(init, true)),
+];
+
+/// The names in input 1 and the parts in input 2, which belong together; an empty part means the whole.
+fn names_and_parts(ctx: &AsyncContext) -> Result<(&[Bytes], &[Bytes])> {
+    let (names, parts) = (ctx.input(1)?, ctx.input(2)?);
+    if names.shape().rank() != 1 || parts.shape().rank() != 1 {
+        crate::invalid!(
+            "Input tensor_names and shape_and_slices should be an 1-D tensors, got {} and {} instead.",
+            names.shape(),
+            parts.shape()
+        );
+    }
+    if names.num_elements() != parts.num_elements() {
+        crate::invalid!(
+            "tensor_names and shape_and_slices have different number of elements: {} vs. {}",
+            names.num_elements(),
+            parts.num_elements()
+        );
+    }
+    Ok((names.as_strings()?, parts.as_strings()?))
+}
+
+fn prefix(ctx: &AsyncContext) -> Result<PathBuf> {
+    let prefix = ctx.input(0)?;
+    match prefix.as_strings()? {
+        [prefix] => Ok(path_of(prefix)),
+        many => Err(Error::invalid(format!(
+            "Input prefix should have a single element, got {} instead.",
+            many.len()
+        ))),
+    }
+}
+
+fn spec(part: &Bytes) -> Result<Option<SliceSpec>> {
+    if part.is_empty() { Ok(None) } else { Ok(Some(SliceSpec::parse(&String::from_utf8_lossy(part))?)) }
+}
+
+/// What part of which whole the tensor is, checked against its shape.
+fn spec_of(part: &Bytes, tensor: &Tensor) -> Result<Option<SliceSpec>> {
+    let spec = spec(part)?;
+    if let Some(spec) = &spec
+        && spec.slice_shape()? != *tensor.shape()
+    {
+        crate::invalid!(
+            "Slice in shape_and_slice specification does not match the shape of the tensor to  save: {}, tensor: {}",
+            String::from_utf8_lossy(part),
+            tensor.shape()
+        );
+    }
+    Ok(spec)
+}
+
+fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
+    let prefix = prefix(ctx)?;
+    let (names, parts) = names_and_parts(ctx)?;
+    check_count(ctx, names.len(), 3)?;
+    let mut writer = bundle::Writer::create(prefix)?;
+    for (i, (name, part)) in names.iter().zip(parts).enumerate() {
+        ctx.step.cancellation.check()?;
+        let tensor = ctx.input(i + 3)?;
+        match spec_of(part, tensor)? {
+            Some(spec) => writer.add_slice(name, &spec, tensor)?,
+            None => writer.add(name, tensor)?,
+        }
+    }
+    writer.finish()?;
+    Ok(SmallVec::new())
+}
+
+/// Every input from `first` on has a name.
+fn check_count(ctx: &AsyncContext, names: usize, first: usize) -> Result<()> {
+    let tensors = ctx.inputs.len().saturating_sub(first);
+    if names != tensors {
+        crate::invalid!("Got {names} tensor names but {tensors} tensors.");
+    }
+    Ok(())
+}
+
+/// From a bundle; without one, from a checkpoint of the first format, as TensorFlow does.
+fn restore(ctx: &mut AsyncContext, dtypes: &[DType]) -> Result<SmallVec<[Value; 4]>> {
+    let prefix = prefix(ctx)?;
+    let (names, parts) = names_and_parts(ctx)?;
+    if names.len() != dtypes.len() {
+        crate::invalid!("Got {} tensor names, but {} expected dtypes.", names.len(), dtypes.len());
+    }
+    let wanted = || names.iter().zip(parts).zip(dtypes);
+    if !bundle::index_file(&prefix).exists() {
+        let mut reader = legacy::Reader::open(&prefix.to_string_lossy())?;
+        let read = |((name, part), &dtype): ((&Bytes, &Bytes), &DType)| {
+            ctx.step.cancellation.check()?;
+            Ok(restored(&mut reader, name, spec(part)?, dtype)?.into())
+        };
+        return wanted().map(read).collect();
+    }
+    let mut reader = bundle::Reader::open(&prefix)?;
+    for ((name, _), &dtype) in wanted() {
+        let stored = reader.lookup(name)?.0;
+        if stored != dtype {
+            crate::invalid!(
+                "tensor_name = {}; expected dtype {} does not equal original dtype {}",
+                String::from_utf8_lossy(name),
+                dtype,
+                stored
+            );
+        }
+    }
+    let read = |(name, part): (&Bytes, &Bytes)| {
+        ctx.step.cancellation.check()?;
+        Ok(match spec(part)? {
+            Some(spec) => reader.read_slice(name, &spec)?,
+            None => reader.read(name)?,
+        }
+        .into())
+    };
+    names.iter().zip(parts).map(read).collect()
+}
+
+fn sharded_name(ctx: &mut KernelContext<'_>, shard: Option<usize>) -> Result<()> {
+    let base = String::from_utf8_lossy(scalar_string(ctx.input(0)?, "basename")?).into_owned();
+    let last = ctx.num_inputs() - 1;
+    let number = |i: usize, what: &str| {
+        let tensor = ctx.input(i)?;
+        match (tensor.shape().rank(), tensor.values::<i32>()?) {
+            (0, &[number]) => Ok(number),
+            _ => Err(Error::invalid(format!("{what} must be a scalar, got shape {}", tensor.shape()))),
+        }
+    };
+    let shards = number(last, "num_shards")?;
+    let name = match shard {
+        Some(i) => format!("{base}-{:05}-of-{shards:05}", number(i, "shard")?),
+        None => format!("{base}-?????-of-{shards:05}"),
+    };
+    ctx.set_output(0, Tensor::string(name));
+    Ok(())
+}
+
+fn save_legacy(ctx: &mut AsyncContext, in_slices: bool) -> Result<SmallVec<[Value; 4]>> {
+    let path = path_of(scalar_string(ctx.input(0)?, "filename")?);
+    let whole = Bytes::new();
+    let (names, parts) = match in_slices {
+        true => names_and_parts(ctx)?,
+        false => (ctx.input(1)?.as_strings()?, &[][..]),
+    };
+    let first = 2 + usize::from(in_slices);
+    check_count(ctx, names.len(), first)?;
+    let item = |(i, name): (usize, &Bytes)| {
+        let tensor = ctx.input(i + first)?;
+        let spec = spec_of(parts.get(i).unwrap_or(&whole), tensor)?;
+        Ok((name.clone(), spec, tensor.clone()))
+    };
+    let items = names.iter().enumerate().map(item).collect::<Result<Vec<_>>>()?;
+    let items: Vec<legacy::Item<'_>> =
+        items.iter().map(|(name, spec, tensor)| legacy::Item { name, spec: spec.clone(), tensor }).collect();
+    legacy::write(path, &items)?;
+    Ok(SmallVec::new())
+}
+
+fn restore_legacy(init: &KernelInit<'_>, in_slices: bool) -> Result<Kernel> {
+    let dtype = init.attr::<DType>("dt")?;
+    blocking(move |ctx| {
+        let pattern = String::from_utf8_lossy(single(ctx, 0, "file_pattern")?).into_owned();
+        let name = single(ctx, 1, "tensor_name")?;
+        let spec = if in_slices { spec(single(ctx, 2, "shape_and_slice")?)? } else { None };
+        let mut reader = legacy::Reader::open(&pattern)?;
+        Ok(smallvec![restored(&mut reader, name, spec, dtype)?.into()])
+    })
+}
+
+fn single<'a>(ctx: &'a AsyncContext, i: usize, what: &str) -> Result<&'a Bytes> {
+    match ctx.input(i)?.as_strings()? {
+        [one] => Ok(one),
+        many => Err(Error::invalid(format!(
+            "Input {i} ({what}) must be a string scalar; got a tensor of size {}",
+            many.len()
+        ))),
+    }
+}
+
+/// A tensor of a checkpoint of the first format.
+fn restored(
+    reader: &mut legacy::Reader,
+    name: &Bytes,
+    spec: Option<SliceSpec>,
+    dtype: DType,
+) -> Result<Tensor> {
+    let stored = reader.lookup(name)?.0;
+    if stored != dtype {
+        crate::invalid!(
+            "Expected to restore a tensor of type {dtype}, got a tensor of type {stored} instead: tensor_name = {}",
+            String::from_utf8_lossy(name)
+        );
+    }
+    Ok(match spec {
+        Some(spec) => reader.read_slice(name, &spec)?,
+        None => reader.read(name)?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

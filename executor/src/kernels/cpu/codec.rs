@@ -1,0 +1,78 @@
+//! Image files: from bytes to pixels and back. Each format has a file here; ops for one format decode others too,
+//! as TensorFlow's do.
+//!
+//! JPEG files decode to within a few levels of what TensorFlow gives, which depends on how its library rounds the
+//! cosine transform; all other formats decode to the same values.
+
+mod bmp;
+mod decode;
+mod encode;
+mod gif;
+mod jpeg;
+mod png;
+
+use super::dispatch::INDEX;
+use crate::error::{Error, Result};
+use crate::kernel::{KernelContext, KernelDef};
+use bytes::Bytes;
+use graph::DType;
+
+const PNG_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16])];
+const ALL_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16, DType::Float])];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("DecodeJpeg", &[], decode::any),
+    KernelDef { host_memory: &["crop_window"], ..KernelDef::of("DecodeAndCropJpeg", &[], decode::any) },
+    KernelDef::of("DecodePng", PNG_TYPES, decode::any),
+    KernelDef::of("DecodeBmp", &[], decode::any),
+    KernelDef::of("DecodeGif", &[], decode::any),
+    KernelDef::of("DecodeImage", ALL_TYPES, decode::any),
+    KernelDef::of("ExtractJpegShape", &[("output_type", INDEX)], decode::jpeg_shape),
+    KernelDef::of("EncodeJpeg", &[], encode::jpeg),
+    KernelDef::of("EncodeJpegVariableQuality", &[], encode::jpeg_of_quality),
+    KernelDef::of("EncodePng", &[("T", &[DType::UInt8, DType::UInt16])], encode::png),
+];
+
+/// Pixels, rows after each other, frames after each other.
+#[derive(Debug)]
+struct Pixels {
+    frames: usize,
+    height: usize,
+    width: usize,
+    channels: usize,
+    samples: Samples,
+}
+
+#[derive(Debug)]
+enum Samples {
+    Bytes(Vec<u8>),
+    Words(Vec<u16>),
+}
+
+/// Files that claim more samples than this are refused.
+const MOST_SAMPLES: usize = 1 << 29;
+
+/// The number of samples of an image of this size.
+///
+/// # Errors
+/// `InvalidArgument` if there are none, or too many.
+fn sample_count(height: usize, width: usize, channels: usize) -> Result<usize> {
+    let count = height.checked_mul(width).and_then(|n| n.checked_mul(channels));
+    match count.filter(|&n| n < MOST_SAMPLES) {
+        Some(0) => crate::invalid!("the image has no pixels: {width} by {height}"),
+        Some(count) => Ok(count),
+        None => crate::invalid!("Image too large: {width} by {height}"),
+    }
+}
+
+/// The file that input `i` holds.
+fn contents(ctx: &KernelContext<'_>, i: usize) -> Result<Bytes> {
+    let contents = ctx.input(i)?;
+    if contents.shape().rank() != 0 {
+        crate::invalid!("`contents` must be scalar but got shape{}", contents.shape());
+    }
+    match contents.as_strings()? {
+        [file] if !file.is_empty() => Ok(file.clone()),
+        _ => Err(Error::invalid("Input is empty.")),
+    }
+}

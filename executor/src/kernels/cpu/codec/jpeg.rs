@@ -1,0 +1,139 @@
+//! JPEG files.
+
+use super::{Pixels, Samples, sample_count};
+use crate::error::{Error, Result};
+use crate::kernel::KernelInit;
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+/// How to decode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// The image is shrunk by this.
+    ratio: usize,
+    /// Parts of a truncated file are taken for the whole.
+    recover: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { ratio: 1, recover: false }
+    }
+}
+
+impl Options {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Options> {
+        let ratio: i64 = init.attr("ratio")?;
+        if !matches!(ratio, 1 | 2 | 4 | 8) {
+            crate::invalid!("ratio must be 1, 2, 4, or 8, got {ratio}");
+        }
+        let method: String = init.attr("dct_method")?;
+        if !matches!(method.as_str(), "" | "INTEGER_FAST" | "INTEGER_ACCURATE") {
+            crate::invalid!("dct_method must be one of {{'', 'INTEGER_FAST', 'INTEGER_ACCURATE'}}");
+        }
+        Ok(Options { ratio: ratio as usize, recover: init.attr("try_recover_truncated")? })
+    }
+}
+
+fn decoder(file: &[u8], options: DecoderOptions) -> JpegDecoder<&[u8]> {
+    let options = options.set_max_width(usize::from(u16::MAX)).set_max_height(usize::from(u16::MAX));
+    JpegDecoder::new_with_options(file, options)
+}
+
+/// Height, width and channels of what a file holds.
+pub(super) fn sizes(file: &[u8]) -> Result<[usize; 3]> {
+    let mut decoder = decoder(file, DecoderOptions::new_safe());
+    let invalid = || Error::invalid(format!("Invalid JPEG data, size {}", file.len()));
+    decoder.decode_headers().map_err(|_| invalid())?;
+    let info = decoder.info().ok_or_else(invalid)?;
+    Ok([usize::from(info.height), usize::from(info.width), usize::from(info.components)])
+}
+
+/// `channels` 0 stands for as many as the file has; `window` is first row and column, rows and columns.
+pub(super) fn decode(
+    file: &[u8],
+    channels: usize,
+    options: &Options,
+    window: Option<[usize; 4]>,
+) -> Result<Pixels> {
+    let invalid = || Error::invalid("jpeg::Uncompress failed. Invalid JPEG data or crop window.");
+    let [height, width, components] = sizes(file).map_err(|_| invalid())?;
+    let channels = match channels {
+        0 if components == 1 => 1,
+        0 => 3,
+        given => given,
+    };
+    sample_count(height, width, 3)?;
+    // Grey files become colours here; colours become grey by their luminance, in the decoder.
+    let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
+    let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
+    let wanted = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
+    let is_whole = options.recover || ends(file);
+    let bytes = if is_whole { decoder(&without_metadata(file), wanted).decode().ok() } else { None };
+    let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
+    let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
+    if let Some([y, x, rows, columns]) = window {
+        let inside = |from: usize, len: usize, size: usize| {
+            len > 0 && from.checked_add(len).is_some_and(|e| e <= size)
+        };
+        if !inside(y, rows, height) || !inside(x, columns, width) {
+            return Err(invalid());
+        }
+        let line = |row: usize| &bytes[((y + row) * width + x) * decoded..][..columns * decoded];
+        bytes = (0..rows).flat_map(line).copied().collect();
+        (height, width) = (rows, columns);
+    }
+    if decoded == 1 && channels == 3 {
+        bytes = bytes.into_iter().flat_map(|v| [v; 3]).collect();
+    }
+    Ok(Pixels { frames: 1, height, width, channels, samples: Samples::Bytes(bytes) })
+}
+
+/// The file without metadata, which say nothing of the pixels and of which the decoder takes some for colours.
+fn without_metadata(file: &[u8]) -> Vec<u8> {
+    let mut out = file.get(..2).unwrap_or(file).to_vec();
+    let mut at = out.len();
+    // Segments: a marker of two bytes, their length in two, and as many less two. Scans end the walk.
+    while let Some(&[0xff, marker, high, low]) = file.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        let end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
+        let Some(segment) = file.get(at..end) else { break };
+        if matches!(marker, 0xda | 0xd9 | 0xff) {
+            break;
+        }
+        // Comments, and applications' data but for the two that tell of colours.
+        if !matches!(marker, 0xe1..=0xed | 0xef | 0xfe) {
+            out.extend_from_slice(segment);
+        }
+        at = end;
+    }
+    out.extend_from_slice(&file[at..]);
+    out
+}
+
+/// Whether the file has the marker that ends an image.
+fn ends(file: &[u8]) -> bool {
+    file.windows(2).rev().any(|w| w == [0xff, 0xd9])
+}
+
+/// The means of squares of `ratio` pixels; those at the edges are smaller.
+fn shrink(bytes: Vec<u8>, [height, width, channels]: [usize; 3], ratio: usize) -> (Vec<u8>, usize, usize) {
+    if ratio == 1 {
+        return (bytes, height, width);
+    }
+    let (rows, columns) = (height.div_ceil(ratio), width.div_ceil(ratio));
+    let mut out = Vec::with_capacity(rows * columns * channels);
+    for row in 0..rows {
+        let ys = row * ratio..((row + 1) * ratio).min(height);
+        for column in 0..columns {
+            let xs = column * ratio..((column + 1) * ratio).min(width);
+            let count = ys.len() * xs.len();
+            for c in 0..channels {
+                let of_line = |y: usize| xs.clone().map(move |x| (y * width + x) * channels + c);
+                let sum: usize = ys.clone().flat_map(of_line).map(|at| usize::from(bytes[at])).sum();
+                out.push(((sum + count / 2) / count) as u8);
+            }
+        }
+    }
+    (out, rows, columns)
+}

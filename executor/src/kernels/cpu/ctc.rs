@@ -1,0 +1,115 @@
+//! Connectionist temporal classification: the loss of sequences of labels, and decoding.
+
+mod beam;
+mod greedy;
+mod loss;
+
+use super::dispatch::dispatch;
+use super::scalar::Real;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::{Code, DType, Element, Shape, Tensor};
+
+const WIDE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double])];
+
+macro_rules! wide {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        dispatch!(@arms $dtype, $T => $body; Float f32, Double f64)
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("CTCLoss", WIDE, |i| {
+        let rules = loss::Rules::of(i)?;
+        wide!(i.output_type(0), T => Kernel::sync(move |ctx| loss::loss::<T>(ctx, rules)))
+    }),
+    KernelDef::of("CTCGreedyDecoder", WIDE, |i| {
+        let (merged, blank) = (i.attr("merge_repeated")?, i.attr("blank_index")?);
+        wide!(i.input_type(0), T => Kernel::sync(move |ctx| greedy::decode::<T>(ctx, merged, blank)))
+    }),
+    KernelDef::of("CTCBeamSearchDecoder", WIDE, |i| {
+        let search = beam::Search::of(i)?;
+        wide!(i.input_type(0), T => Kernel::sync(move |ctx| beam::decode::<T>(ctx, search)))
+    }),
+];
+
+/// Scores of classes, `[time, batch, classes]`, and how long each sequence is.
+struct Scores<'a, T> {
+    values: &'a [T],
+    time: usize,
+    batch: usize,
+    classes: usize,
+    lengths: Vec<usize>,
+}
+
+impl<'a, T: Element> Scores<'a, T> {
+    /// Of input 0 and the lengths in input `lengths`; `too_long` is the code of one beyond the time there is.
+    fn of(ctx: &'a KernelContext<'_>, lengths: usize, too_long: Code) -> Result<Scores<'a, T>> {
+        let (inputs, lengths) = (ctx.input(0)?, ctx.input(lengths)?);
+        let &[time, batch, classes] = inputs.shape().dims() else {
+            crate::invalid!("inputs is not a 3-Tensor");
+        };
+        if lengths.shape().rank() != 1 {
+            crate::invalid!("sequence_length is not a vector");
+        }
+        if lengths.num_elements() != batch {
+            crate::invalid!(
+                "len(sequence_length) != batch_size.  len(sequence_length):  {} batch_size: {batch}",
+                lengths.num_elements()
+            );
+        }
+        if batch == 0 || classes == 0 {
+            crate::invalid!(
+                "batch_size and num_classes must not be 0, got inputs of shape {}",
+                inputs.shape()
+            );
+        }
+        let mut known = Vec::with_capacity(batch);
+        for (b, &length) in lengths.values::<i32>()?.iter().enumerate() {
+            match usize::try_from(length) {
+                Ok(length) if length <= time => known.push(length),
+                _ => return Err(Error::new(too_long, format!("sequence_length({b}) <= {time}"))),
+            }
+        }
+        let lengths = known;
+        Ok(Scores { values: inputs.values()?, time, batch, classes, lengths })
+    }
+
+    /// The classes' scores of a sequence at a time.
+    fn at(&self, time: usize, sequence: usize) -> &'a [T] {
+        &self.values[(time * self.batch + sequence) * self.classes..][..self.classes]
+    }
+}
+
+/// `ln(exp(a) + exp(b))`.
+fn log_sum<T: Real>(a: T, b: T) -> T {
+    if a == T::neg_infinity() {
+        return b;
+    }
+    if b == T::neg_infinity() {
+        return a;
+    }
+    let (low, high) = if a > b { (b, a) } else { (a, b) };
+    high + (low - high).exp().ln_1p()
+}
+
+/// The logarithms of the probabilities that scores stand for.
+fn log_softmax<T: Real>(scores: &[T]) -> Vec<T> {
+    let max = scores.iter().fold(T::neg_infinity(), |m, &s| m.max(s));
+    let sum = scores.iter().fold(T::zero(), |sum, &s| sum + (s - max).exp());
+    scores.iter().map(|&s| s - max - sum.ln()).collect()
+}
+
+/// Sequences of labels as a sparse matrix: outputs for the places, the labels and the matrix's shape.
+fn set_sparse(ctx: &mut KernelContext<'_>, at: [usize; 3], sequences: &[Vec<i64>]) -> Result<()> {
+    let places =
+        sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));
+    let places: Vec<i64> = places.collect();
+    let labels: Vec<i64> = sequences.iter().flatten().copied().collect();
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+    let shape = [sequences.len() as i64, longest as i64];
+    ctx.set_output(at[0], Tensor::from_slice(&places, Shape::new(&[labels.len(), 2])?)?);
+    ctx.set_output(at[1], Tensor::from_slice(&labels, Shape::new(&[labels.len()])?)?);
+    ctx.set_output(at[2], Tensor::from_slice(&shape, Shape::new(&[2])?)?);
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! What kernels of datasets read from their nodes and inputs.
+
+use crate::dataset::function::{Captured, ElementFunction, GraphFunction};
+use crate::dataset::{Dataset, DatasetVariant, ElementSpec};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use bytes::Bytes;
+use graph::{Bool8, DType, PartialShape, Tensor};
+use std::sync::Arc;
+
+/// What the node says its dataset's elements are.
+pub(super) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
+    let dtypes = match init.node.op.attr_spec("output_types") {
+        Some(_) => init.attr::<Vec<DType>>("output_types")?,
+        None => init.attr::<Vec<DType>>("Toutput_types")?,
+    };
+    ElementSpec::new(dtypes, init.attr::<Vec<PartialShape>>("output_shapes")?)
+}
+
+/// A kernel that makes a dataset.
+pub(super) fn makes(
+    make: impl Fn(&mut KernelContext<'_>) -> Result<Arc<Dataset>> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let dataset = make(ctx)?;
+        ctx.set_output(0, Tensor::variant(DatasetVariant(dataset)));
+        Ok(())
+    })
+}
+
+/// The dataset in input `i`.
+pub(super) fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>> {
+    DatasetVariant::of(ctx.input(i)?)
+}
+
+/// The one element of input `i`.
+fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Tensor> {
+    let tensor = ctx.input(i)?;
+    if tensor.num_elements() != 1 {
+        crate::invalid!("{name} must be a scalar");
+    }
+    Ok(tensor)
+}
+
+pub(super) fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
+    let tensor = scalar(ctx, i, name)?;
+    match tensor.dtype() {
+        DType::Int32 => Ok(tensor.item::<i32>()?.into()),
+        _ => Ok(tensor.item::<i64>()?),
+    }
+}
+
+pub(super) fn boolean(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<bool> {
+    Ok(scalar(ctx, i, name)?.item::<Bool8>()?.get())
+}
+
+pub(super) fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Bytes> {
+    Ok(scalar(ctx, i, name)?.as_strings()?[0].clone())
+}
+
+/// All inputs from `from` to `to`, shared.
+pub(super) fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
+    range.map(|i| ctx.input(i).cloned()).collect()
+}
+
+/// The function that an attribute names.
+pub(super) fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
+    Ok(Arc::new(GraphFunction(init.function(attr)?)))
+}
+
+/// The function with what these inputs hold as its last arguments.
+pub(super) fn captured(
+    ctx: &KernelContext<'_>,
+    function: &Arc<dyn ElementFunction>,
+    inputs: std::ops::Range<usize>,
+) -> Result<Captured> {
+    Ok(Captured { function: function.clone(), arguments: tensors(ctx, inputs)? })
+}
+
+/// The number of types in a list.
+pub(super) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
+    Ok(init.attr::<Vec<DType>>(attr)?.len())
+}
+
+/// A row for an op that is known and answers that it is not there.
+pub(super) const fn absent(op: &'static str) -> KernelDef {
+    KernelDef { op, ..KernelDef::NEW }
+}

@@ -1,0 +1,85 @@
+//! Kernels of datasets that put elements together, or take them apart.
+
+use super::dataset_argument::{boolean, dataset, integer, makes, tensors};
+use crate::dataset::batch::{batch, unbatch};
+use crate::dataset::padded_batch::padded_batch;
+use crate::dataset::window::{Windowing, sliding_window, window};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{PartialShape, Tensor};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("BatchDataset", &[], |_| {
+        makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
+    }),
+    KernelDef::of("BatchDatasetV2", &[], |_| {
+        makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None))
+    }),
+    KernelDef::of("ParallelBatchDataset", &[], |_| {
+        makes(|ctx| {
+            let calls = integer(ctx, 2, "num_parallel_calls")?;
+            batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 3, "drop_remainder")?, Some(calls))
+        })
+    }),
+    KernelDef::of("PaddedBatchDataset", &[], |init| {
+        let shapes = init.attr::<i64>("N")? as usize;
+        makes(move |ctx| {
+            let (padded, padding) = padding(ctx, shapes, ctx.num_inputs())?;
+            padded_batch(dataset(ctx, 0)?, batch_size(ctx)?, padded, padding, false)
+        })
+    }),
+    KernelDef::of("PaddedBatchDatasetV2", &[], |init| {
+        let shapes = init.attr::<i64>("N")? as usize;
+        makes(move |ctx| {
+            let last = ctx.num_inputs() - 1;
+            let (padded, padding) = padding(ctx, shapes, last)?;
+            let drop_remainder = boolean(ctx, last, "drop_remainder")?;
+            padded_batch(dataset(ctx, 0)?, batch_size(ctx)?, padded, padding, drop_remainder)
+        })
+    }),
+    KernelDef::of("UnbatchDataset", &[], unbatched),
+    KernelDef::of("ExperimentalUnbatchDataset", &[], unbatched),
+    KernelDef::of("WindowDataset", &[], |_| {
+        makes(|ctx| {
+            let drop_remainder = boolean(ctx, 4, "drop_remainder")?;
+            window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?)
+        })
+    }),
+    KernelDef::of("SlidingWindowDataset", &[], |init| {
+        let drop_remainder = init.attr::<bool>("drop_remainder")?;
+        makes(move |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?))
+    }),
+    KernelDef::of("ExperimentalSlidingWindowDataset", &[], |_| {
+        makes(|ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
+    }),
+];
+
+fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
+    integer(ctx, 1, "batch_size")
+}
+
+fn unbatched(_: &KernelInit<'_>) -> Result<Kernel> {
+    makes(|ctx| unbatch(dataset(ctx, 0)?))
+}
+
+/// The windows that inputs 1 to 3 describe.
+fn windowing(ctx: &KernelContext<'_>, drop_remainder: bool) -> Result<Windowing> {
+    Ok(Windowing {
+        size: integer(ctx, 1, "size")?,
+        shift: integer(ctx, 2, "shift")?,
+        stride: integer(ctx, 3, "stride")?,
+        drop_remainder,
+    })
+}
+
+/// The shapes in the `count` inputs from 2 on, and the values in those after them, up to `end`.
+fn padding(ctx: &KernelContext<'_>, count: usize, end: usize) -> Result<(Vec<PartialShape>, Vec<Tensor>)> {
+    let shapes = (2..2 + count).map(|i| {
+        let shape = ctx.input(i)?;
+        if shape.shape().rank() != 1 {
+            crate::invalid!("All padded shapes must be vectors");
+        }
+        Ok(PartialShape::from_i64(&shape.to_i64s()?)?)
+    });
+    Ok((shapes.collect::<Result<_>>()?, tensors(ctx, 2 + count..end)?))
+}

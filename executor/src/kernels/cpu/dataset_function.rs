@@ -1,0 +1,196 @@
+//! Kernels of datasets that apply functions to elements.
+
+use super::dataset_argument::{boolean, captured, count, dataset, function, integer, makes, spec, tensors};
+use crate::dataset::interleave::{Interleaving, PulledAhead, interleave};
+use crate::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
+use crate::dataset::{grouped, map};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("MapDataset", &[], mapped),
+    KernelDef::of("ExperimentalMapDataset", &[], mapped),
+    KernelDef::of("ParallelMapDataset", &[], |init| {
+        let sloppy = init.attr::<bool>("sloppy")?;
+        mapped_in_parallel(init, sloppy.then_some(false))
+    }),
+    KernelDef::of("ParallelMapDatasetV2", &[], |init| {
+        let deterministic = deterministic(init)?;
+        mapped_in_parallel(init, deterministic)
+    }),
+    KernelDef::of("FlatMapDataset", &[], |init| {
+        let (f, spec) = (function(init, "f")?, spec(init)?);
+        makes(move |ctx| {
+            map::flat_map(dataset(ctx, 0)?, captured(ctx, &f, 1..ctx.num_inputs())?, spec.clone())
+        })
+    }),
+    KernelDef::of("InterleaveDataset", &[], |init| interleaved(init, |_, _| None)),
+    KernelDef::of("ParallelInterleaveDataset", &[], |init| interleaved(init, legacy)),
+    KernelDef::of("ExperimentalParallelInterleaveDataset", &[], |init| interleaved(init, legacy)),
+    KernelDef::of("LegacyParallelInterleaveDatasetV2", &[], |init| {
+        interleaved(init, |numbers, _| {
+            Some(PulledAhead { datasets: -1, elements: numbers.first().copied().unwrap_or(-1) })
+        })
+    }),
+    KernelDef::of("ParallelInterleaveDatasetV2", &[], |init| interleaved(init, calls_only)),
+    KernelDef::of("ParallelInterleaveDatasetV3", &[], |init| interleaved(init, calls_only)),
+    KernelDef::of("ParallelInterleaveDatasetV4", &[], |init| {
+        interleaved(init, |numbers, _| match numbers {
+            [elements, _, datasets] => Some(PulledAhead { datasets: *datasets, elements: *elements }),
+            _ => None,
+        })
+    }),
+    KernelDef::of("FilterDataset", &[], |init| {
+        let predicate = function(init, "predicate")?;
+        makes(move |ctx| map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+    }),
+    KernelDef::of("ParallelFilterDataset", &[], |init| {
+        let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
+        makes(move |ctx| {
+            let last = ctx.num_inputs() - 1;
+            let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+            parallel_filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..last)?, how)
+        })
+    }),
+    KernelDef::of("FilterByLastComponentDataset", &[], |init| {
+        let spec = spec(init)?;
+        makes(move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
+    }),
+    KernelDef::of("MapAndBatchDataset", &[], mapped_and_batched),
+    KernelDef::of("ExperimentalMapAndBatchDataset", &[], mapped_and_batched),
+    KernelDef::of("ScanDataset", &[], scanned),
+    KernelDef::of("ExperimentalScanDataset", &[], scanned),
+    KernelDef::of("TakeWhileDataset", &[], taken_while),
+    KernelDef::of("ExperimentalTakeWhileDataset", &[], taken_while),
+    KernelDef::of("GroupByWindowDataset", &[], grouped_by_window),
+    KernelDef::of("ExperimentalGroupByWindowDataset", &[], grouped_by_window),
+    KernelDef::of("GroupByReducerDataset", &[], grouped_by_reducer),
+    KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
+];
+
+/// What the attribute `deterministic` says; `None` if it leaves it to the options.
+fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
+    match &*init.attr::<String>("deterministic")? {
+        "true" => Ok(Some(true)),
+        "false" => Ok(Some(false)),
+        "default" => Ok(None),
+        other => crate::invalid!("Invalid value for `deterministic`: {other}"),
+    }
+}
+
+fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    makes(move |ctx| {
+        let f = captured(ctx, &f, 1..ctx.num_inputs())?;
+        map::map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality)
+    })
+}
+
+fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    makes(move |ctx| {
+        let last = ctx.num_inputs() - 1;
+        let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+        let f = captured(ctx, &f, 1..last)?;
+        parallel_map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality, how)
+    })
+}
+
+fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    makes(move |ctx| {
+        let end = ctx.num_inputs() - 3;
+        let how = Parallel { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
+        let (size, drop_remainder) =
+            (integer(ctx, end, "batch_size")?, boolean(ctx, end + 2, "drop_remainder")?);
+        let f = captured(ctx, &f, 1..end)?;
+        map_and_batch(dataset(ctx, 0)?, f, spec.clone(), size, drop_remainder, preserve_cardinality, how)
+    })
+}
+
+/// How datasets are pulled ahead, from the numbers after `block_length` and the block length itself.
+type AheadOf = fn(&[i64], i64) -> Option<PulledAhead>;
+
+fn calls_only(numbers: &[i64], block_length: i64) -> Option<PulledAhead> {
+    numbers.first().map(|datasets| PulledAhead { datasets: *datasets, elements: block_length })
+}
+
+/// `sloppy`, `buffer_output_elements`, `prefetch_input_elements`; an order that may be any is the same here.
+fn legacy(numbers: &[i64], _: i64) -> Option<PulledAhead> {
+    numbers.first().map(|elements| PulledAhead { datasets: -1, elements: *elements })
+}
+
+fn interleaved(init: &KernelInit<'_>, ahead: AheadOf) -> Result<Kernel> {
+    let (f, spec, arguments) = (function(init, "f")?, spec(init)?, count(init, "Targuments")?);
+    makes(move |ctx| {
+        let end = 1 + arguments;
+        let mut numbers = Vec::new();
+        for i in end..ctx.num_inputs() {
+            if ctx.input(i)?.dtype() != graph::DType::Bool {
+                numbers.push(integer(ctx, i, "cycle_length, block_length and sizes of buffers")?);
+            }
+        }
+        let [cycle_length, block_length, rest @ ..] = &numbers[..] else {
+            crate::invalid!("cycle_length and block_length are missing");
+        };
+        let how = Interleaving {
+            cycle_length: *cycle_length,
+            block_length: *block_length,
+            ahead: ahead(rest, *block_length),
+        };
+        interleave(dataset(ctx, 0)?, captured(ctx, &f, 1..end)?, spec.clone(), how)
+    })
+}
+
+fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec, states) = (function(init, "f")?, spec(init)?, count(init, "Tstate")?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    makes(move |ctx| {
+        let initial = tensors(ctx, 1..1 + states)?;
+        let f = captured(ctx, &f, 1 + states..ctx.num_inputs())?;
+        map::scan(dataset(ctx, 0)?, initial, f, spec.clone(), preserve_cardinality)
+    })
+}
+
+fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
+    let predicate = function(init, "predicate")?;
+    makes(move |ctx| map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+}
+
+fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    let (key, reduce) = (function(init, "key_func")?, function(init, "reduce_func")?);
+    let window_size = function(init, "window_size_func")?;
+    let of_key = 1 + count(init, "Tkey_func_other_arguments")?;
+    let of_reduce = of_key + count(init, "Treduce_func_other_arguments")?;
+    makes(move |ctx| {
+        grouped::group_by_window(
+            dataset(ctx, 0)?,
+            captured(ctx, &key, 1..of_key)?,
+            captured(ctx, &reduce, of_key..of_reduce)?,
+            captured(ctx, &window_size, of_reduce..ctx.num_inputs())?,
+            spec.clone(),
+        )
+    })
+}
+
+fn grouped_by_reducer(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    let (key, start) = (function(init, "key_func")?, function(init, "init_func")?);
+    let (reduce, finalize) = (function(init, "reduce_func")?, function(init, "finalize_func")?);
+    let of_key = 1 + count(init, "Tkey_func_other_arguments")?;
+    let of_start = of_key + count(init, "Tinit_func_other_arguments")?;
+    let of_reduce = of_start + count(init, "Treduce_func_other_arguments")?;
+    makes(move |ctx| {
+        let reducer = grouped::Reducer {
+            key: captured(ctx, &key, 1..of_key)?,
+            init: captured(ctx, &start, of_key..of_start)?,
+            reduce: captured(ctx, &reduce, of_start..of_reduce)?,
+            finalize: captured(ctx, &finalize, of_reduce..ctx.num_inputs())?,
+        };
+        grouped::group_by_reducer(dataset(ctx, 0)?, reducer, spec.clone())
+    })
+}

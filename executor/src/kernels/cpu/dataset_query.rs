@@ -1,0 +1,61 @@
+//! Kernels that ask something of a dataset: how many elements, the one that it has, all of them reduced.
+
+use super::dataset_argument::{count, dataset, function, makes, spec};
+use super::iterator::apart;
+use crate::dataset::function::Captured;
+use crate::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::value::Value;
+use graph::Tensor;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("DatasetCardinality", &[], cardinality),
+    KernelDef::of("ExperimentalDatasetCardinality", &[], cardinality),
+    KernelDef::of("DatasetToSingleElement", &[], |_| {
+        apart(|ctx| {
+            let dataset = DatasetVariant::of(ctx.input(0)?)?;
+            let mut iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+            let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+            let Some(element) = iterator.next(&pull)? else { crate::invalid!("Dataset was empty.") };
+            if iterator.next(&pull)?.is_some() {
+                crate::invalid!("Dataset had more than one element.");
+            }
+            Ok(element.into_iter().map(Value::Host).collect())
+        })
+    }),
+    KernelDef::of("ReduceDataset", &[], reduce),
+    KernelDef::of("WrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
+    KernelDef::of("UnwrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
+];
+
+/// Calls the function with the state and each element in turn; the last state is the answer.
+fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, states, spec) = (function(init, "f")?, count(init, "Tstate")?, spec(init)?);
+    apart(move |ctx| {
+        let tensors = (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
+        let (mut state, arguments) = match tensors.split_at_checked(states) {
+            Some((state, arguments)) => (state.to_vec(), arguments.to_vec()),
+            None => crate::invalid!("initial_state has {} tensors, not {states}", tensors.len()),
+        };
+        let dataset = DatasetVariant::of(ctx.input(0)?)?;
+        let root = MakeContext::root(dataset.deterministic);
+        let mut iterator = dataset.iterator(&root)?;
+        let f = Captured { function: f.clone(), arguments }.instance(&root.within("Reduce"))?;
+        let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+        while let Some(element) = iterator.next(&pull)? {
+            pull.check()?;
+            state = f.call(&pull, state.into_iter().chain(element).collect())?;
+        }
+        spec.check(&ElementSpec::of(&state))?;
+        Ok(state.into_iter().map(Value::Host).collect())
+    })
+}
+
+fn cardinality(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let cardinality = dataset(ctx, 0)?.cardinality;
+        ctx.set_output(0, Tensor::scalar(cardinality));
+        Ok(())
+    })
+}

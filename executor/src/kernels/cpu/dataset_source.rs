@@ -1,0 +1,132 @@
+//! Kernels that make datasets without an input dataset.
+
+use super::dataset_argument::{absent, integer, makes, spec, string, tensors};
+use super::dataset_memory::seed_source;
+use crate::dataset::files::{Files, fixed_length_records, records, text_lines};
+use crate::dataset::shuffle::{SeedSource, Seeds};
+use crate::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
+use crate::error::Result;
+use crate::io::{Compression, FixedFormat};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::DType;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("TensorDataset", &[], |_| {
+        makes(|ctx| Elements::tensors(tensors(ctx, 0..ctx.num_inputs())?))
+    }),
+    KernelDef::of("TensorSliceDataset", &[], |init| {
+        let is_files = init.attr::<bool>("is_files")?;
+        makes(move |ctx| {
+            let components = tensors(ctx, 0..ctx.num_inputs())?;
+            if is_files && (components.len() != 1 || components[0].dtype() != DType::String) {
+                crate::invalid!("names of files are one tensor of strings");
+            }
+            Slices::dataset(components)
+        })
+    }),
+    KernelDef::of("SparseTensorSliceDataset", &[], |_| {
+        makes(|ctx| SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?))
+    }),
+    KernelDef::of("ListDataset", &[], |init| {
+        let spec = spec(init)?;
+        makes(move |ctx| {
+            let all = tensors(ctx, 0..ctx.num_inputs())?;
+            let components = spec.dtypes.len();
+            if components == 0 || all.len() % components != 0 {
+                crate::invalid!("{} tensors do not make elements of {components} components", all.len());
+            }
+            let elements = all.chunks_exact(components).map(<[_]>::to_vec).collect();
+            Elements::dataset("List", spec.clone(), elements)
+        })
+    }),
+    KernelDef::of("RangeDataset", &[], |init| {
+        let dtype = spec(init)?.dtypes[0];
+        makes(move |ctx| {
+            Range::dataset(
+                integer(ctx, 0, "start")?,
+                integer(ctx, 1, "stop")?,
+                integer(ctx, 2, "step")?,
+                dtype,
+            )
+        })
+    }),
+    KernelDef::of("RandomDataset", &[], random),
+    KernelDef::of("ExperimentalRandomDataset", &[], random),
+    KernelDef::of("RandomDatasetV2", &[], |init| {
+        let spec = spec(init)?;
+        let rerandomize = init.attr::<bool>("rerandomize_each_iteration")?;
+        makes(move |ctx| {
+            let seeds = seed_source(ctx, 2, seeds(ctx, 0)?, rerandomize)?;
+            Random::dataset(seeds, spec.clone())
+        })
+    }),
+    KernelDef::of("TextLineDataset", &[], |_| makes(|ctx| text_lines(files(ctx, Some(1), Some(2))?))),
+    KernelDef::of("TFRecordDataset", &[], |_| {
+        makes(|ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
+    }),
+    KernelDef::of("TFRecordDatasetV2", &[], |_| {
+        makes(|ctx| {
+            let offsets = ctx.input(3)?.values::<i64>()?.iter().map(|&offset| {
+                u64::try_from(offset).or_else(|_| crate::invalid!("`byte_offsets` must not be negative"))
+            });
+            records(files(ctx, Some(1), Some(2))?, offsets.collect::<Result<_>>()?)
+        })
+    }),
+    KernelDef::of("FixedLengthRecordDataset", &[], |_| {
+        makes(|ctx| fixed_length_records(files(ctx, None, Some(4))?, format(ctx)?))
+    }),
+    KernelDef::of("FixedLengthRecordDatasetV2", &[], |_| {
+        makes(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
+    }),
+    absent("CSVDataset"),
+    absent("CSVDatasetV2"),
+    absent("ExperimentalCSVDataset"),
+    absent("GeneratorDataset"),
+    absent("DatasetFromGraph"),
+];
+
+/// The seeds in inputs `at` and `at + 1`.
+pub(super) fn seeds(ctx: &KernelContext<'_>, at: usize) -> Result<Seeds> {
+    Ok(Seeds(integer(ctx, at, "seed")?, integer(ctx, at + 1, "seed2")?))
+}
+
+fn random(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    makes(move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
+}
+
+/// The names of files in input 0, and in others how they are compressed and how much is read at once.
+fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usize>) -> Result<Files> {
+    let names = ctx.input(0)?;
+    if names.shape().rank() > 1 {
+        crate::invalid!("`filenames` must be a scalar or a vector.");
+    }
+    let compression = match compression {
+        Some(i) => Compression::parse(&string(ctx, i, "compression_type")?)?,
+        None => Compression::None,
+    };
+    let buffer = match buffer {
+        Some(i) => integer(ctx, i, "buffer_size")?,
+        None => 0,
+    };
+    if buffer < -1 {
+        crate::invalid!("`buffer_size` must be >= 0 or -1 for the default");
+    }
+    let paths = names.as_strings()?.iter().map(|name| OsStr::from_bytes(name).into()).collect();
+    Ok(Files { paths, compression, buffer: usize::try_from(buffer).ok().filter(|size| *size > 0) })
+}
+
+/// The lengths in inputs 1 to 3.
+fn format(ctx: &KernelContext<'_>) -> Result<FixedFormat> {
+    let length = |i: usize, name: &str| match u64::try_from(integer(ctx, i, name)?) {
+        Ok(length) => Ok(length),
+        Err(_) => crate::invalid!("{name} must be >= 0"),
+    };
+    let (header, record) = (length(1, "header_bytes")?, length(2, "record_bytes")?);
+    if record == 0 {
+        crate::invalid!("record_bytes must be > 0");
+    }
+    Ok(FixedFormat { header, record, footer: length(3, "footer_bytes")?, hop: 0 })
+}

@@ -1,0 +1,98 @@
+//! Kernels that read, write and find files.
+
+use crate::error::{Error, Result};
+use crate::io::blocking;
+use crate::kernel::KernelDef;
+use bytes::Bytes;
+use graph::{Shape, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("ReadFile", &[], |_| {
+        blocking(|ctx| {
+            let path = path_of(scalar_string(ctx.input(0)?, "Input filename tensor")?);
+            let contents = fs::read(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
+            Ok(smallvec![Tensor::string(contents).into()])
+        })
+    }),
+    KernelDef::of("WriteFile", &[], |_| {
+        blocking(|ctx| {
+            let path = path_of(scalar_string(ctx.input(0)?, "Input filename tensor")?);
+            let contents = scalar_string(ctx.input(1)?, "Contents tensor")?;
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder).map_err(|e| checkpoint::Error::file(folder, &e))?;
+            }
+            fs::write(&path, contents).map_err(|e| checkpoint::Error::file(&path, &e))?;
+            Ok(SmallVec::new())
+        })
+    }),
+    KernelDef::of("MatchingFiles", &[], |_| {
+        blocking(|ctx| {
+            let patterns = ctx.input(0)?;
+            if patterns.shape().rank() > 1 {
+                crate::invalid!(
+                    "Input patterns tensor must be scalar or vector, but had shape: {}",
+                    patterns.shape()
+                );
+            }
+            let mut found = Vec::new();
+            for pattern in patterns.as_strings()? {
+                found.append(&mut checkpoint::pattern::matching(&String::from_utf8_lossy(pattern))?);
+            }
+            found.sort_unstable();
+            let shape = Shape::new(&[found.len()])?;
+            Ok(smallvec![Tensor::strings(found.into_iter().map(Bytes::from).collect(), shape)?.into()])
+        })
+    }),
+];
+
+/// The string of a scalar; `what` names it in the error.
+pub(super) fn scalar_string<'a>(tensor: &'a Tensor, what: &str) -> Result<&'a Bytes> {
+    match (tensor.shape().rank(), tensor.as_strings()?) {
+        (0, [string]) => Ok(string),
+        _ => {
+            let verb = if what.ends_with("tensor") {
+                "must be scalar, but had shape:"
+            } else {
+                "must be a scalar, got shape"
+            };
+            Err(Error::invalid(format!("{what} {verb} {}", tensor.shape())))
+        }
+    }
+}
+
+/// A path as clients send it: bytes of any encoding.
+pub(super) fn path_of(bytes: &Bytes) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TempDir, run_op};
+    use graph::Code;
+
+    #[test]
+    fn what_is_written_is_read_and_found() -> Result<()> {
+        let dir = TempDir::new()?;
+        let root = dir.path().display().to_string();
+        let name = Tensor::from(&*format!("{root}/a/b/c"));
+        run_op("WriteFile", &[name.clone(), "xyz".into()], &[])?;
+        assert_eq!(run_op("ReadFile", &[name], &[])?, [Tensor::from("xyz")]);
+        let patterns = [format!("{root}/a/b/*"), format!("{root}/a"), format!("{root}/none*")];
+        let patterns = Tensor::strings(patterns.map(Bytes::from).to_vec(), Shape::new(&[3])?)?;
+        let found = run_op("MatchingFiles", &[patterns], &[])?;
+        assert_eq!(found[0].as_strings()?, [format!("{root}/a"), format!("{root}/a/b/c")]);
+        let missing =
+            run_op("ReadFile", &[Tensor::from("/none/x")], &[]).map_err(|e| (e.code(), e.to_string()));
+        assert_eq!(missing, Err((Code::NotFound, "/none/x; No such file or directory".into())));
+        let folder = run_op("ReadFile", &[Tensor::from(&*root)], &[]).map_err(|e| e.code());
+        assert_eq!(folder, Err(Code::FailedPrecondition));
+        assert!(run_op("ReadFile", &[Tensor::strings(vec!["a".into()], Shape::new(&[1])?)?], &[]).is_err());
+        Ok(())
+    }
+}

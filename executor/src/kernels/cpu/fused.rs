@@ -1,0 +1,203 @@
+//! Ops that are chains of others: the kernels of those, one after another, each in the memory of the one before
+//! where it can.
+
+use super::dispatch::FLOATS;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
+use crate::value::Value;
+use bytes::Bytes;
+use graph::DType::{self, BFloat16, Double, Float, Half};
+use graph::{AttrValue, Node};
+use smallvec::SmallVec;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], |init| {
+        let attrs = ["T", "transpose_a", "transpose_b"];
+        let product = Link::new(init, "MatMul", 2, copied(init, &attrs)?)?;
+        chain(init, product, fused_ops(init)?)
+    }),
+    KernelDef::of("_FusedConv2D", &[("T", &[Half, Float, Double])], |init| {
+        if init.attr::<String>("filter_format")? != "HWIO" {
+            return Err(Error::unimplemented("_FusedConv2D: filters of another format than HWIO"));
+        }
+        let attrs = ["T", "strides", "padding", "explicit_paddings", "data_format", "dilations"];
+        let convolution = Link::new(init, "Conv2D", 2, copied(init, &attrs)?)?;
+        chain(init, convolution, fused_ops(init)?)
+    }),
+    KernelDef::of("_FusedBatchNormEx", &[("T", FLOATS)], |init| {
+        let attrs = ["T", "U", "epsilon", "exponential_avg_factor", "data_format", "is_training"];
+        let normalised = Link::new(init, "FusedBatchNormV3", 5, copied(init, &attrs)?)?;
+        let mut then = Vec::new();
+        for _ in 0..init.attr::<i64>("num_side_inputs")? {
+            then.push(Link::new(init, "AddV2", 2, copied(init, &["T"])?)?);
+        }
+        let mode = init.attr::<String>("activation_mode")?;
+        if mode != "Identity" {
+            then.push(follower(init, &mode)?);
+        }
+        chain(init, normalised, then)
+    }),
+    KernelDef::of("_UnaryOpsComposition", &[("T", FLOATS)], |init| {
+        let names = texts(init, "op_names")?;
+        let links = names.iter().map(|name| Link::new(init, name, 1, copied(init, &["T"])?));
+        let links = links.collect::<Result<Vec<_>>>()?;
+        if links.iter().any(|link| link.node.op.inputs.len() != 1) {
+            crate::invalid!("_UnaryOpsComposition of {names:?}: not all of them take one input");
+        }
+        let first = Link::new(init, "Identity", 1, copied(init, &["T"])?)?;
+        chain(init, first, links)
+    }),
+];
+
+/// One op of a chain: it takes what the one before gave, and further inputs of the whole.
+struct Link {
+    node: Node,
+    kernel: Box<SyncKernel>,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl Link {
+    fn new(
+        init: &KernelInit<'_>,
+        op: &str,
+        inputs: usize,
+        attrs: Vec<(&'static str, AttrValue)>,
+    ) -> Result<Link> {
+        let unknown = || Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()));
+        let mut node = Node::new(init.node.name.clone(), graph::ops::lookup(op).ok_or_else(unknown)?);
+        for (name, value) in attrs {
+            node.attrs.set(name, value);
+        }
+        let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
+        let (input_types, output_types) = (node.input_types()?, node.output_types()?);
+        let made =
+            (def.make)(&KernelInit { node: &node, inputs: &input_types, outputs: &output_types, ..*init })?;
+        let Kernel::Sync(kernel) = made else { return Err(unknown()) };
+        Ok(Link { kernel, inputs, outputs: output_types.len(), node })
+    }
+}
+
+/// The attributes of these names, as the node has them.
+fn copied(init: &KernelInit<'_>, names: &[&'static str]) -> Result<Vec<(&'static str, AttrValue)>> {
+    names.iter().map(|name| Ok((*name, init.attr::<AttrValue>(name)?))).collect()
+}
+
+fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
+    let texts = init.attr::<Vec<Bytes>>(name)?;
+    Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
+}
+
+fn fused_ops(init: &KernelInit<'_>) -> Result<Vec<Link>> {
+    texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect()
+}
+
+/// An op that stands behind the first.
+fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
+    let element = init.attr::<DType>("T")?;
+    let mut attrs = vec![("T", element.into())];
+    match op {
+        "BiasAdd" => {
+            attrs.extend(init.attr::<AttrValue>("data_format").ok().map(|format| ("data_format", format)));
+            Link::new(init, op, 2, attrs)
+        }
+        "FusedBatchNorm" => {
+            attrs.extend(copied(init, &["epsilon", "data_format"])?);
+            attrs.push(("is_training", false.into()));
+            Link::new(init, op, 5, attrs)
+        }
+        "LeakyRelu" => {
+            attrs.push(("alpha", init.attr::<AttrValue>("leakyrelu_alpha")?));
+            Link::new(init, op, 1, attrs)
+        }
+        "Relu" | "Relu6" | "Elu" | "Selu" | "Tanh" | "Sigmoid" => Link::new(init, op, 1, attrs),
+        _ => Err(Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()))),
+    }
+}
+
+/// The kernel that runs `first` and then each of `then`; outputs but the first are those of `first`.
+fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> {
+    let wanted = first.inputs + then.iter().map(|link| link.inputs - 1).sum::<usize>();
+    if wanted != init.inputs.len() {
+        crate::invalid!("{} takes {wanted} inputs, not {}", init.node.op.name(), init.inputs.len());
+    }
+    Kernel::sync(move |ctx| {
+        run(ctx, &first, 0, Value::None)?;
+        let mut next = first.inputs;
+        for link in &then {
+            let value = std::mem::take(&mut ctx.outputs[0]);
+            run(ctx, link, next, value)?;
+            next += link.inputs - 1;
+        }
+        Ok(())
+    })
+}
+
+/// Runs one link on `value`, unless there is none yet, and on inputs of the whole from `next` on.
+fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> Result<()> {
+    let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
+    if !matches!(value, Value::None) {
+        inputs.push(value);
+    }
+    let further = link.inputs - inputs.len();
+    inputs.extend((next..next + further).map(|i| ctx.take_value(i)));
+    let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, link.outputs);
+    let mut of_link = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
+    (link.kernel)(&mut of_link)?;
+    for (whole, value) in ctx.outputs.iter_mut().zip(outputs) {
+        if matches!(whole, Value::None) {
+            *whole = value;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+    use graph::{AttrList, Tensor};
+
+    fn names(names: &[&'static str]) -> AttrValue {
+        AttrValue::List(AttrList::Str(names.iter().map(|n| n.as_bytes().into()).collect()))
+    }
+
+    fn matrix(rows: [[f32; 2]; 2]) -> Result<Tensor> {
+        Ok(Tensor::try_from(rows)?)
+    }
+
+    #[test]
+    fn a_product_with_bias_and_activation() -> Result<()> {
+        let attrs = [
+            ("T", DType::Float.into()),
+            ("num_args", 1.into()),
+            ("fused_ops", names(&["BiasAdd", "LeakyRelu"])),
+            ("leakyrelu_alpha", 0.5f32.into()),
+            ("transpose_b", true.into()),
+        ];
+        let inputs = [
+            matrix([[1.0, 2.0], [3.0, 4.0]])?,
+            matrix([[1.0, 0.0], [1.0, -2.0]])?,
+            Tensor::try_from([1.0f32, -1.0])?,
+        ];
+        let out = run_op("_FusedMatMul", &inputs, &attrs)?;
+        assert_eq!(out[0].values::<f32>()?, [2.0, -2.0, 4.0, -3.0]);
+        let short = run_op("_FusedMatMul", &inputs, &[("T", DType::Float.into()), ("num_args", 1.into())]);
+        assert_eq!(short.err().map(|e| e.code()), Some(graph::Code::InvalidArgument));
+        let unknown = [attrs[0].clone(), attrs[1].clone(), ("fused_ops", names(&["BiasAdd", "Swish"]))];
+        let refused = run_op("_FusedMatMul", &inputs, &unknown).err();
+        assert_eq!(refused.as_ref().map(Error::code), Some(graph::Code::Unimplemented));
+        assert!(refused.is_some_and(|e| e.to_string().contains("'Swish'")));
+        Ok(())
+    }
+
+    #[test]
+    fn unary_ops_in_their_order() -> Result<()> {
+        let attrs = [("T", DType::Float.into()), ("op_names", names(&["Neg", "Exp"]))];
+        let out = run_op("_UnaryOpsComposition", &[Tensor::try_from([0.0f32, 1.0])?], &attrs)?;
+        assert_eq!(out[0].values::<f32>()?, [1.0, (-1.0f32).exp()]);
+        let binary = [attrs[0].clone(), ("op_names", names(&["AddV2"]))];
+        assert!(run_op("_UnaryOpsComposition", &[Tensor::try_from([0.0f32])?], &binary).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Loops over matrices with a row a pixel and a column a channel. What they give does not depend on the number of
+//! threads.
+
+use crate::kernels::cpu::threads::{PARALLEL, for_rows};
+use num_traits::{AsPrimitive, Float};
+use rayon::prelude::*;
+
+/// Rows whose sums are taken in the elements' type, before they are added in `f64`.
+const ROWS: usize = 256;
+
+/// Adds up, for each channel, what `add(row number, row, sums)` adds for each row. `channels` is not 0.
+pub(super) fn sums<W: Float + AsPrimitive<f64> + Send + Sync>(
+    values: &[W],
+    channels: usize,
+    add: impl Fn(usize, &[W], &mut [W]) + Sync,
+) -> Vec<W>
+where
+    f64: AsPrimitive<W>,
+{
+    let part = |(i, rows): (usize, &[W])| {
+        let mut part = vec![W::zero(); channels];
+        for (j, row) in rows.chunks_exact(channels).enumerate() {
+            add(i * ROWS + j, row, &mut part);
+        }
+        part
+    };
+    let parts: Vec<Vec<W>> = if values.len() < PARALLEL {
+        values.chunks(ROWS * channels).enumerate().map(part).collect()
+    } else {
+        values.par_chunks(ROWS * channels).enumerate().map(part).collect()
+    };
+    let mut total = vec![0f64; channels];
+    for part in parts {
+        total.iter_mut().zip(part).for_each(|(t, p)| *t += p.as_());
+    }
+    total.into_iter().map(AsPrimitive::as_).collect()
+}
+
+/// Calls `work(row number, row)` for each row. `channels` is not 0.
+pub(super) fn each_row<W: Send>(out: &mut [W], channels: usize, work: impl Fn(usize, &mut [W]) + Sync) {
+    for_rows(out, channels, |first, rows| {
+        rows.chunks_exact_mut(channels).enumerate().for_each(|(i, row)| work(first + i, row));
+    });
+}

@@ -1,0 +1,117 @@
+//! Local response normalisation: each pixel's channels by the squares of their neighbours.
+
+use super::columns::each_row;
+use crate::error::{Error, Result};
+use crate::kernel::{KernelContext, KernelInit};
+use crate::kernels::cpu::wide::{Lane, narrowed, widened};
+use graph::Tensor;
+
+/// The attributes.
+#[derive(Clone, Copy)]
+pub(super) struct Neighbours {
+    radius: usize,
+    bias: f32,
+    alpha: f32,
+    beta: f32,
+}
+
+impl Neighbours {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
+        let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
+        let radius = radius.filter(|&r| r <= i32::MAX as usize);
+        Ok(Neighbours {
+            radius: radius.ok_or_else(|| Error::invalid("depth_radius is out of range"))?,
+            bias: init.attr("bias")?,
+            alpha: init.attr("alpha")?,
+            beta: init.attr("beta")?,
+        })
+    }
+
+    /// `bias + alpha * sum of squares` of each channel's neighbours.
+    fn norms(&self, x: &[f32], norms: &mut [f32]) {
+        norms.fill(0.0);
+        let radius = self.radius.min(x.len());
+        for shift in 0..=radius {
+            // Neighbours so far on either side.
+            let count = x.len() - shift;
+            norms[..count].iter_mut().zip(&x[shift..]).for_each(|(n, v)| *n += v * v);
+            if shift > 0 {
+                norms[shift..].iter_mut().zip(x).for_each(|(n, v)| *n += v * v);
+            }
+        }
+        norms.iter_mut().for_each(|n| *n = self.bias + self.alpha * *n);
+    }
+
+    /// `norm` to the power of `-beta`.
+    fn power(&self, norm: f32) -> f32 {
+        match self.beta {
+            1.0 => 1.0 / norm,
+            0.5 => 1.0 / norm.sqrt(),
+            0.75 => {
+                let root = norm.sqrt();
+                1.0 / (root * root.sqrt())
+            }
+            beta => norm.powf(-beta),
+        }
+    }
+}
+
+fn channels(x: &Tensor) -> Result<usize> {
+    match *x.shape().dims() {
+        [_, _, _, channels] => Ok(channels),
+        _ => crate::invalid!("in must be 4-dimensional, got shape {}", x.shape()),
+    }
+}
+
+pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+    let x = ctx.input(0)?;
+    let channels = channels(x)?;
+    let mut out = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let x = widened::<T>(x)?;
+        let x = x.values::<f32>()?;
+        each_row(out.values_mut::<f32>()?, channels, |row, out| {
+            let x = &x[row * channels..][..channels];
+            attrs.norms(x, out);
+            out.iter_mut().zip(x).for_each(|(o, x)| *o = x * attrs.power(*o));
+        });
+    }
+    ctx.set_output(0, narrowed::<T>(out)?);
+    Ok(())
+}
+
+pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+    let (dy, x, y) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let channels = channels(dy)?;
+    if x.shape() != dy.shape() || y.shape() != dy.shape() {
+        crate::invalid!(
+            "input_grads, input_image, and out_image should have the same shape, got {}, {} and {}",
+            dy.shape(),
+            x.shape(),
+            y.shape()
+        );
+    }
+    let mut dx = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let (dy, x, y) = (widened::<T>(dy)?, widened::<T>(x)?, widened::<T>(y)?);
+        let (dy, x, y) = (dy.values::<f32>()?, x.values::<f32>()?, y.values::<f32>()?);
+        let factor = -2.0 * attrs.alpha * attrs.beta;
+        each_row(dx.values_mut::<f32>()?, channels, |row, dx| {
+            let part = |v| -> &[f32] { &<[f32]>::as_ref(v)[row * channels..][..channels] };
+            let (dy, x, y) = (part(dy), part(x), part(y));
+            let mut norms = vec![0.0; channels];
+            attrs.norms(x, &mut norms);
+            // Each channel's share in the gradient of its neighbours.
+            let shares: Vec<f32> = (0..channels).map(|c| dy[c] * y[c] / norms[c]).collect();
+            for c in 0..channels {
+                let near = c.saturating_sub(attrs.radius)..channels.min(c.saturating_add(attrs.radius + 1));
+                let shared: f32 = shares[near].iter().sum();
+                dx[c] = factor * x[c] * shared + dy[c] * attrs.power(norms[c]);
+            }
+        });
+    }
+    ctx.set_output(0, narrowed::<T>(dx)?);
+    Ok(())
+}
+
+use graph::Element as _;

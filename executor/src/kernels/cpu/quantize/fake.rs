@@ -1,0 +1,180 @@
+//! Numbers rounded to the levels that a quantised model would have.
+
+use crate::error::Result;
+use crate::kernel::{KernelContext, KernelInit};
+use crate::kernels::cpu::threads::for_rows;
+use graph::{DType, Shape, Tensor};
+
+/// The lowest and the highest level.
+#[derive(Clone, Copy)]
+pub(super) struct Levels([f32; 2]);
+
+impl Levels {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<Levels> {
+        let bits: i64 = init.attr("num_bits")?;
+        if !(2..=16).contains(&bits) {
+            crate::invalid!("num_bits must be between 2 and 16, inclusive");
+        }
+        let lowest = if init.attr("narrow_range")? { 1.0 } else { 0.0 };
+        Ok(Levels([lowest, ((1u32 << bits) - 1) as f32]))
+    }
+}
+
+/// A range moved so that zero is one of its levels.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    min: f32,
+    max: f32,
+    scale: f32,
+}
+
+impl Range {
+    pub(super) fn of_attrs(init: &KernelInit<'_>) -> Result<Range> {
+        let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
+        if !(min < max) {
+            crate::invalid!("min has to be smaller than max, was: {min} >= {max}");
+        }
+        Ok(Range::new(min, max, Levels::of(init)?))
+    }
+
+    fn new(min: f32, max: f32, Levels([lowest, highest]): Levels) -> Range {
+        let scale = (max - min) / (highest - lowest);
+        let zero = (lowest - min / scale).round().clamp(lowest, highest);
+        // What does not order is not bound.
+        let zero = if zero.is_nan() { lowest } else { zero };
+        Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale }
+    }
+
+    fn apply(&self, x: f32) -> f32 {
+        let inverse = 1.0 / self.scale;
+        let zero = (-self.min * inverse + 0.5).floor();
+        let shifted = x.min(self.max).max(self.min) - self.min;
+        (shifted * inverse - zero + 0.5).floor() * self.scale
+    }
+
+    fn contains(&self, x: f32) -> bool {
+        x >= self.min && x <= self.max
+    }
+}
+
+pub(super) fn by_attrs(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> {
+    let x = ctx.input(0)?;
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    let values = x.values::<f32>()?;
+    for_rows(out.values_mut::<f32>()?, 1, |first, out| {
+        out.iter_mut().zip(&values[first..]).for_each(|(o, &x)| *o = range.apply(x));
+    });
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
+    let (dy, x) = (ctx.input(0)?.shape(), ctx.input(1)?.shape());
+    if dy != x {
+        crate::invalid!("gradient and input must be the same size, got {dy} and {x}");
+    }
+    Ok(())
+}
+
+pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> {
+    check_same(ctx)?;
+    let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    let pairs = dy.values::<f32>()?.iter().zip(x.values::<f32>()?);
+    for (o, (&dy, &x)) in out.values_mut::<f32>()?.iter_mut().zip(pairs) {
+        *o = if range.contains(x) { dy } else { 0.0 };
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The ranges that inputs from `first` on hold: one, or one for each channel. `None` where both ends are 0.
+fn ranges(
+    ctx: &KernelContext<'_>,
+    first: usize,
+    levels: Levels,
+    channels: Option<usize>,
+) -> Result<Vec<Option<Range>>> {
+    let (min, max) = (ctx.input(first)?, ctx.input(first + 1)?);
+    let count = channels.unwrap_or(1);
+    for (name, bound) in [("min", min), ("max", max)] {
+        match channels {
+            None if bound.shape().rank() != 0 => {
+                crate::invalid!("`{name}` must be rank 0 but is rank {}", bound.shape().rank())
+            }
+            Some(_) if bound.shape().dims() != [count] => {
+                crate::invalid!("{name} has incorrect size, expected {count} was {}", bound.shape())
+            }
+            _ => {}
+        }
+    }
+    let ends = min.values::<f32>()?.iter().zip(max.values::<f32>()?);
+    let range = |(&min, &max): (&f32, &f32)| {
+        let empty = min == 0.0 && max == 0.0;
+        (!empty).then(|| Range::new(min, max, levels))
+    };
+    Ok(ends.map(range).collect())
+}
+
+/// The number of channels; of numbers that share one range, `None`.
+fn channels_of(x: &Tensor, per_channel: bool) -> Result<Option<usize>> {
+    match (per_channel, x.shape().last()) {
+        (false, _) => Ok(None),
+        (true, Some(&channels)) => Ok(Some(channels)),
+        (true, None) => crate::invalid!("inputs must be at least of rank 1"),
+    }
+}
+
+pub(super) fn by_inputs(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
+    let x = ctx.input(0)?;
+    let channels = channels_of(x, per_channel)?;
+    let ranges = ranges(ctx, 1, levels, channels)?;
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let values = x.values::<f32>()?;
+        for_rows(out.values_mut::<f32>()?, ranges.len(), |first, out| {
+            let from = values[first * ranges.len()..].chunks_exact(ranges.len());
+            for (out, x) in out.chunks_exact_mut(ranges.len()).zip(from) {
+                for ((o, &x), range) in out.iter_mut().zip(x).zip(&ranges) {
+                    *o = range.as_ref().map_or(0.0, |r| r.apply(x));
+                }
+            }
+        });
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+pub(super) fn by_inputs_grad(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
+    check_same(ctx)?;
+    let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
+    let channels = channels_of(x, per_channel)?;
+    let ranges = ranges(ctx, 2, levels, channels)?;
+    let mut dx = ctx.allocate(DType::Float, x.shape().clone())?;
+    let (mut below, mut above) = (vec![0f64; ranges.len()], vec![0f64; ranges.len()]);
+    if x.num_elements() > 0 {
+        let all = dx.values_mut::<f32>()?.iter_mut().zip(dy.values::<f32>()?).zip(x.values::<f32>()?);
+        for (i, ((dx, &dy), &x)) in all.enumerate() {
+            let channel = i % ranges.len();
+            *dx = match &ranges[channel] {
+                Some(range) if x < range.min => {
+                    below[channel] += f64::from(dy);
+                    0.0
+                }
+                Some(range) if x > range.max => {
+                    above[channel] += f64::from(dy);
+                    0.0
+                }
+                Some(range) if !range.contains(x) => 0.0,
+                _ => dy,
+            };
+        }
+    }
+    ctx.set_output(0, dx);
+    let shape = channels.map_or(Ok(Shape::scalar()), |c| Shape::new(&[c]))?;
+    for (i, sums) in [below, above].into_iter().enumerate() {
+        let sums: Vec<f32> = sums.into_iter().map(|s| s as f32).collect();
+        ctx.set_output(i + 1, Tensor::from_slice(&sums, shape.clone())?);
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Random words for kernels of other families that draw a few numbers a step.
+
+use super::Stream;
+use super::distribution::unit_f64;
+use super::philox::{GROUP, Philox, Singles};
+use crate::error::Result;
+use crate::kernel::KernelInit;
+use parking_lot::Mutex;
+
+/// A kernel's place in its stream of words.
+pub(in crate::kernels::cpu) struct WordStream(Stream);
+
+impl WordStream {
+    /// Of the attributes `seed` and `seed2`.
+    pub(in crate::kernels::cpu) fn of(init: &KernelInit<'_>) -> Result<WordStream> {
+        Ok(WordStream(Stream::of(init)?))
+    }
+
+    /// Of these seeds; of both 0, a stream that differs from run to run.
+    pub(in crate::kernels::cpu) fn seeded([seed, seed2]: [i64; 2]) -> WordStream {
+        WordStream(Stream(Mutex::new(Philox::seeded(seed, seed2))))
+    }
+
+    /// Takes the next `count` words, rounded up to whole groups.
+    pub(in crate::kernels::cpu) fn reserve(&self, count: usize) -> Words {
+        Words(Singles::new(self.0.reserve((count as u64).div_ceil(GROUP as u64))))
+    }
+}
+
+/// Words one by one.
+pub(in crate::kernels::cpu) struct Words(Singles);
+
+impl Words {
+    pub(in crate::kernels::cpu) fn next(&mut self) -> u32 {
+        self.0.next()
+    }
+
+    /// In [0, 1), of one word.
+    pub(in crate::kernels::cpu) fn unit_f32(&mut self) -> f32 {
+        f32::from_bits(0x3f80_0000 | self.0.next() & 0x7f_ffff) - 1.0
+    }
+
+    /// In [0, 1), of two words.
+    pub(in crate::kernels::cpu) fn unit_f64(&mut self) -> f64 {
+        let high = self.0.next();
+        unit_f64(high, self.0.next())
+    }
+
+    /// In `0..bound`, which is not 0: a word's remainder.
+    pub(in crate::kernels::cpu) fn below(&mut self, bound: u32) -> u32 {
+        self.0.next() % bound
+    }
+}

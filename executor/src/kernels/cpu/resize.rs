@@ -1,0 +1,219 @@
+//! Resizing of batches of images, and its gradients. Each way of resizing is a table for each axis, made once a
+//! step, of which input positions an output position takes, and with which weights.
+
+mod area;
+mod bicubic;
+mod bilinear;
+mod nearest;
+mod scale;
+
+use super::dispatch::{FLOATS, REALS, dispatch};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape, Tensor};
+
+const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeBilinear", REAL, |i| {
+            let grid = Grid::of(i)?;
+            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| bilinear::forward::<T>(ctx, grid)))
+        })
+    },
+    KernelDef::of("ResizeBilinearGrad", &[("T", FLOATS)], |i| {
+        let grid = Grid::of(i)?;
+        dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| bilinear::backward::<T>(ctx, grid)))
+    }),
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeBicubic", REAL, |i| {
+            let grid = Grid::of(i)?;
+            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| bicubic::forward::<T>(ctx, grid)))
+        })
+    },
+    KernelDef::of("ResizeBicubicGrad", &[("T", &[DType::Float, DType::Double])], |i| {
+        let grid = Grid::of(i)?;
+        dispatch!(@arms i.output_type(0), T => Kernel::sync(move |ctx| bicubic::backward::<T>(ctx, grid));
+            Float f32, Double f64)
+    }),
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeArea", REAL, |i| {
+            let grid = Grid { align_corners: i.attr("align_corners")?, centers: false };
+            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| area::forward::<T>(ctx, grid)))
+        })
+    },
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeNearestNeighbor", REAL, |i| {
+            let grid = Grid::of(i)?;
+            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| nearest::forward::<T>(ctx, grid)))
+        })
+    },
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeNearestNeighborGrad", REAL, |i| {
+            let grid = Grid::of(i)?;
+            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| nearest::backward::<T>(ctx, grid)))
+        })
+    },
+    KernelDef {
+        host_memory: &["size", "scale", "translation"],
+        ..KernelDef::of("ScaleAndTranslate", REAL, |i| {
+            let sampler = scale::Sampler::of(i)?;
+            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| scale::forward::<T>(ctx, sampler)))
+        })
+    },
+    KernelDef {
+        host_memory: &["scale", "translation"],
+        ..KernelDef::of("ScaleAndTranslateGrad", &[("T", &[DType::Float])], |i| {
+            let sampler = scale::Sampler::of(i)?;
+            Kernel::sync(move |ctx| scale::backward(ctx, sampler))
+        })
+    },
+];
+
+/// How positions of the output lie in the input.
+#[derive(Clone, Copy)]
+struct Grid {
+    /// The centres of the corner pixels stay where they are.
+    align_corners: bool,
+    /// Pixels are areas, whose position is their centre's.
+    centers: bool,
+}
+
+impl Grid {
+    fn of(init: &KernelInit<'_>) -> Result<Grid> {
+        let grid =
+            Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? };
+        if grid.align_corners && grid.centers {
+            crate::invalid!("If half_pixel_centers is True, align_corners must be False.");
+        }
+        Ok(grid)
+    }
+
+    /// Input positions an output position.
+    fn scale(self, input: usize, output: usize) -> f32 {
+        if self.align_corners && output > 1 {
+            (input as f32 - 1.0) / (output - 1) as f32
+        } else {
+            input as f32 / output as f32
+        }
+    }
+
+    /// Where output position `x` lies.
+    fn at(self, x: usize, scale: f32) -> f32 {
+        if self.centers { (x as f32 + 0.5) * scale - 0.5 } else { x as f32 * scale }
+    }
+}
+
+/// Sizes of the images on both sides.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    /// Rows and columns.
+    input: [usize; 2],
+    output: [usize; 2],
+    channels: usize,
+}
+
+impl Sizes {
+    /// Of an op that resizes input 0 to the size in input 1.
+    fn forward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let x = ctx.input(0)?;
+        let &[batch, rows, columns, channels] = x.shape().dims() else {
+            crate::invalid!("input must be 4-dimensional{}", x.shape());
+        };
+        let output = size_input(ctx, 1)?;
+        if rows == 0 || columns == 0 {
+            crate::invalid!("input image must be of non-zero size");
+        }
+        Ok(Sizes { batch, input: [rows, columns], output, channels })
+    }
+
+    /// Of the gradient of one: input 0 is the gradient, input 1 the image that was resized.
+    fn backward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
+        let &[batch, rows, columns, channels] = x.shape().dims() else {
+            crate::invalid!("original_image must be 4-dimensional{}", x.shape());
+        };
+        let &[given, output_rows, output_columns, given_channels] = dy.shape().dims() else {
+            crate::invalid!("input_grad must be 4-dimensional{}", dy.shape());
+        };
+        if given != batch || given_channels != channels {
+            crate::invalid!("grads of shape {} do not fit an image of shape {}", dy.shape(), x.shape());
+        }
+        let (input, output) = ([rows, columns], [output_rows, output_columns]);
+        if [input, output].concat().contains(&0) {
+            crate::invalid!("images must be of non-zero size");
+        }
+        Ok(Sizes { batch, input, output, channels })
+    }
+
+    fn output_shape(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.output[0], self.output[1], self.channels])?)
+    }
+
+    fn input_shape(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.input[0], self.input[1], self.channels])?)
+    }
+
+    fn input_line(&self) -> usize {
+        self.input[1] * self.channels
+    }
+
+    fn output_line(&self) -> usize {
+        self.output[1] * self.channels
+    }
+}
+
+/// A size of rows and columns.
+fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]> {
+    let size = ctx.input(i)?;
+    if size.shape().rank() != 1 {
+        crate::invalid!("shape_t must be 1-dimensional{}", size.shape());
+    }
+    let &[rows, columns] = size.values::<i32>()? else {
+        crate::invalid!("shape_t must have two elements{}", size.shape());
+    };
+    let positive = |v: i32| {
+        let size = usize::try_from(v).ok().filter(|&v| v > 0);
+        size.ok_or_else(|| Error::invalid("output dimensions must be positive"))
+    };
+    Ok([positive(rows)?, positive(columns)?])
+}
+
+/// An element as a `f32`.
+trait Sample: graph::Element {
+    fn sample(self) -> f32;
+}
+
+macro_rules! samples {
+    ($($t:ty => $convert:expr;)*) => {$(
+        impl Sample for $t {
+            #[inline(always)]
+            fn sample(self) -> f32 {
+                $convert(self)
+            }
+        }
+    )*};
+    (numbers: $($t:ty),*) => { samples! { $($t => |v| v as f32;)* } };
+}
+
+samples!(numbers: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+samples! {
+    half::f16 => half::f16::to_f32;
+    half::bf16 => half::bf16::to_f32;
+}
+
+/// The elements as `f32`.
+fn as_single<T: Sample>(x: &Tensor) -> Result<Tensor> {
+    if x.dtype() == DType::Float {
+        return Ok(x.clone());
+    }
+    let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
+    out.values_mut::<f32>()?.iter_mut().zip(x.values::<T>()?).for_each(|(o, v)| *o = v.sample());
+    Ok(out)
+}

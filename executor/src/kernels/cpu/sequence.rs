@@ -1,0 +1,198 @@
+//! Elements turned and shifted along axes, and numbers of elements as indices.
+
+use super::dispatch::{INDEX, REALS, dispatch};
+use super::moved::{MOVED, Moved, moved};
+use super::scalar::Stored;
+use crate::error::Result;
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::shape::resolve_axis;
+use graph::{Shape, Tensor};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
+    KernelDef::of("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], |init| {
+        moved!(init.output_type(0), E => Kernel::sync(roll::<E>))
+    }),
+    KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
+    KernelDef::of("Cross", &[("T", REALS)], |init| {
+        dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>))
+    }),
+    KernelDef::of("NthElement", &[("T", REALS)], |init| {
+        let reverse: bool = init.attr("reverse")?;
+        dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| nth::<T>(ctx, reverse)))
+    }),
+];
+
+fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
+    moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
+}
+
+/// The first elements of each sequence, as many as it is long, in the opposite order.
+fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
+    let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+    let rank = input.shape().rank();
+    if lengths.shape().rank() != 1 {
+        invalid!("seq_lens must be 1-dim, not {}-dim", lengths.shape().rank());
+    }
+    let (Some(batch), Some(sequence)) = (resolve_axis(batch, rank), resolve_axis(sequence, rank)) else {
+        invalid!("batch_dim {batch} and seq_dim {sequence} must be < input rank {rank}");
+    };
+    if batch == sequence {
+        invalid!("batch_dim == seq_dim == {sequence}");
+    }
+    let shape = input.shape();
+    if lengths.num_elements() != shape[batch] {
+        invalid!("Length of seq_lens != input.dims({batch}), ({} vs. {})", lengths.num_elements(), shape[batch]);
+    }
+    let lengths = lengths.to_i64s()?;
+    for (d, &len) in lengths.iter().enumerate() {
+        if len < 0 {
+            invalid!("seq_lens({d}) < 0");
+        }
+        if len as usize > shape[sequence] {
+            invalid!("seq_lens({d}) > input.dims({sequence})");
+        }
+    }
+    let strides = shape.strides();
+    // Elements are moved in runs: what is inside of both axes stays together.
+    let inner = strides[batch.max(sequence)];
+    let out = E::build(input.dtype(), shape.clone(), |out| {
+        let values = E::view(input)?;
+        for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
+            let at = i * inner;
+            let place = at / strides[sequence] % shape[sequence];
+            let len = lengths[at / strides[batch] % shape[batch]] as usize;
+            let from = if place < len { at - place * strides[sequence] + (len - 1 - place) * strides[sequence] } else { at };
+            run.clone_from_slice(&values[from..from + run.len()]);
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (input, shift, axis) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let shape = input.shape();
+    if shape.rank() == 0 {
+        invalid!("input must be 1-D or higher");
+    }
+    for (name, t) in [("shift", shift), ("axis", axis)] {
+        if t.shape().rank() > 1 {
+            invalid!("{name} must be a scalar or a 1-D vector. Found: {}", t.shape());
+        }
+    }
+    if shift.shape() != axis.shape() {
+        invalid!("shift and axis must have the same size");
+    }
+    let mut shifts = vec![0usize; shape.rank()];
+    for (&by, &axis) in shift.to_i64s()?.iter().zip(&axis.to_i64s()?) {
+        let Some(at) = resolve_axis(axis, shape.rank()) else { invalid!("axis {axis} is out of range") };
+        let size = shape[at].max(1);
+        shifts[at] = (shifts[at] + by.rem_euclid(size as i64) as usize) % size;
+    }
+    let strides = shape.strides();
+    // The axes behind the last one that is shifted move together.
+    let last = shifts.iter().rposition(|&s| s > 0).unwrap_or(0);
+    let inner = strides[last];
+    let out = E::build(input.dtype(), shape.clone(), |out| {
+        let values = E::view(input)?;
+        for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
+            let at = i * inner;
+            let from = (0..=last).fold(0, |from, axis| {
+                let place = at / strides[axis] % shape[axis];
+                from + (place + shape[axis] - shifts[axis]) % shape[axis] * strides[axis]
+            });
+            run.clone_from_slice(&values[from..from + run.len()]);
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (indices, dims) = (ctx.input(0)?, ctx.input(1)?);
+    if indices.shape().rank() > 1 {
+        invalid!("The indices can only be scalar or vector, got \"{}\"", indices.shape());
+    }
+    if dims.shape().rank() != 1 {
+        invalid!("The indices can only be 1-D, got \"{}\"", dims.shape());
+    }
+    let sizes = dims.to_i64s()?;
+    if sizes.contains(&0) {
+        invalid!("Input dims cannot contain a dim of zero, but dims contains zero");
+    }
+    let Some(total) = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d).filter(|&n| n > 0)) else {
+        invalid!("Input dims product is causing integer overflow");
+    };
+    let numbers = indices.to_i64s()?;
+    if numbers.iter().any(|i| !(0..total).contains(i)) {
+        invalid!("index is out of bound as with dims");
+    }
+    let mut out = vec![0i64; sizes.len() * numbers.len()];
+    for (column, &number) in numbers.iter().enumerate() {
+        let mut rest = number;
+        for (row, &size) in sizes.iter().enumerate().rev() {
+            out[row * numbers.len() + column] = rest % size;
+            rest /= size;
+        }
+    }
+    let shape = match indices.shape().rank() {
+        0 => Shape::new(&[sizes.len()])?,
+        _ => Shape::new(&[sizes.len(), numbers.len()])?,
+    };
+    let out = match indices.dtype() {
+        graph::DType::Int64 => Tensor::from_slice(&out, shape)?,
+        _ => Tensor::from_slice(&out.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+    if a.shape() != b.shape() {
+        invalid!("Both inputs must be of same shape: {} vs. {}", a.shape(), b.shape());
+    }
+    if a.shape().last() != Some(&3) {
+        invalid!("Cross-products are only defined for 3-element vectors, not of shape {}", a.shape());
+    }
+    let mut out = ctx.allocate(T::DTYPE, a.shape().clone())?;
+    let pairs = a.values::<T>()?.chunks_exact(3).zip(b.values::<T>()?.chunks_exact(3));
+    for (o, (u, v)) in out.values_mut::<T>()?.chunks_exact_mut(3).zip(pairs) {
+        for (i, o) in o.iter_mut().enumerate() {
+            let (j, k) = ((i + 1) % 3, (i + 2) % 3);
+            *o = u[j].times(v[k]).minus(u[k].times(v[j]));
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The n-th smallest of each row, or the n-th greatest.
+fn nth<T: Stored>(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
+    let (input, n) = (ctx.input(0)?, ctx.input(1)?);
+    if n.shape().rank() != 0 {
+        invalid!("N must be scalar but has rank {}", n.shape().rank());
+    }
+    let n = n.item::<i32>()?;
+    let Some((&size, outer)) = input.shape().split_last() else {
+        invalid!("Input must be at least rank 1 but is rank 0");
+    };
+    let Some(n) = usize::try_from(n).ok().filter(|&n| n < size) else {
+        invalid!("Input must have last dimension > n = {n} >= 0");
+    };
+    let n = if reverse { size - 1 - n } else { n };
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(outer)?)?;
+    let rows = input.values::<T>()?.chunks_exact(size);
+    for (o, row) in out.values_mut::<T>()?.iter_mut().zip(rows) {
+        let mut row = row.to_vec();
+        let compare = |a: &T, b: &T| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal);
+        *o = *row.select_nth_unstable_by(n, compare).1;
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Kernels of tensors that stay on a device between the steps of a session. They go with the session, whose
+//! kernel keeps them.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::handle::hash_of;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::resource::Resource;
+use graph::{Code, DType, ResourceHandle, Tensor};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("GetSessionHandle", &[], keep),
+    KernelDef::of("GetSessionHandleV2", &[], keep),
+    KernelDef::of("GetSessionTensor", &[], |init| {
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let name = name(ctx)?;
+            let Some(kept) = ctx.resources().find::<Kept>(CONTAINER, &name) else {
+                return Err(missing(&name));
+            };
+            if kept.0.dtype() != dtype {
+                crate::invalid!("The tensor with handle '{name}' is of {}, not of {dtype}", kept.0.dtype());
+            }
+            ctx.set_output(0, kept.0.clone());
+            Ok(())
+        })
+    }),
+    KernelDef::of("DeleteSessionTensor", &[], |_| {
+        Kernel::sync(|ctx| {
+            let name = name(ctx)?;
+            if ctx.resources().remove::<Kept>(CONTAINER, &name) { Ok(()) } else { Err(missing(&name)) }
+        })
+    }),
+];
+
+/// No container that a client can name.
+const CONTAINER: &str = "_session_tensors";
+
+#[derive(Debug)]
+struct Kept(Tensor);
+
+impl Resource for Kept {
+    const KIND: &'static str = "SessionTensor";
+}
+
+fn name(ctx: &KernelContext<'_>) -> Result<String> {
+    match ctx.input(0)?.as_strings()? {
+        [name] => Ok(String::from_utf8_lossy(name).into_owned()),
+        many => Err(Error::invalid(format!("expected one handle, got {}", many.len()))),
+    }
+}
+
+fn missing(name: &str) -> Error {
+    let message = format!("The tensor with handle '{name}' is not in the session store.");
+    Error::new(Code::InvalidArgument, message)
+}
+
+/// The tensors that one node has kept.
+struct KeptByNode {
+    device: Arc<dyn Device>,
+    names: Mutex<Vec<Arc<str>>>,
+}
+
+impl Drop for KeptByNode {
+    fn drop(&mut self) {
+        for name in self.names.lock().iter() {
+            self.device.resources().remove::<Kept>(CONTAINER, name);
+        }
+    }
+}
+
+fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let kept = KeptByNode { device: init.device.clone(), names: Mutex::default() };
+    let (node, device) = (init.node.name.clone(), init.device.name().to_string());
+    let by_resource = init.output_type(0) == DType::Resource;
+    Kernel::sync(move |ctx| {
+        let value = ctx.take_input(0)?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name: Arc<str> = format!("{node};{id};{device}").into();
+        let dtype = value.dtype();
+        let shape = value.shape().into();
+        kept.device.resources().lookup_or_create(CONTAINER, &name, || Ok(Kept(value)))?;
+        {
+            let store = kept.device.resources();
+            let mut names = kept.names.lock();
+            // Those that were deleted need no longer be remembered.
+            if names.len().is_power_of_two() {
+                names.retain(|name| store.find::<Kept>(CONTAINER, name).is_some());
+            }
+            names.push(name.clone());
+        }
+        let handle = if by_resource {
+            Tensor::resource(ResourceHandle {
+                device: device.as_str().into(),
+                container: CONTAINER.into(),
+                name,
+                hash_code: hash_of(Kept::KIND),
+                type_name: Kept::KIND.into(),
+                dtypes_and_shapes: vec![(dtype, shape)],
+            })
+        } else {
+            Tensor::from(&*name)
+        };
+        ctx.set_output(0, handle);
+        Ok(())
+    })
+}

@@ -1,0 +1,251 @@
+//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
+//! All of them copy elements whatever they are.
+
+use super::dispatch::INDEX;
+use super::threads::for_rows;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use bytemuck::Pod;
+use graph::ops::space::{Blocks, Patches};
+use graph::{DType, Shape, Tensor};
+
+const ND: &[(&str, &[DType])] = &[("Tblock_shape", INDEX)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["block_shape", "paddings"],
+        ..KernelDef::of("SpaceToBatchND", ND, |_| Kernel::sync(|ctx| move_blocks(ctx, None, true)))
+    },
+    KernelDef {
+        host_memory: &["block_shape", "crops"],
+        ..KernelDef::of("BatchToSpaceND", ND, |_| Kernel::sync(|ctx| move_blocks(ctx, None, false)))
+    },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::of("SpaceToBatch", &[], |i| {
+            let block: i64 = i.attr("block_size")?;
+            Kernel::sync(move |ctx| move_blocks(ctx, Some(block), true))
+        })
+    },
+    KernelDef {
+        host_memory: &["crops"],
+        ..KernelDef::of("BatchToSpace", &[], |i| {
+            let block: i64 = i.attr("block_size")?;
+            Kernel::sync(move |ctx| move_blocks(ctx, Some(block), false))
+        })
+    },
+    KernelDef::of("ExtractImagePatches", &[], |i| {
+        let patches = Patches::of_images(i.node)?;
+        Kernel::sync(move |ctx| {
+            let input = ctx.input(0)?;
+            let &[n, h, w, c] = input.shape().dims() else {
+                crate::invalid!("input must be 4-dimensional: {}", input.shape());
+            };
+            let [ksize_rows, ksize_columns] = patches.ksizes;
+            let volume = Patches {
+                ksizes: [1, ksize_rows, ksize_columns],
+                strides: [1, patches.strides[0], patches.strides[1]],
+                rates: [1, patches.rates[0], patches.rates[1]],
+                padding: patches.padding,
+            };
+            let out = extract(input, [n, 1, h, w, c], &volume)?;
+            let &[n, _, h, w, c] = out.shape().dims() else { return Ok(()) };
+            ctx.set_output(0, out.reshaped(Shape::new(&[n, h, w, c])?)?);
+            Ok(())
+        })
+    }),
+    KernelDef::of("ExtractVolumePatches", &[], |i| {
+        let patches = Patches::of_volumes(i.node)?;
+        Kernel::sync(move |ctx| {
+            let input = ctx.input(0)?;
+            let &[n, d, h, w, c] = input.shape().dims() else {
+                crate::invalid!("input must be 5-dimensional: {}", input.shape());
+            };
+            let out = extract(input, [n, d, h, w, c], &patches)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+];
+
+/// Calls a function of byte slices with words as long as the elements, or as short as divides them.
+macro_rules! by_width {
+    ($dtype:expr, $W:ident => $body:expr) => {
+        match $dtype.size() {
+            Some(1) => {
+                type $W = u8;
+                $body
+            }
+            Some(2) => {
+                type $W = u16;
+                $body
+            }
+            Some(4) => {
+                type $W = u32;
+                $body
+            }
+            Some(8) => {
+                type $W = u64;
+                $body
+            }
+            Some(16) => {
+                type $W = u128;
+                $body
+            }
+            _ => return Err(Error::unimplemented(format!("no kernel for elements of type {}", $dtype))),
+        }
+    };
+}
+
+/// `block` where blocks are squares and not an input.
+fn move_blocks(ctx: &mut KernelContext<'_>, block: Option<i64>, to_batch: bool) -> Result<()> {
+    let x = ctx.input(0)?;
+    let name = if to_batch { "paddings" } else { "crops" };
+    let blocks = match block {
+        Some(b) => {
+            if x.shape().rank() != 4 {
+                crate::invalid!("input rank should be 4 instead of {}", x.shape().rank());
+            }
+            Blocks::new(&Tensor::from_slice(&[b, b], Shape::new(&[2])?)?, ctx.input(1)?, name)?
+        }
+        None => Blocks::new(ctx.input(1)?, ctx.input(2)?, name)?,
+    };
+    let moved = blocks.sizes.len() + 1;
+    if x.shape().rank() < moved {
+        crate::invalid!("input rank should be >= {moved} instead of {}", x.shape().rank());
+    }
+    let dims: Vec<Option<usize>> = x.shape().iter().map(|&d| Some(d)).collect();
+    let (space, depth) = (&dims[1..moved], &dims[moved..]);
+    let sizes = if to_batch { blocks.to_batch(dims[0], space)? } else { blocks.to_space(dims[0], space)? };
+    let shape: Vec<usize> = sizes.iter().chain(depth).flatten().copied().collect();
+    let shape = Shape::new(&shape)?;
+    let mut out = Tensor::zeros(x.dtype(), shape)?;
+    if x.num_elements() > 0 && out.num_elements() > 0 {
+        let (wide, narrow) = if to_batch { (x.shape(), out.shape()) } else { (out.shape(), x.shape()) };
+        let layout = Layout::new(&blocks, wide.dims(), narrow.dims());
+        by_width!(x.dtype(), W => copy_blocks::<W>(&layout, x, &mut out, to_batch)?);
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Where rows lie on both sides: the wide one has space, the narrow one a batch of parts of blocks.
+struct Layout<'a> {
+    blocks: &'a Blocks,
+    /// Spatial sizes of the wide and of the narrow side.
+    wide: Vec<usize>,
+    narrow: Vec<usize>,
+    /// Images of the wide side.
+    batch: usize,
+    /// Elements that stay together.
+    depth: usize,
+}
+
+impl<'a> Layout<'a> {
+    fn new(blocks: &'a Blocks, wide: &[usize], narrow: &[usize]) -> Layout<'a> {
+        let moved = blocks.sizes.len() + 1;
+        Layout {
+            blocks,
+            wide: wide[1..moved].to_vec(),
+            narrow: narrow[1..moved].to_vec(),
+            batch: wide[0],
+            depth: wide[moved..].iter().product(),
+        }
+    }
+
+    /// The element of the wide side with which element row `row` of the narrow one corresponds.
+    fn wide_row(&self, mut row: usize) -> Option<usize> {
+        let mut place = [0; 16];
+        let axes = self.narrow.len();
+        let place = place.get_mut(..axes)?;
+        for i in (0..axes).rev() {
+            place[i] = row % self.narrow[i];
+            row /= self.narrow[i];
+        }
+        let (image, mut part) = (row % self.batch, row / self.batch);
+        for i in (0..axes).rev() {
+            let block = self.blocks.sizes[i];
+            place[i] = (place[i] * block + part % block).checked_sub(self.blocks.margins[i][0])?;
+            part /= block;
+        }
+        let mut at = image;
+        for (&p, &size) in place.iter().zip(&self.wide) {
+            if p >= size {
+                return None;
+            }
+            at = at * size + p;
+        }
+        Some(at)
+    }
+}
+
+fn copy_blocks<W: Pod + Send + Sync>(
+    layout: &Layout<'_>,
+    x: &Tensor,
+    out: &mut Tensor,
+    to_batch: bool,
+) -> Result<()> {
+    let depth = layout.depth;
+    if layout.narrow.len() > 16 {
+        return Err(Error::unimplemented("blocks over more than 16 axes"));
+    }
+    let (from, to) = (elements::<W>(x.bytes()?), elements_mut::<W>(out.bytes_mut()?));
+    if to_batch {
+        for_rows(to, depth, |first, to| {
+            for (i, to) in to.chunks_exact_mut(depth).enumerate() {
+                if let Some(at) = layout.wide_row(first + i) {
+                    to.copy_from_slice(&from[at * depth..][..depth]);
+                }
+            }
+        });
+    } else {
+        for (i, from) in from.chunks_exact(depth).enumerate() {
+            if let Some(at) = layout.wide_row(i) {
+                to[at * depth..][..depth].copy_from_slice(from);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn elements<W: Pod>(bytes: &[u8]) -> &[W] {
+    bytemuck::cast_slice(bytes)
+}
+
+fn elements_mut<W: Pod>(bytes: &mut [u8]) -> &mut [W] {
+    bytemuck::cast_slice_mut(bytes)
+}
+
+/// Each patch as the channels of an output pixel: plane, row, column of the patch, then the input's channel.
+fn extract(input: &Tensor, [n, d, h, w, c]: [usize; 5], patches: &Patches<3>) -> Result<Tensor> {
+    let windows = [patches.window(d, 0)?, patches.window(h, 1)?, patches.window(w, 2)?];
+    let [planes, rows, columns] = &windows;
+    let len = patches.len()?.checked_mul(c).ok_or_else(|| Error::invalid("a patch's size overflows"))?;
+    let shape = Shape::new(&[n, planes.output, rows.output, columns.output, len])?;
+    let mut out = Tensor::zeros(input.dtype(), shape)?;
+    if out.num_elements() == 0 {
+        return Ok(out);
+    }
+    by_width!(input.dtype(), W => {
+        let from = elements::<W>(input.bytes()?);
+        for_rows(elements_mut::<W>(out.bytes_mut()?), len, |first, out| {
+            for (i, patch) in out.chunks_exact_mut(len).enumerate() {
+                let pixel = first + i;
+                let (line, column) = (pixel / columns.output, pixel % columns.output);
+                let (row, line) = (line % rows.output, line / rows.output);
+                let (plane, image) = (line % planes.output, line / planes.output);
+                let taps = (0..planes.filter).flat_map(|z| (0..rows.filter).map(move |y| (z, y)));
+                for ((z, y), patch) in taps.zip(patch.chunks_exact_mut(columns.filter * c)) {
+                    let (Some(z), Some(y)) = (planes.at(plane, z), rows.at(row, y)) else { continue };
+                    let line = ((image * d + z) * h + y) * w;
+                    for (x, to) in patch.chunks_exact_mut(c).enumerate() {
+                        if let Some(x) = columns.at(column, x) {
+                            to.copy_from_slice(&from[(line + x) * c..][..c]);
+                        }
+                    }
+                }
+            }
+        });
+    });
+    Ok(out)
+}

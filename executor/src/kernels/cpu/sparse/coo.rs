@@ -1,0 +1,175 @@
+//! A sparse tensor as kernels see it, checked; and picking rows of what belongs to it.
+
+use super::super::moved::{Moved, moved};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::KernelContext;
+use graph::{Shape, Tensor};
+use std::cmp::Ordering;
+
+/// Indices, values and shape of one sparse tensor.
+#[derive(Debug)]
+pub(in super::super) struct Coo<'a> {
+    /// `rank` numbers for each value.
+    indices: &'a [i64],
+    pub(in super::super) values: &'a Tensor,
+    pub(in super::super) shape: Vec<i64>,
+    count: usize,
+}
+
+impl<'a> Coo<'a> {
+    /// Inputs `first`, `first + 1` and `first + 2`.
+    pub(in super::super) fn of(ctx: &'a KernelContext<'_>, first: usize) -> Result<Coo<'a>> {
+        Coo::new(ctx.input(first)?, ctx.input(first + 1)?, ctx.input(first + 2)?)
+    }
+
+    /// # Errors
+    /// `InvalidArgument` if the parts do not fit each other; indices may still be outside of the shape.
+    pub(in super::super) fn new(
+        indices: &'a Tensor,
+        values: &'a Tensor,
+        shape: &'a Tensor,
+    ) -> Result<Coo<'a>> {
+        let [count, rank] = *indices.shape().dims() else {
+            invalid!("Input indices should be a matrix but received shape {}", indices.shape());
+        };
+        if values.shape().rank() != 1 {
+            invalid!("Input values should be a vector but received shape {}", values.shape());
+        }
+        if shape.shape().rank() != 1 {
+            invalid!("Input shape should be a vector but received shape {}", shape.shape());
+        }
+        if values.num_elements() != count {
+            invalid!(
+                "Number of values must match first dimension of indices. Got {} values, indices shape: {}",
+                values.num_elements(),
+                indices.shape()
+            );
+        }
+        let shape = shape.to_i64s()?;
+        if shape.len() != rank {
+            invalid!(
+                "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
+                shape: {}",
+                shape.len(),
+                indices.shape()
+            );
+        }
+        Shape::from_i64(&shape)?;
+        Ok(Coo { indices: indices.values()?, values, shape, count })
+    }
+
+    pub(in super::super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(in super::super) fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    pub(in super::super) fn index(&self, i: usize) -> &'a [i64] {
+        let rank = self.shape.len();
+        &self.indices[i * rank..(i + 1) * rank]
+    }
+
+    pub(in super::super) fn rows(&self) -> impl Iterator<Item = &'a [i64]> {
+        (0..self.len()).map(|i| self.index(i))
+    }
+
+    /// An error for the first index that is outside of the shape.
+    pub(in super::super) fn check_bounds(&self) -> Result<()> {
+        match self.rows().enumerate().find(|(_, index)| !inside(index, &self.shape)) {
+            Some((i, index)) => Err(out_of_bounds(i, index, &self.shape)),
+            None => Ok(()),
+        }
+    }
+
+    /// The order of the values that sorts their indices, those of equal indices as they were; `axes` are compared
+    /// first to last.
+    pub(in super::super) fn order_by(&self, axes: &[usize]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_by(|&a, &b| {
+            let (a, b) = (self.index(a), self.index(b));
+            axes.iter().map(|&axis| a[axis].cmp(&b[axis])).find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+        });
+        order
+    }
+
+    /// The position of an index in the whole, row-major.
+    pub(in super::super) fn position(&self, index: &[i64]) -> usize {
+        index.iter().zip(&self.shape).fold(0, |at, (&i, &d)| at * d as usize + i as usize)
+    }
+}
+
+/// An error for the first index that is outside of the shape, before the one before it, or equal to that.
+pub(in super::super) fn check_sorted<'a>(
+    indices: impl Iterator<Item = &'a [i64]>,
+    shape: &[i64],
+) -> Result<()> {
+    let mut before: Option<&[i64]> = None;
+    for (i, index) in indices.enumerate() {
+        if !inside(index, shape) {
+            return Err(out_of_bounds(i, index, shape));
+        }
+        match before.map_or(Ordering::Less, |before| before.cmp(index)) {
+            Ordering::Less => before = Some(index),
+            Ordering::Equal => invalid!("indices[{i}] = {} is repeated", text(index)),
+            Ordering::Greater => invalid!(
+                "indices[{i}] = {} is out of order. Many sparse ops require sorted indices.\n    Use \
+                 `tf.sparse.reorder` to create a correctly ordered copy.",
+                text(index)
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn inside(index: &[i64], shape: &[i64]) -> bool {
+    index.iter().zip(shape).all(|(&i, &d)| (0..d).contains(&i))
+}
+
+fn out_of_bounds(i: usize, index: &[i64], shape: &[i64]) -> Error {
+    Error::invalid(format!(
+        "indices[{i}] = {} is out of bounds: need 0 <= index < {}",
+        text(index),
+        text(shape)
+    ))
+}
+
+/// `[1,2,3]`
+pub(in super::super) fn text(numbers: &[i64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
+    format!("[{}]", numbers.join(","))
+}
+
+/// The elements of a vector at these positions, which exist.
+pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tensor> {
+    moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
+        let values = E::view(values)?;
+        for (o, &i) in out.iter_mut().zip(order) {
+            o.clone_from(&values[i]);
+        }
+        Ok(())
+    }))
+}
+
+/// Vectors of one type, one after the other.
+pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = parts.first() else { invalid!("nothing to join") };
+    let count = parts.iter().map(|p| p.num_elements()).sum();
+    moved!(first.dtype(), E => E::build(first.dtype(), Shape::new(&[count])?, |out| {
+        let mut rest = out;
+        for part in parts {
+            let values = E::view(part)?;
+            let (here, after) = rest.split_at_mut(values.len());
+            here.clone_from_slice(values);
+            rest = after;
+        }
+        Ok(())
+    }))
+}
+
+/// A matrix of indices.
+pub(in super::super) fn matrix(rows: &[i64], rank: usize, count: usize) -> Result<Tensor> {
+    Ok(Tensor::from_slice(rows, Shape::new(&[count, rank])?)?)
+}

@@ -1,0 +1,253 @@
+//! Sparse tensors kept aside under a number, and carried as variants; many of them stacked to one.
+
+use super::super::variable::shared_name;
+use super::coo::{Coo, joined, matrix, picked, text};
+use crate::error::Result;
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::resource::Resource;
+use graph::{DType, Shape, Tensor, Variant, VariantObject};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+/// A sparse tensor by its parts: indices, values, shape.
+#[derive(Clone, Debug)]
+struct Parts {
+    indices: Tensor,
+    values: Tensor,
+    shape: Tensor,
+}
+
+/// Sparse tensors by number, until they are taken.
+#[derive(Debug, Default)]
+struct SparseTensorsMap {
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    next: i64,
+    tensors: FxHashMap<i64, Parts>,
+}
+
+impl Resource for SparseTensorsMap {
+    const KIND: &'static str = "N10tensorflow16SparseTensorsMapE";
+}
+
+impl SparseTensorsMap {
+    fn add(&self, parts: Parts) -> i64 {
+        let mut held = self.held.lock();
+        let number = held.next;
+        held.next += 1;
+        held.tensors.insert(number, parts);
+        number
+    }
+}
+
+/// The input's own parts, checked.
+fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+    Coo::of(ctx, 0)?.check_bounds()?;
+    Ok(Parts { indices: ctx.input(0)?.clone(), values: ctx.input(1)?.clone(), shape: ctx.input(2)?.clone() })
+}
+
+pub(super) fn add_one(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    Kernel::sync(move |ctx| {
+        let parts = input_parts(ctx)?;
+        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        ctx.set_output(0, Tensor::scalar(map.add(parts)));
+        Ok(())
+    })
+}
+
+pub(super) fn add_many(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    Kernel::sync(move |ctx| {
+        let rows = unstacked(&Coo::of(ctx, 0)?)?;
+        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        let numbers: Vec<i64> = rows.into_iter().map(|parts| map.add(parts)).collect();
+        ctx.set_output(0, Tensor::vector(&numbers)?);
+        Ok(())
+    })
+}
+
+pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    let dtype = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let handles = ctx.input(0)?;
+        if handles.shape().rank() != 1 {
+            invalid!("sparse_handles should be a vector but received shape {}", handles.shape());
+        }
+        let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
+        let mut taken = Vec::with_capacity(handles.num_elements());
+        let mut held = map.held.lock();
+        for handle in handles.values::<i64>()? {
+            match held.tensors.remove(handle) {
+                Some(parts) => taken.push(parts),
+                None => invalid!("Unable to find SparseTensor: {handle} in map: {name}"),
+            }
+        }
+        drop(held);
+        give(ctx, stacked(&taken, dtype)?)
+    })
+}
+
+fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
+    ctx.set_output(0, parts.indices);
+    ctx.set_output(1, parts.values);
+    ctx.set_output(2, parts.shape);
+    Ok(())
+}
+
+/// A sparse tensor for each index of the first axis.
+fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
+    let rank = coo.rank();
+    if rank < 2 {
+        invalid!("Rank of input SparseTensor should be > 1, but saw rank: {rank}");
+    }
+    coo.check_bounds()?;
+    let count = coo.shape[0] as usize;
+    // An empty part each: the number is bounded before memory for it is taken.
+    Tensor::zeros(DType::Int64, Shape::new(&[count])?)?;
+    let mut members = vec![Vec::new(); count];
+    for (i, index) in coo.rows().enumerate() {
+        members[index[0] as usize].push(i);
+    }
+    let shape = Tensor::vector(&coo.shape[1..])?;
+    members
+        .iter()
+        .map(|members| {
+            let rows: Vec<i64> = members.iter().flat_map(|&i| &coo.index(i)[1..]).copied().collect();
+            let (indices, values) = (matrix(&rows, rank - 1, members.len())?, picked(coo.values, members)?);
+            Ok(Parts { indices, values, shape: shape.clone() })
+        })
+        .collect()
+}
+
+/// One sparse tensor with an axis more, as wide as the widest of the parts.
+fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
+    let Some(first) = parts.first() else {
+        invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");
+    };
+    let mut shape = first.shape.to_i64s()?;
+    let rank = shape.len();
+    let mut rows = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        if part.values.dtype() != dtype {
+            invalid!(
+                "Requested SparseTensor of type {dtype} but SparseTensor[{i}].values.dtype() == {}",
+                part.values.dtype()
+            );
+        }
+        let coo = Coo::new(&part.indices, &part.values, &part.shape)?;
+        if coo.rank() != rank {
+            invalid!(
+                "Inconsistent rank across SparseTensors: rank prior to SparseTensor[{i}] was: {} but rank of \
+                SparseTensor[{i}] is: {}",
+                rank + 1,
+                coo.rank() + 1
+            );
+        }
+        shape.iter_mut().zip(&coo.shape).for_each(|(most, &d)| *most = d.max(*most));
+        for index in coo.rows() {
+            rows.push(i as i64);
+            rows.extend_from_slice(index);
+        }
+    }
+    let values = joined(&parts.iter().map(|p| &p.values).collect::<Vec<_>>())?;
+    shape.insert(0, parts.len() as i64);
+    let indices = matrix(&rows, rank + 1, values.num_elements())?;
+    Ok(Parts { indices, values, shape: Tensor::vector(&shape)? })
+}
+
+/// One of the three parts of a sparse tensor.
+#[derive(Debug)]
+struct Part(Tensor);
+
+impl VariantObject for Part {
+    fn type_name(&self) -> &'static str {
+        "tensorflow::Tensor"
+    }
+}
+
+fn variants(parts: &Parts) -> [Variant; 3] {
+    [&parts.indices, &parts.values, &parts.shape].map(|t| Variant::new(Part(t.clone())))
+}
+
+pub(super) fn to_variants(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let parts = input_parts(ctx)?;
+    ctx.set_output(0, Tensor::variants(variants(&parts).to_vec(), Shape::new(&[3])?)?);
+    Ok(())
+}
+
+pub(super) fn many_to_variants(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let rows = unstacked(&Coo::of(ctx, 0)?)?;
+    let all: Vec<Variant> = rows.iter().flat_map(variants).collect();
+    let shape = Shape::new(&[rows.len(), 3])?;
+    ctx.set_output(0, Tensor::variants(all, shape)?);
+    Ok(())
+}
+
+pub(super) fn from_variants(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let serialized = ctx.input(0)?;
+        let Some((&3, outer)) = serialized.shape().split_last() else {
+            invalid!(
+                "Serialized sparse should have 3 as the last dimension, has shape {}",
+                serialized.shape()
+            );
+        };
+        let part =
+            |v: &Variant| -> Result<Tensor> { Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone()) };
+        let parts = serialized.as_variants()?.chunks_exact(3).map(|three| {
+            Ok(Parts { indices: part(&three[0])?, values: part(&three[1])?, shape: part(&three[2])? })
+        });
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        match outer {
+            [] => {
+                let only = parts.into_iter().next();
+                let Some(only) = only else { invalid!("nothing is serialized") };
+                if only.values.dtype() != dtype {
+                    invalid!("Requested SparseTensor of type {dtype} but it holds {}", only.values.dtype());
+                }
+                give(ctx, only)
+            }
+            _ => {
+                let mut whole = stacked(&parts, dtype)?;
+                if outer.len() > 1 {
+                    whole = with_outer(&whole, outer)?;
+                }
+                give(ctx, whole)
+            }
+        }
+    })
+}
+
+/// The first axis as several, of these sizes.
+fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
+    let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
+    let rank = coo.rank() - 1 + outer.len();
+    let mut rows = Vec::with_capacity(coo.len() * rank);
+    for index in coo.rows() {
+        let start = rows.len();
+        rows.resize(start + outer.len(), 0);
+        let mut at = index[0] as usize;
+        for (o, &d) in rows[start..].iter_mut().zip(outer).rev() {
+            *o = (at % d.max(1)) as i64;
+            at /= d.max(1);
+        }
+        rows.extend_from_slice(&index[1..]);
+    }
+    let mut shape: Vec<i64> = outer.iter().map(|&d| d as i64).collect();
+    shape.extend_from_slice(&coo.shape[1..]);
+    if Shape::from_i64(&shape).is_err() {
+        invalid!("the shape {} overflows", text(&shape));
+    }
+    Ok(Parts {
+        indices: matrix(&rows, rank, coo.len())?,
+        values: parts.values.clone(),
+        shape: Tensor::vector(&shape)?,
+    })
+}

@@ -1,0 +1,193 @@
+//! Sums and means, over segments, of rows picked by index.
+
+use super::dispatch::{FLOATS, INDEX, REALS, dispatch};
+use super::scalar::{Arithmetic, Semiring as _};
+use super::wide::Lane;
+use crate::error::Result;
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Element, Shape, Tensor};
+
+/// By what a segment's sum is divided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Divisor {
+    One,
+    Count,
+    RootOfCount,
+}
+use Divisor::{Count, One, RootOfCount};
+
+const SUM: &[(&str, &[DType])] = &[("T", REALS), ("Tidx", INDEX), ("Tsegmentids", INDEX)];
+const MEAN: &[(&str, &[DType])] = &[("T", FLOATS), ("Tidx", INDEX), ("Tsegmentids", INDEX)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("SparseSegmentSum", SUM, |i| forward(i, One)),
+    KernelDef::of("SparseSegmentMean", MEAN, |i| forward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtN", MEAN, |i| forward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumWithNumSegments", SUM, |i| forward(i, One)),
+    KernelDef::of("SparseSegmentMeanWithNumSegments", MEAN, |i| forward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNWithNumSegments", MEAN, |i| forward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumGrad", MEAN, |i| backward(i, One)),
+    KernelDef::of("SparseSegmentMeanGrad", MEAN, |i| backward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNGrad", MEAN, |i| backward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumGradV2", MEAN, |i| backward(i, One)),
+    KernelDef::of("SparseSegmentMeanGradV2", MEAN, |i| backward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
+];
+
+/// Indices and segments, which are of one length, the segments sorted and not negative.
+fn ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
+    let (indices, segments) = (ctx.input(1)?, ctx.input(2)?);
+    for (name, shape) in [("indices", indices.shape()), ("segment_ids", segments.shape())] {
+        if shape.rank() != 1 {
+            invalid!("{name} should be a vector.");
+        }
+    }
+    if indices.num_elements() != segments.num_elements() {
+        invalid!("segment_ids and indices should have same size.");
+    }
+    Ok((indices.to_i64s()?, segments.to_i64s()?))
+}
+
+fn check_sorted(segments: &[i64]) -> Result<()> {
+    if segments.first().is_some_and(|&s| s < 0) {
+        invalid!("segment ids must be >= 0");
+    }
+    if segments.windows(2).any(|w| w[1] < w[0]) {
+        invalid!("segment ids are not increasing");
+    }
+    Ok(())
+}
+
+fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor)))
+}
+
+fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let data = ctx.input(0)?;
+    let Some((&count, inner)) = data.shape().split_first() else {
+        invalid!("data must be at least rank 1.");
+    };
+    let (indices, segments) = ids(ctx)?;
+    check_sorted(&segments)?;
+    let last = segments.last().copied();
+    let rows = match ctx.num_inputs() {
+        4 => {
+            let given = ctx.input(3)?;
+            let [rows] = *given.to_i64s()? else {
+                invalid!("num_segments should be a scalar, not shape {}", given.shape());
+            };
+            if rows < 0 {
+                invalid!("segment ids must be >= 0");
+            }
+            if last.is_some_and(|last| last >= rows) {
+                invalid!("segment ids must be < num_segments");
+            }
+            rows
+        }
+        _ => last.map_or(0, |last| last.saturating_add(1)),
+    };
+    let row: usize = inner.iter().product();
+    let mut dims = vec![rows];
+    dims.extend(inner.iter().map(|&d| d as i64));
+    let mut out = Tensor::zeros(T::DTYPE, Shape::from_i64(&dims)?)?;
+    let (values, results) = (data.values::<T>()?, out.values_mut::<T>()?);
+    let mut wide = vec![T::Wide::ZERO; row];
+    let mut start = 0;
+    for group in segments.chunk_by(|a, b| a == b) {
+        wide.fill(T::Wide::ZERO);
+        for (i, &index) in indices[start..start + group.len()].iter().enumerate() {
+            let Some(index) = usize::try_from(index).ok().filter(|&i| i < count) else {
+                invalid!("indices[{}] == {index} out of range [0, {count})", start + i);
+            };
+            for (sum, v) in wide.iter_mut().zip(&values[index * row..(index + 1) * row]) {
+                *sum = sum.plus(v.to_wide());
+            }
+        }
+        let by = match divisor {
+            One => None,
+            Count => num_traits::cast::<_, T::Wide>(group.len() as f64),
+            RootOfCount => num_traits::cast::<_, T::Wide>((group.len() as f64).sqrt()),
+        };
+        let segment = group[0] as usize;
+        for (o, &sum) in results[segment * row..(segment + 1) * row].iter_mut().zip(&wide) {
+            *o = T::of_wide(by.map_or(sum, |by| sum.over(by)));
+        }
+        start += group.len();
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
+    let compact = init.outputs.len() > 1;
+    dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
+}
+
+/// Each row gets what came back to its segments; `compact`: only rows that were picked, with their numbers.
+fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let (grad, rows) = (ctx.input(0)?, ctx.input(3)?);
+    let Some((&segment_count, inner)) = grad.shape().split_first() else {
+        invalid!("grad must be at least rank 1.");
+    };
+    let (indices, segments) = ids(ctx)?;
+    let [rows] = *rows.to_i64s()? else {
+        invalid!("output_dim0 should be a scalar, not shape {}", rows.shape());
+    };
+    if rows < 0 {
+        invalid!("Segment id {rows} out of range [0, {segment_count})");
+    }
+    let rows = rows as usize;
+    let row: usize = inner.iter().product();
+    let mut counts = vec![0usize; segment_count];
+    for &segment in &segments {
+        match usize::try_from(segment).ok().and_then(|s| counts.get_mut(s)) {
+            Some(count) => *count += 1,
+            None => invalid!("Segment id {segment} out of range [0, {segment_count})."),
+        }
+    }
+    if let Some(index) = indices.iter().find(|&&i| !(0..rows as i64).contains(&i)) {
+        invalid!("Index {index} out of range [0, {rows}).");
+    }
+    let mut picked = indices.clone();
+    picked.sort_unstable();
+    picked.dedup();
+    let out_rows = if compact { picked.len() } else { rows };
+    let mut dims = vec![out_rows];
+    dims.extend_from_slice(inner);
+    let mut wide = Tensor::zeros(T::Wide::DTYPE, Shape::new(&dims)?)?;
+    let (values, sums) = (grad.values::<T>()?, wide.values_mut::<T::Wide>()?);
+    for (&index, &segment) in indices.iter().zip(&segments) {
+        let target = match compact {
+            true => picked.partition_point(|&p| p < index),
+            false => index as usize,
+        };
+        let segment = segment as usize;
+        let scale = match divisor {
+            One => 1.0,
+            Count => 1.0 / counts[segment].max(1) as f64,
+            RootOfCount => 1.0 / (counts[segment].max(1) as f64).sqrt(),
+        };
+        let scale = num_traits::cast::<_, T::Wide>(scale).unwrap_or(T::Wide::ONE);
+        let from = &values[segment * row..(segment + 1) * row];
+        for (sum, v) in sums[target * row..(target + 1) * row].iter_mut().zip(from) {
+            *sum = sum.plus(v.to_wide().times(scale));
+        }
+    }
+    let dtype = ctx.input(1)?.dtype();
+    ctx.set_output(0, super::wide::narrowed::<T>(wide)?);
+    if compact {
+        let picked = match dtype {
+            DType::Int64 => Tensor::vector(&picked)?,
+            _ => Tensor::vector(&picked.iter().map(|&i| i as i32).collect::<Vec<_>>())?,
+        };
+        ctx.set_output(1, picked);
+    }
+    Ok(())
+}

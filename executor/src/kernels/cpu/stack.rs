@@ -1,0 +1,113 @@
+//! Kernels of stacks, which live as long as their step.
+
+use super::step_object::{HandleKind, base_name, object, set_handle, unique_name};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::resource::Resource;
+use crate::value::Value;
+use graph::{DType, Tensor};
+use parking_lot::Mutex;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef { op: "StackV2", host_memory: &["max_size", "handle"], make: create, ..KernelDef::NEW },
+    KernelDef { op: "Stack", host_memory: &["handle"], make: create, ..KernelDef::NEW },
+    KernelDef { op: "StackPushV2", host_memory: &["handle"], make: push, ..KernelDef::NEW },
+    KernelDef { op: "StackPush", host_memory: &["handle"], make: push, ..KernelDef::NEW },
+    KernelDef { op: "StackPopV2", host_memory: &["handle"], make: pop, ..KernelDef::NEW },
+    KernelDef { op: "StackPop", host_memory: &["handle"], make: pop, ..KernelDef::NEW },
+    KernelDef { op: "StackCloseV2", host_memory: &["handle"], make: close, ..KernelDef::NEW },
+    KernelDef { op: "StackClose", host_memory: &["handle"], make: close, ..KernelDef::NEW },
+];
+
+const CONTAINER: &str = "_stacks";
+
+/// Values, last in, first out.
+#[derive(Debug)]
+struct Stack {
+    name: String,
+    dtype: DType,
+    max_size: usize,
+    /// `None` once closed.
+    values: Mutex<Option<Vec<Tensor>>>,
+}
+
+impl Resource for Stack {
+    const KIND: &'static str = "Stack";
+}
+
+impl Stack {
+    fn change<R>(&self, change: impl FnOnce(&mut Vec<Tensor>) -> Result<R>) -> Result<R> {
+        match &mut *self.values.lock() {
+            Some(values) => change(values),
+            None => Err(Error::invalid(format!("Stack[{}] has already been closed.", self.name))),
+        }
+    }
+}
+
+fn create(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (base, dtype) = (base_name(init, "stack_name")?, init.attr::<DType>("elem_type")?);
+    let (kind, has_size) = (HandleKind::of_output(init), !init.inputs.is_empty());
+    Kernel::sync(move |ctx| {
+        let mut max_size = usize::MAX;
+        if has_size {
+            let size = ctx.input(0)?;
+            if size.shape().rank() != 0 {
+                crate::invalid!("Stack size must be a scalar, but had shape: {}", size.shape());
+            }
+            // A negative size is none.
+            max_size = usize::try_from(size.item::<i32>()?).unwrap_or(usize::MAX);
+        }
+        let name = unique_name(&base);
+        let values = Mutex::new(Some(Vec::new()));
+        let stack = Stack { name: name.clone(), dtype, max_size, values };
+        ctx.step().resources.lookup_or_create(CONTAINER, &name, || Ok(stack))?;
+        set_handle::<Stack>(ctx, kind, CONTAINER, &name)
+    })
+}
+
+/// The value stays in memory also where it asks to be swapped out: this is the memory to swap to.
+fn push(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let stack = object::<Stack>(ctx)?;
+        let value = ctx.take_input(1)?;
+        if value.dtype() != stack.dtype {
+            crate::invalid!("Must have type {} but got {}", stack.dtype.number(), value.dtype().number());
+        }
+        stack.change(|values| {
+            if values.len() >= stack.max_size {
+                crate::invalid!("Stack[{}] overflowed its max_size ({})", stack.name, stack.max_size);
+            }
+            values.push(value.clone());
+            Ok(())
+        })?;
+        ctx.set_output(0, value);
+        Ok(())
+    })
+}
+
+fn pop(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let stack = object::<Stack>(ctx)?;
+        let popped = stack.change(|values| Ok(values.pop()))?;
+        let value = popped
+            .ok_or_else(|| Error::invalid(format!("Stack[{}] is empty when calling Pop().", stack.name)))?;
+        if value.dtype() != dtype {
+            return Err(Error::internal(format!(
+                "Output 0 of type {} does not match declared output type {dtype} for node {{{{node {}}}}}",
+                value.dtype(),
+                ctx.node().name
+            )));
+        }
+        ctx.set_output(0, Value::Host(value));
+        Ok(())
+    })
+}
+
+fn close(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx: &mut KernelContext<'_>| {
+        let values = object::<Stack>(ctx)?.values.lock().take();
+        drop(values);
+        Ok(())
+    })
+}

@@ -1,0 +1,199 @@
+//! Kernels of staging areas.
+
+use crate::error::Result;
+use crate::handle::{ObjectName, Owner};
+use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
+use crate::resource::Resource;
+use crate::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
+use crate::value::Value;
+use crate::waiting::Finish;
+use graph::{DType, Tensor};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Stage", &[], |init| {
+        operation(init, area(init)?, |area, ctx| {
+            let tuple = (0..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect();
+            start(ctx, tuple, |step, tuple, done| area.put(step, tuple, tensors(done)));
+        })
+    }),
+    KernelDef::of("Unstage", &[], |init| {
+        operation(init, area(init)?, |area, ctx| {
+            start(ctx, Ok(()), |step, (), done| area.get(step, tensors(done)));
+        })
+    }),
+    KernelDef::of("StagePeek", &[], |init| {
+        operation(init, area(init)?, |area, ctx| {
+            let place = place(&ctx);
+            start(ctx, place, |step, place, done| area.peek(step, place, tensors(done)));
+        })
+    }),
+    KernelDef::of("StageSize", &[], |init| size(area(init)?, StagingArea::len)),
+    KernelDef::of("StageClear", &[], |init| clear(area(init)?, StagingArea::clear)),
+    KernelDef::of("MapStage", &[], map_stage),
+    KernelDef::of("OrderedMapStage", &[], map_stage),
+    KernelDef::of("MapPeek", &[], |init| by_key(init, StagingMap::peek)),
+    KernelDef::of("OrderedMapPeek", &[], |init| by_key(init, StagingMap::peek)),
+    KernelDef::of("MapUnstage", &[], map_unstage),
+    KernelDef::of("OrderedMapUnstage", &[], map_unstage),
+    KernelDef::of("MapUnstageNoKey", &[], map_unstage_any),
+    KernelDef::of("OrderedMapUnstageNoKey", &[], map_unstage_any),
+    KernelDef::of("MapSize", &[], |init| size(map(init)?, StagingMap::len)),
+    KernelDef::of("OrderedMapSize", &[], |init| size(map(init)?, StagingMap::len)),
+    KernelDef::of("MapIncompleteSize", &[], |init| size(map(init)?, StagingMap::incomplete_len)),
+    KernelDef::of("OrderedMapIncompleteSize", &[], |init| size(map(init)?, StagingMap::incomplete_len)),
+    KernelDef::of("MapClear", &[], |init| clear(map(init)?, StagingMap::clear)),
+    KernelDef::of("OrderedMapClear", &[], |init| clear(map(init)?, StagingMap::clear)),
+];
+
+/// The area that a node names, which the first node to run makes.
+struct Named<T: Resource> {
+    owner: Owner<T>,
+    make: Box<dyn Fn() -> T + Send + Sync>,
+}
+
+impl<T: Resource> Named<T> {
+    fn new(init: &KernelInit<'_>, make: impl Fn(Bounds) -> T + Send + Sync + 'static) -> Result<Named<T>> {
+        let bound = |name| Ok::<_, crate::Error>(usize::try_from(init.attr::<i64>(name)?).unwrap_or(0));
+        let bounds = Bounds { capacity: bound("capacity")?, bytes: bound("memory_limit")? };
+        let owner = Owner::new(init, ObjectName::of(init, true)?);
+        Ok(Named { owner, make: Box::new(move || make(bounds)) })
+    }
+
+    fn get(&self) -> Result<Arc<T>> {
+        self.owner.object(|_| Ok((self.make)()))
+    }
+}
+
+fn area(init: &KernelInit<'_>) -> Result<Named<StagingArea>> {
+    Named::new(init, StagingArea::new)
+}
+
+fn map(init: &KernelInit<'_>) -> Result<Named<StagingMap>> {
+    let width = init.attr::<Vec<DType>>("dtypes")?.len();
+    Named::new(init, move |bounds| StagingMap::new(bounds, width))
+}
+
+fn size<T: Resource>(named: Named<T>, size: fn(&T) -> usize) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let size = size(&*named.get()?);
+        ctx.set_output(0, Tensor::from(i32::try_from(size).unwrap_or(i32::MAX)));
+        Ok(())
+    })
+}
+
+fn clear<T: Resource>(named: Named<T>, clear: fn(&T)) -> Result<Kernel> {
+    Kernel::sync(move |_| {
+        clear(&*named.get()?);
+        Ok(())
+    })
+}
+
+/// An operation that may wait.
+fn operation<T: Resource>(
+    _: &KernelInit<'_>,
+    named: Named<T>,
+    run: impl Fn(Arc<T>, AsyncContext) + Send + Sync + 'static,
+) -> Result<Kernel> {
+    Kernel::asynchronous(move |ctx| match named.get() {
+        Ok(object) => run(object, ctx),
+        Err(error) => ctx.done(Err(error)),
+    })
+}
+
+/// Starts an operation, if its arguments are good.
+fn start<A>(
+    ctx: AsyncContext,
+    arguments: Result<A>,
+    run: impl FnOnce(&Arc<crate::cancel::Cancellation>, A, Done),
+) {
+    let AsyncContext { step, done, .. } = ctx;
+    match arguments {
+        Ok(arguments) => run(&step.cancellation, arguments, done),
+        Err(error) => done(Err(error)),
+    }
+}
+
+fn values(tuple: Tuple) -> SmallVec<[Value; 4]> {
+    tuple.into_iter().map(Value::Host).collect()
+}
+
+fn tensors(done: Done) -> Finish<Tuple> {
+    Box::new(move |result| done(result.map(values)))
+}
+
+/// The way to answer of a node that gives the tensors, but not their key.
+fn without_key(done: Done) -> Finish<(i64, Tuple)> {
+    Box::new(move |result| done(result.map(|(_, tuple)| values(tuple))))
+}
+
+fn place(ctx: &AsyncContext) -> Result<usize> {
+    let index = ctx.input(0)?.item::<i32>()?;
+    usize::try_from(index)
+        .map_err(|_| crate::Error::invalid(format!("index must not be negative, got {index}")))
+}
+
+fn key(ctx: &AsyncContext) -> Result<i64> {
+    let key = ctx.input(0)?;
+    if key.num_elements() != 1 {
+        crate::invalid!("key must be an int64 scalar, got tensor with shape: {}", key.shape());
+    }
+    Ok(key.item::<i64>()?)
+}
+
+fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
+    let types = init.attr::<Vec<DType>>("dtypes")?;
+    operation(init, map(init)?, move |map, ctx| {
+        let arguments = key(&ctx).and_then(|key| {
+            let places = Places::of(ctx.input(1)?, key, types.len())?;
+            let tuple: Tuple = (2..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<_>>()?;
+            places.check(&tuple, &types)?;
+            Ok((key, places, tuple))
+        });
+        start(ctx, arguments, |step, (key, places, tuple), done| {
+            map.put(step, key, places, tuple, without_key(done));
+        });
+    })
+}
+
+fn by_key(
+    init: &KernelInit<'_>,
+    run: fn(&StagingMap, &Arc<crate::cancel::Cancellation>, i64, Places, Finish<(i64, Tuple)>),
+) -> Result<Kernel> {
+    let width = init.attr::<Vec<DType>>("dtypes")?.len();
+    let outputs = init.outputs.len();
+    operation(init, map(init)?, move |map, ctx| {
+        let arguments = key(&ctx).and_then(|key| Ok((key, picked(ctx.input(1)?, key, width, outputs)?)));
+        start(ctx, arguments, |step, (key, places), done| run(&map, step, key, places, without_key(done)));
+    })
+}
+
+fn picked(indices: &Tensor, key: i64, width: usize, outputs: usize) -> Result<Places> {
+    let places = Places::of(indices, key, width)?;
+    if places.len() != outputs {
+        crate::invalid!("{} indices do not pick {outputs} outputs", places.len());
+    }
+    Ok(places)
+}
+
+fn map_unstage(init: &KernelInit<'_>) -> Result<Kernel> {
+    by_key(init, |map, step, key, places, done| map.take(step, Some(key), places, done))
+}
+
+fn map_unstage_any(init: &KernelInit<'_>) -> Result<Kernel> {
+    let width = init.attr::<Vec<DType>>("dtypes")?.len();
+    let outputs = init.outputs.len() - 1;
+    operation(init, map(init)?, move |map, ctx| {
+        let places = ctx.input(0).and_then(|indices| picked(indices, 0, width, outputs));
+        start(ctx, places, |step, places, done| {
+            let give = |(key, tuple): (i64, Tuple)| {
+                let mut all: SmallVec<[Value; 4]> = SmallVec::new();
+                all.push(Value::Host(Tensor::from(key)));
+                all.extend(values(tuple));
+                all
+            };
+            map.take(step, None, places, Box::new(move |result| done(result.map(give))));
+        });
+    })
+}

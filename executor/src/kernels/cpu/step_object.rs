@@ -1,0 +1,109 @@
+//! Objects that live as long as a step, behind handles. What a handle is differs by the age of the op: a
+//! resource, a pair of strings, or a reference to such a pair.
+
+use crate::error::{Error, Result};
+use crate::kernel::{KernelContext, KernelInit};
+use crate::resource::Resource;
+use crate::value::Value;
+use crate::variable::Variable;
+use bytes::Bytes;
+use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `<name>_<number>`, with the attribute's name, or the node's where that is empty: each run of a node makes an
+/// object of its own.
+pub(super) fn unique_name(name: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{name}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// What an attribute calls the objects of a node.
+pub(super) fn base_name(init: &KernelInit<'_>, attr: &str) -> Result<Arc<str>> {
+    let name = init.attr::<String>(attr)?;
+    Ok(if name.is_empty() { init.node.name.clone() } else { name.into() })
+}
+
+/// Any number that other kinds of resources do not have.
+const HASH_CODE: u64 = 0x5374_6570_4f62_6a65;
+
+/// The handle of an object, as the first output of this kernel's op gives it.
+pub(super) fn set_handle<T: Resource>(
+    ctx: &mut KernelContext<'_>,
+    kind: HandleKind,
+    container: &str,
+    name: &str,
+) -> Result<()> {
+    let pair = || {
+        let texts = [container, name].map(|text| Bytes::copy_from_slice(text.as_bytes()));
+        Tensor::strings(texts.to_vec(), Shape::new(&[2])?)
+    };
+    let value = match kind {
+        HandleKind::Resource => Value::Host(Tensor::resource(ResourceHandle {
+            device: ctx.device().name().to_string().into(),
+            container: container.into(),
+            name: name.into(),
+            hash_code: HASH_CODE,
+            type_name: T::KIND.into(),
+            dtypes_and_shapes: Vec::new(),
+        })),
+        HandleKind::Strings => Value::Host(pair()?),
+        HandleKind::Ref => {
+            let variable = Variable::new(name, DType::String, PartialShape::vector(Some(2)));
+            *variable.lock() = Some(pair()?);
+            Value::Ref(Arc::new(variable))
+        }
+    };
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+/// What the handles of an op are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HandleKind {
+    Resource,
+    Strings,
+    Ref,
+}
+
+impl HandleKind {
+    /// Of a node's first output.
+    pub(super) fn of_output(init: &KernelInit<'_>) -> HandleKind {
+        match init.outputs.first() {
+            Some(port) if port.is_ref => HandleKind::Ref,
+            Some(port) if port.dtype == DType::String => HandleKind::Strings,
+            _ => HandleKind::Resource,
+        }
+    }
+}
+
+/// Container and name of the object behind input 0.
+pub(super) fn address(ctx: &KernelContext<'_>) -> Result<(Arc<str>, Arc<str>)> {
+    let behind;
+    let tensor = match ctx.inputs.first() {
+        Some(Value::Ref(variable)) => {
+            behind = variable.value()?;
+            &behind
+        }
+        _ => ctx.input(0)?,
+    };
+    if tensor.dtype() == DType::Resource {
+        let [handle] = tensor.as_resources()? else {
+            crate::invalid!("a handle must be one resource, got shape {}", tensor.shape());
+        };
+        return Ok((handle.container.clone(), handle.name.clone()));
+    }
+    let [container, name] = tensor.as_strings()? else {
+        crate::invalid!("a handle must be two strings, got shape {}", tensor.shape());
+    };
+    let text = |bytes: &Bytes| -> Result<Arc<str>> {
+        Ok(std::str::from_utf8(bytes).map_err(|_| Error::invalid("a handle must be text"))?.into())
+    };
+    Ok((text(container)?, text(name)?))
+}
+
+/// The object behind input 0.
+pub(super) fn object<T: Resource>(ctx: &KernelContext<'_>) -> Result<Arc<T>> {
+    let (container, name) = address(ctx)?;
+    ctx.step().resources.lookup(&container, &name)
+}

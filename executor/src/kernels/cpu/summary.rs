@@ -1,0 +1,200 @@
+//! Kernels of summaries: `Summary` messages, written as TensorFlow writes them.
+
+mod audio;
+mod histogram;
+mod image;
+
+use super::dispatch::{REALS, dispatch};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use bytes::Bytes;
+use checkpoint::proto::{Fields, Malformed, Writer};
+use graph::{DType, Tensor};
+use num_traits::ToPrimitive;
+use rustc_hash::FxHashSet;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("ScalarSummary", &[("T", REALS)], |_| Kernel::sync(scalars)),
+    KernelDef::of("HistogramSummary", &[("T", REALS)], |init| {
+        let node = init.node.name.clone();
+        Kernel::sync(move |ctx| {
+            let tag = tag(ctx.input(0)?, "tags must be scalar")?.clone();
+            let histogram = histogram::of(ctx.input(1)?, &node)?;
+            finish(ctx, |summary| value(summary, &tag, |v| _ = v.message(5, |h| histogram.write(h))))
+        })
+    }),
+    KernelDef::of(
+        "ImageSummary",
+        &[("T", &[DType::UInt8, DType::Float, DType::Half, DType::Double])],
+        images,
+    ),
+    KernelDef::of("AudioSummary", &[], |init| {
+        let rate = init.attr::<f32>("sample_rate")?;
+        audio(init, move |_| Ok(rate))
+    }),
+    KernelDef::of("AudioSummaryV2", &[], |init| {
+        audio(init, |ctx| {
+            let rate = ctx.input(2)?;
+            rate.item::<f32>().map_err(|_| {
+                Error::invalid(format!(
+                    "sample_rate must be rank-0 or contain a single value; got {}",
+                    rate.shape()
+                ))
+            })
+        })
+    }),
+    // What describes it in the attributes is not part of the message.
+    KernelDef::of("TensorSummary", &[], |init| {
+        let node = init.node.name.clone();
+        Kernel::sync(move |ctx| {
+            let tensor = checkpoint::tensor::encode(ctx.input(0)?)?;
+            let mut summary = Writer::new();
+            summary.message(1, |v| _ = v.string(7, node.as_bytes()).bytes(8, &tensor));
+            ctx.set_output(0, Tensor::string(summary.finish()));
+            Ok(())
+        })
+    }),
+    KernelDef::of("TensorSummaryV2", &[], |_| {
+        Kernel::sync(|ctx| {
+            let tag = tag(ctx.input(0)?, "tag must be scalar")?.clone();
+            let tensor = checkpoint::tensor::encode(ctx.input(1)?)?;
+            let metadata = self::tag(ctx.input(2)?, "serialized_summary_metadata must be scalar")?.clone();
+            if Fields::of(&metadata).any(|field| field.is_err()) {
+                crate::invalid!("serialized_summary_metadata is no SummaryMetadata");
+            }
+            finish(ctx, |summary| value(summary, &tag, |v| _ = v.bytes(8, &tensor).bytes(9, &metadata)))
+        })
+    }),
+    KernelDef::of("MergeSummary", &[], |_| Kernel::sync(merge)),
+];
+
+fn finish(ctx: &mut KernelContext<'_>, write: impl FnOnce(&mut Writer)) -> Result<()> {
+    let mut summary = Writer::new();
+    write(&mut summary);
+    ctx.set_output(0, Tensor::string(summary.finish()));
+    Ok(())
+}
+
+/// A value of a summary under a tag, without what is written after the tag.
+fn value(summary: &mut Writer, tag: &[u8], write: impl FnOnce(&mut Writer)) {
+    summary.message(1, |value| {
+        value.string(1, tag);
+        write(value);
+    });
+}
+
+/// The string of a scalar, or this error.
+fn tag<'a>(tensor: &'a Tensor, otherwise: &str) -> Result<&'a Bytes> {
+    match (tensor.shape().rank(), tensor.as_strings()?) {
+        (0, [tag]) => Ok(tag),
+        _ => Err(Error::invalid(otherwise)),
+    }
+}
+
+fn scalars(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (tags, values) = (ctx.input(0)?, ctx.input(1)?);
+    if tags.shape() != values.shape() {
+        let single = match tags.as_strings()? {
+            [tag] => format!(" (tag '{}')", String::from_utf8_lossy(tag)),
+            _ => String::new(),
+        };
+        crate::invalid!(
+            "tags and values are not the same shape: {} != {}{single}",
+            tags.shape(),
+            values.shape()
+        );
+    }
+    let floats: Vec<f32> = dispatch!(real, values.dtype(), T => {
+        let all = values.values::<T>()?;
+        Ok(all.iter().map(|v| v.to_f32().unwrap_or(f32::NAN)).collect())
+    })?;
+    let tags = tags.as_strings()?.to_vec();
+    finish(ctx, |summary| {
+        for (tag, float) in tags.iter().zip(floats) {
+            value(summary, tag, |v| _ = v.fixed32(2, float.to_bits()));
+        }
+    })
+}
+
+fn images(init: &KernelInit<'_>) -> Result<Kernel> {
+    let max_images = init.attr::<i64>("max_images")?;
+    let bad_color = init.attr::<Tensor>("bad_color")?;
+    if bad_color.dtype() != DType::UInt8 || bad_color.shape().rank() != 1 {
+        crate::invalid!("bad_color must be a vector of uint8, got {bad_color:?}");
+    }
+    Kernel::sync(move |ctx| {
+        let base = tag(ctx.input(0)?, "Tags must be a scalar")?.clone();
+        let encoded = image::encode_all(ctx.input(1)?, max_images, bad_color.values::<u8>()?)?;
+        finish(ctx, |summary| {
+            for (i, image) in encoded.iter().enumerate() {
+                value(summary, &numbered(&base, "image", i, max_images), |v| {
+                    _ = v.message(4, |m| image.write(m))
+                });
+            }
+        })
+    })
+}
+
+fn audio(
+    init: &KernelInit<'_>,
+    rate: impl Fn(&KernelContext<'_>) -> Result<f32> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    let max_outputs = init.attr::<i64>("max_outputs")?;
+    Kernel::sync(move |ctx| {
+        let base = tag(ctx.input(0)?, "Tag must be a scalar")?.clone();
+        let clips = audio::encode_all(ctx.input(1)?, max_outputs, rate(ctx)?)?;
+        finish(ctx, |summary| {
+            for (i, clip) in clips.iter().enumerate() {
+                value(summary, &numbered(&base, "audio", i, max_outputs), |v| {
+                    _ = v.message(6, |m| clip.write(m))
+                });
+            }
+        })
+    })
+}
+
+/// The tag of one of several, or of the only one that there may be.
+fn numbered(base: &Bytes, kind: &str, i: usize, max: i64) -> Vec<u8> {
+    let suffix = if max > 1 { format!("/{kind}/{i}") } else { format!("/{kind}") };
+    [base, suffix.as_bytes()].concat()
+}
+
+fn merge(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let mut merged = Writer::new();
+    let mut tags = FxHashSet::default();
+    for input in ctx.inputs_from(0)? {
+        for summary in input.as_strings()? {
+            let twice = append(&mut merged, &mut tags, summary)
+                .map_err(|Malformed| Error::invalid("Could not parse one of the summary inputs"))?;
+            if let Some(tag) = twice {
+                crate::invalid!("Duplicate tag {} found in summary inputs ", String::from_utf8_lossy(&tag));
+            }
+        }
+    }
+    ctx.set_output(0, Tensor::string(merged.finish()));
+    Ok(())
+}
+
+/// Appends the values of a summary; gives a tag that was there before.
+fn append(
+    merged: &mut Writer,
+    tags: &mut FxHashSet<Vec<u8>>,
+    summary: &[u8],
+) -> Result<Option<Vec<u8>>, Malformed> {
+    for field in Fields::of(summary) {
+        let (1, value) = field? else { continue };
+        for field in value.fields()? {
+            if let (1, tag) = field? {
+                let tag = tag.bytes()?.to_vec();
+                if !tag.is_empty() && !tags.insert(tag.clone()) {
+                    return Ok(Some(tag));
+                }
+            }
+        }
+        merged.bytes(1, value.bytes()?);
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! How values are distributed over buckets whose limits grow by a tenth each.
+
+use super::super::dispatch::dispatch;
+use crate::error::Result;
+use checkpoint::proto::Writer;
+use graph::Tensor;
+use num_traits::ToPrimitive;
+use std::sync::OnceLock;
+
+/// Upper limits of the buckets, rising: mirrored around zero, from 1e-12 to 1e20.
+fn limits() -> &'static [f64] {
+    static LIMITS: OnceLock<Vec<f64>> = OnceLock::new();
+    LIMITS.get_or_init(|| {
+        let mut positive = Vec::new();
+        let mut limit = 1e-12;
+        while limit < 1e20 {
+            positive.push(limit);
+            limit *= 1.1;
+        }
+        positive.push(f64::MAX);
+        positive.iter().rev().map(|l| -l).chain([0.0]).chain(positive.iter().copied()).collect()
+    })
+}
+
+/// A histogram, as `HistogramProto` holds it.
+pub(super) struct Histogram {
+    min: f64,
+    max: f64,
+    count: f64,
+    sum: f64,
+    sum_squares: f64,
+    buckets: Vec<f64>,
+}
+
+/// The histogram of a tensor's elements.
+///
+/// # Errors
+/// `InvalidArgument` for what is no finite number, with the node's name.
+pub(super) fn of(values: &Tensor, node: &str) -> Result<Histogram> {
+    let limits = limits();
+    let mut histogram = Histogram {
+        min: f64::MAX,
+        max: -f64::MAX,
+        count: 0.0,
+        sum: 0.0,
+        sum_squares: 0.0,
+        buckets: vec![0.0; limits.len()],
+    };
+    dispatch!(real, values.dtype(), T => {
+        for value in values.values::<T>()? {
+            let value = value.to_f64().unwrap_or(f64::NAN);
+            if value.is_nan() {
+                crate::invalid!("Nan in summary histogram for: {node}");
+            }
+            if value.is_infinite() {
+                crate::invalid!("Infinity in Histogram for: {node}");
+            }
+            histogram.add(value, limits);
+        }
+        Ok(())
+    })?;
+    Ok(histogram)
+}
+
+impl Histogram {
+    fn add(&mut self, value: f64, limits: &[f64]) {
+        // The largest number is in the last bucket.
+        let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
+        self.buckets[bucket] += 1.0;
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+        self.count += 1.0;
+        self.sum += value;
+        self.sum_squares += value * value;
+    }
+
+    /// As a `HistogramProto`: each run of empty buckets is one.
+    pub(super) fn write(&self, proto: &mut Writer) {
+        proto.double(1, self.min).double(2, self.max).double(3, self.count);
+        proto.double(4, self.sum).double(5, self.sum_squares);
+        let (mut ends, mut counts): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+        let mut was_empty = false;
+        for (&limit, &count) in limits().iter().zip(&self.buckets) {
+            let is_empty = count <= 0.0;
+            if is_empty && was_empty {
+                if let Some(end) = ends.last_mut() {
+                    *end = limit;
+                }
+            } else {
+                ends.push(limit);
+                counts.push(count);
+            }
+            was_empty = is_empty;
+        }
+        proto.packed_doubles(6, &ends).packed_doubles(7, &counts);
+    }
+}

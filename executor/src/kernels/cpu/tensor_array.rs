@@ -1,0 +1,418 @@
+//! Kernels of arrays of tensors, which live as long as their step.
+
+mod array;
+
+use super::moved::{Moved, moved};
+use super::step_object::{HandleKind, address, base_name, object, set_handle, unique_name};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use array::{Config, TensorArray};
+use graph::DType::{self, *};
+use graph::{PartialShape, Shape, Tensor};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Types of elements that can be written and read.
+const ELEMENTS: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, String,
+    Complex64, Complex128, Resource, Variant,
+];
+
+/// Types of elements that can be put together.
+const GATHERED: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, String,
+    Complex64, Complex128, Variant, QInt8, QUInt8, QInt32,
+];
+
+const CONCATENATED: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, String,
+    Complex64, Complex128, QInt8, QUInt8, QInt32,
+];
+
+macro_rules! generations {
+    ($($v1:literal $v2:literal $v3:literal: $types:expr, $host:expr, $make:expr;)*) => {
+        &[$(
+            KernelDef { op: $v1, types: $types, host_memory: $host, make: $make },
+            KernelDef { op: $v2, types: $types, host_memory: $host, make: $make },
+            KernelDef { op: $v3, types: $types, host_memory: $host, make: $make },
+        )*
+            KernelDef {
+                op: "TensorArrayGradWithShape",
+                host_memory: &["handle", "grad_handle", "shape_to_prepend"],
+                make: gradient,
+                ..KernelDef::NEW
+            },
+            KernelDef {
+                op: "TensorArrayPack",
+                types: &[("dtype", GATHERED)],
+                host_memory: &["handle"],
+                make: |init| gather(init, true),
+            },
+            KernelDef {
+                op: "TensorArrayUnpack",
+                types: &[("T", ELEMENTS)],
+                host_memory: &["handle"],
+                make: |_| Kernel::sync(|ctx| scatter(ctx, true)),
+            },
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = generations! {
+    "TensorArray" "TensorArrayV2" "TensorArrayV3": &[], &["size", "handle"], create;
+    "TensorArrayGrad" "TensorArrayGradV2" "TensorArrayGradV3": &[], &["handle", "grad_handle"], gradient;
+    "TensorArrayWrite" "TensorArrayWriteV2" "TensorArrayWriteV3":
+        &[("T", ELEMENTS)], &["handle", "index"], |_| Kernel::sync(write);
+    "TensorArrayRead" "TensorArrayReadV2" "TensorArrayReadV3":
+        &[("dtype", ELEMENTS)], &["handle", "index"], read;
+    "TensorArrayGather" "TensorArrayGatherV2" "TensorArrayGatherV3":
+        &[("dtype", GATHERED)], &["handle", "indices"], |init| gather(init, false);
+    "TensorArrayScatter" "TensorArrayScatterV2" "TensorArrayScatterV3":
+        &[("T", ELEMENTS)], &["handle", "indices"], |_| Kernel::sync(|ctx| scatter(ctx, false));
+    "TensorArrayConcat" "TensorArrayConcatV2" "TensorArrayConcatV3":
+        &[("dtype", CONCATENATED)], &["handle", "lengths"], concat;
+    "TensorArraySplit" "TensorArraySplitV2" "TensorArraySplitV3":
+        &[("T", ELEMENTS)], &["handle", "lengths"], |_| Kernel::sync(split);
+    "TensorArraySize" "TensorArraySizeV2" "TensorArraySizeV3": &[], &["handle", "size"], |_| Kernel::sync(size);
+    "TensorArrayClose" "TensorArrayCloseV2" "TensorArrayCloseV3": &[], &["handle"], |_| Kernel::sync(|ctx| {
+        object::<TensorArray>(ctx)?.close();
+        Ok(())
+    });
+};
+
+const CONTAINER: &str = "_tensor_arrays";
+const OF_GRADIENTS: &str = "_tensor_array_grads";
+
+fn create(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (base, kind) = (base_name(init, "tensor_array_name")?, HandleKind::of_output(init));
+    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("element_shape")?);
+    let is_dynamic = init.attr::<bool>("dynamic_size")?;
+    let clear_after_read = init.attr::<bool>("clear_after_read")?;
+    let identical = init.node.op.attr_spec("identical_element_shapes").is_some();
+    let identical_shapes = identical && init.attr::<bool>("identical_element_shapes")?;
+    Kernel::sync(move |ctx| {
+        let size = ctx.input(0)?;
+        if size.shape().rank() != 0 {
+            crate::invalid!("TensorArray size must be scalar, but had shape: {}", size.shape());
+        }
+        let Ok(size) = usize::try_from(size.item::<i32>()?) else { crate::invalid!("Size should be >= 0.") };
+        let name = unique_name(&base);
+        let config = Config {
+            name: name.clone(),
+            dtype,
+            shape: shape.clone(),
+            size,
+            is_dynamic,
+            clear_after_read,
+            identical_shapes,
+        };
+        ctx.step().resources.lookup_or_create(CONTAINER, &name, || TensorArray::new(config))?;
+        set_handle::<TensorArray>(ctx, kind, CONTAINER, &name)?;
+        set_flow(ctx, 1);
+        Ok(())
+    })
+}
+
+/// Orders what comes after behind what was done: its value says nothing.
+fn set_flow(ctx: &mut KernelContext<'_>, output: usize) {
+    if output < ctx.num_outputs() {
+        ctx.set_output(output, Tensor::scalar(0.0f32));
+    }
+}
+
+/// Every asker of one source gets the same array.
+fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (source, kind) = (init.attr::<std::string::String>("source")?, HandleKind::of_output(init));
+    Kernel::sync(move |ctx| {
+        let (container, name) = address(ctx)?;
+        if *container != *CONTAINER {
+            crate::invalid!("Wrong input container. {container}{name}");
+        }
+        let prefix = match ctx.num_inputs() {
+            3 => {
+                let prefix = ctx.input(2)?.to_i64s()?;
+                Some(Shape::from_i64(&prefix)?)
+            }
+            _ => None,
+        };
+        let forward = object::<TensorArray>(ctx)?;
+        let own = format!("{name}@{source}");
+        let make = || forward.gradient(own.clone(), prefix.as_ref().map(Shape::dims));
+        ctx.step().resources.lookup_or_create(OF_GRADIENTS, &own, make)?;
+        set_handle::<TensorArray>(ctx, kind, OF_GRADIENTS, &own)?;
+        set_flow(ctx, 1);
+        Ok(())
+    })
+}
+
+fn writable(ctx: &KernelContext<'_>, value: usize) -> Result<Arc<TensorArray>> {
+    let (array, value) = (object::<TensorArray>(ctx)?, ctx.input(value)?);
+    if array.dtype != value.dtype() {
+        let dtype = value.dtype();
+        crate::invalid!("TensorArray dtype is {} but Op is trying to write dtype {dtype}.", array.dtype);
+    }
+    Ok(array)
+}
+
+fn readable(ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<TensorArray>> {
+    let array = object::<TensorArray>(ctx)?;
+    if array.dtype != dtype {
+        crate::invalid!("TensorArray dtype is {} but Op requested dtype {dtype}.", array.dtype);
+    }
+    Ok(array)
+}
+
+fn index(ctx: &KernelContext<'_>) -> Result<i32> {
+    let index = ctx.input(1)?;
+    if index.shape().rank() != 0 {
+        crate::invalid!("TensorArray index must be scalar, but had shape: {}", index.shape());
+    }
+    Ok(index.item::<i32>()?)
+}
+
+fn write(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (index, array) = (index(ctx)?, writable(ctx, 2)?);
+    let value = ctx.take_input(2)?;
+    array.write(index, value)?;
+    set_flow(ctx, 0);
+    Ok(())
+}
+
+fn read(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let value = readable(ctx, dtype)?.read(index(ctx)?)?;
+        ctx.set_output(0, value);
+        Ok(())
+    })
+}
+
+fn read_all(array: &TensorArray, indices: impl Iterator<Item = i32>) -> Result<Vec<Tensor>> {
+    indices.map(|index| array.read(index)).collect()
+}
+
+/// The numbers of all elements; an array of so many that they have none cannot be made.
+fn all(array: &TensorArray) -> Result<Range<i32>> {
+    let len = array.len()?;
+    Ok(0..i32::try_from(len).map_err(|_| Error::invalid(format!("a TensorArray of {len} elements")))?)
+}
+
+/// Stacks elements: those of the indices, or `every` one.
+fn gather(init: &KernelInit<'_>, every: bool) -> Result<Kernel> {
+    let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape")?);
+    Kernel::sync(move |ctx| {
+        let array = readable(ctx, dtype)?;
+        let elements = if every {
+            read_all(&array, all(&array)?)?
+        } else {
+            let indices = ctx.input(1)?;
+            if indices.shape().rank() != 1 {
+                crate::invalid!("Expected indices to be a vector, but received shape: {}", indices.shape());
+            }
+            read_all(&array, indices.values::<i32>()?.iter().copied())?
+        };
+        let shape = match elements.first() {
+            Some(first) => first.shape().clone(),
+            None => wanted.as_shape().ok_or_else(|| {
+                Error::unimplemented(format!(
+                    "TensorArray has size zero, but element shape {wanted} is not fully defined. Currently only \
+                     static shapes are supported when packing zero-size TensorArrays."
+                ))
+            })?,
+        };
+        if !wanted.accepts(&shape) {
+            crate::invalid!(
+                "TensorArray was passed element_shape {wanted} which does not match the Tensor at index 0: {shape}"
+            );
+        }
+        if let Some((i, other)) = elements.iter().enumerate().find(|(_, e)| *e.shape() != shape) {
+            crate::invalid!(
+                "TensorArray has inconsistent shapes.  Index 0 has shape: {shape} but index {i} has shape: {}",
+                other.shape()
+            );
+        }
+        let whole = Shape::new(&[&[elements.len()], shape.dims()].concat())?;
+        ctx.set_output(0, joined(dtype, &elements, whole)?);
+        Ok(())
+    })
+}
+
+/// The elements of all tensors in a row.
+fn joined(dtype: DType, parts: &[Tensor], shape: Shape) -> Result<Tensor> {
+    if dtype == Variant {
+        let mut values = Vec::new();
+        for part in parts {
+            values.extend_from_slice(part.as_variants()?);
+        }
+        return Ok(Tensor::variants(values, shape)?);
+    }
+    moved!(dtype, E => E::build(dtype, shape, |mut out| {
+        for part in parts {
+            let part = E::view(part)?;
+            let (here, rest) = out.split_at_mut(part.len());
+            here.clone_from_slice(part);
+            out = rest;
+        }
+        Ok(())
+    }))
+}
+
+/// Some of a tensor's elements.
+fn part(value: &Tensor, range: Range<usize>, shape: Shape) -> Result<Tensor> {
+    let dtype = value.dtype();
+    if dtype == Variant {
+        return Ok(Tensor::variants(value.as_variants()?[range].to_vec(), shape)?);
+    }
+    moved!(dtype, E => {
+        let from = &E::view(value)?[range];
+        E::build(dtype, shape, |out| {
+            out.clone_from_slice(from);
+            Ok(())
+        })
+    })
+}
+
+/// Writes the rows of a value to the elements of the indices, or one after the other.
+fn scatter(ctx: &mut KernelContext<'_>, every: bool) -> Result<()> {
+    let at = if every { 1 } else { 2 };
+    let array = writable(ctx, at)?;
+    let value = ctx.input(at)?;
+    let Some((&rows, of_row)) = value.shape().split_first() else {
+        crate::invalid!(
+            "Input value for unpack must be at least a vector but received shape: {}",
+            value.shape()
+        );
+    };
+    let indices: Vec<i32> = if every {
+        let rows = i32::try_from(rows).map_err(|_| Error::invalid(format!("{rows} rows are too many")))?;
+        (0..rows).collect()
+    } else {
+        let indices = ctx.input(1)?;
+        if indices.shape().rank() != 1 {
+            crate::invalid!("Expected indices to be a vector, but received shape: {}", indices.shape());
+        }
+        indices.values::<i32>()?.to_vec()
+    };
+    if indices.len() != rows {
+        crate::invalid!("Expected len(indices) == values.shape[0], but saw: {} vs. {rows}", indices.len());
+    }
+    let highest = indices.iter().copied().max().unwrap_or(-1);
+    let needed = usize::try_from(i64::from(highest) + 1).unwrap_or(0);
+    array.grow_to(needed)?;
+    let size = array.len()?;
+    if every && size != rows {
+        crate::invalid!("Input value must have first dimension equal to the array size ({rows} vs. {size})");
+    }
+    if needed > size {
+        crate::invalid!("Max scatter index must be < array size ({highest} vs. {size})");
+    }
+    let (shape, len) = (Shape::new(of_row)?, of_row.iter().product::<usize>());
+    for (row, index) in indices.into_iter().enumerate() {
+        array.write(index, part(value, row * len..(row + 1) * len, shape.clone())?)?;
+    }
+    set_flow(ctx, 0);
+    Ok(())
+}
+
+/// Joins all elements along their first axis.
+fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape_except0")?);
+    Kernel::sync(move |ctx| {
+        let array = readable(ctx, dtype)?;
+        let elements = read_all(&array, all(&array)?)?;
+        let mut rest: Option<Shape> = None;
+        let mut lengths = Vec::with_capacity(elements.len());
+        for (i, element) in elements.iter().enumerate() {
+            let Some((&length, others)) = element.shape().split_first() else {
+                crate::invalid!(
+                    "Concat saw a scalar shape at index {i} but requires at least vectors.  Did you mean to call \
+                     pack?"
+                );
+            };
+            let others = Shape::new(others)?;
+            if !wanted.accepts(&others) {
+                crate::invalid!(
+                    "TensorArray was passed element_shape_except0 {wanted} but index {i} has (excepting dimension \
+                     0) shape: {others} which does not match."
+                );
+            }
+            match &rest {
+                Some(first) if *first != others => crate::invalid!(
+                    "TensorArray has inconsistent shapes.  Index 0 has (excepting dimension 0) shape: {first} but \
+                     index {i} has (excepting dimension 0) shape: {others}"
+                ),
+                Some(_) => {}
+                None => rest = Some(others),
+            }
+            lengths.push(length as i64);
+        }
+        let rest = rest.or_else(|| wanted.as_shape()).ok_or_else(|| {
+            Error::unimplemented(format!(
+                "TensorArray has size zero, but element_shape_except0 {wanted} is not fully defined. Currently only \
+                 static shapes are supported when concatenating zero-size TensorArrays."
+            ))
+        })?;
+        let rows =
+            lengths.iter().try_fold(0i64, |sum, l| sum.checked_add(*l)).and_then(|r| r.try_into().ok());
+        let rows: usize = rows.ok_or_else(|| Error::invalid("the result is too large"))?;
+        let whole = Shape::new(&[&[rows], rest.dims()].concat())?;
+        ctx.set_output(0, joined(dtype, &elements, whole)?);
+        ctx.set_output(1, Tensor::vector(&lengths)?);
+        Ok(())
+    })
+}
+
+/// Writes parts of a value, cut along the first axis, to the elements one after the other.
+fn split(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let array = writable(ctx, 1)?;
+    let (value, lengths) = (ctx.input(1)?, ctx.input(2)?);
+    if lengths.shape().rank() != 1 {
+        crate::invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
+    }
+    let Some((&rows, of_row)) = value.shape().split_first() else {
+        crate::invalid!("Expected value to be at least a vector, but received shape: {}", value.shape());
+    };
+    let lengths = lengths.values::<i64>()?;
+    let mut sizes = Vec::with_capacity(lengths.len());
+    for &length in lengths {
+        let Ok(size) = usize::try_from(length) else {
+            crate::invalid!("Expected lengths >= 0, but saw {length}");
+        };
+        sizes.push(size);
+    }
+    let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
+    let sum = sum.ok_or_else(|| Error::invalid("the sum of lengths is too large"))?;
+    if sum != rows {
+        crate::invalid!(
+            "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum} and value's shape \
+             is: {}",
+            value.shape()
+        );
+    }
+    array.grow_to(sizes.len())?;
+    let size = array.len()?;
+    if size != sizes.len() {
+        crate::invalid!(
+            "TensorArray's size is not equal to the size of lengths ({size} vs. {}), and the TensorArray is not \
+             marked as dynamically resizeable",
+            sizes.len()
+        );
+    }
+    let per_row: usize = of_row.iter().product();
+    let mut row = 0;
+    for (index, size) in sizes.into_iter().enumerate() {
+        let shape = Shape::new(&[&[size], of_row].concat())?;
+        array.write(index as i32, part(value, row * per_row..(row + size) * per_row, shape)?)?;
+        row += size;
+    }
+    set_flow(ctx, 0);
+    Ok(())
+}
+
+fn size(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let len = object::<TensorArray>(ctx)?.len()?;
+    let len =
+        i32::try_from(len).map_err(|_| Error::invalid(format!("a size of {len} does not fit int32")))?;
+    ctx.set_output(0, Tensor::scalar(len));
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! The array itself: which elements were written and read, and of what shape they are.
+
+use crate::error::{Error, Result};
+use crate::kernels::cpu::dispatch::dispatch;
+use crate::resource::Resource;
+use graph::{Code, DType, Element, PartialShape, Shape, Tensor};
+use parking_lot::Mutex;
+use std::fmt;
+use std::ops::AddAssign;
+
+/// An array of tensors of one type.
+pub(in crate::kernels::cpu) struct TensorArray {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    clear_after_read: bool,
+    identical_shapes: bool,
+    /// What is written to an element twice is summed: so gradients gather.
+    sums: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    elements: Vec<ArrayElement>,
+    is_closed: bool,
+    is_dynamic: bool,
+    /// What every element's shape must fit.
+    shape: PartialShape,
+}
+
+#[derive(Clone, Default)]
+struct ArrayElement {
+    tensor: Option<Tensor>,
+    /// The shape of what was written; without a tensor, of zeros that nobody has made yet.
+    shape: Option<Shape>,
+    is_read: bool,
+    is_cleared: bool,
+}
+
+/// What an array is made as.
+pub(super) struct Config {
+    pub(super) name: String,
+    pub(super) dtype: DType,
+    pub(super) shape: PartialShape,
+    pub(super) size: usize,
+    pub(super) is_dynamic: bool,
+    pub(super) clear_after_read: bool,
+    pub(super) identical_shapes: bool,
+}
+
+impl Resource for TensorArray {
+    const KIND: &'static str = "TensorArray";
+}
+
+impl fmt::Debug for TensorArray {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorArray({})", self.name)
+    }
+}
+
+impl TensorArray {
+    pub(super) fn new(config: Config) -> Result<TensorArray> {
+        let Config { name, dtype, shape, size, is_dynamic, clear_after_read, identical_shapes } = config;
+        let mut elements = Vec::new();
+        grow(&mut elements, size)?;
+        let state = State { elements, is_closed: false, is_dynamic, shape };
+        Ok(TensorArray {
+            name,
+            dtype,
+            clear_after_read,
+            identical_shapes,
+            sums: false,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// The array of this one's gradients: as long as this is now, and from now on this grows no more. What was
+    /// written here stands there as zeros, of its shape behind `prefix`.
+    pub(super) fn gradient(&self, name: String, prefix: Option<&[usize]>) -> Result<TensorArray> {
+        let mut forward = self.open()?;
+        forward.is_dynamic = false;
+        let prefix = prefix.unwrap_or_default();
+        let mut elements = Vec::new();
+        grow(&mut elements, forward.elements.len())?;
+        for (element, of) in elements.iter_mut().zip(&forward.elements) {
+            let shape = of.shape.as_ref().map(|shape| Shape::new(&[prefix, shape.dims()].concat()));
+            element.shape = shape.transpose()?;
+        }
+        let shape = match forward.shape.dims() {
+            Some(dims) => PartialShape::of_dims(prefix.iter().map(|&d| Some(d)).chain(dims.iter().copied())),
+            None => PartialShape::unknown(),
+        };
+        let state = State { elements, is_closed: false, is_dynamic: false, shape };
+        Ok(TensorArray {
+            name,
+            dtype: self.dtype,
+            clear_after_read: false,
+            identical_shapes: self.identical_shapes,
+            sums: true,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn open(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.is_closed {
+            crate::invalid!("TensorArray {} has already been closed.", self.name);
+        }
+        Ok(state)
+    }
+
+    pub(super) fn len(&self) -> Result<usize> {
+        Ok(self.open()?.elements.len())
+    }
+
+    /// Makes room for `size` elements, if the array may grow.
+    pub(super) fn grow_to(&self, size: usize) -> Result<()> {
+        let mut state = self.open()?;
+        if state.is_dynamic && size > state.elements.len() { grow(&mut state.elements, size) } else { Ok(()) }
+    }
+
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let elements = std::mem::take(&mut state.elements);
+        drop(state);
+        drop(elements);
+    }
+
+    pub(super) fn write(&self, index: i32, value: Tensor) -> Result<()> {
+        let name = &self.name;
+        let mut state = self.open()?;
+        let State { elements, is_dynamic, shape: of_all, .. } = &mut *state;
+        let place = usize::try_from(index).ok();
+        match place {
+            Some(place) if *is_dynamic && place >= elements.len() => grow(elements, place + 1)?,
+            _ => {}
+        }
+        let size = elements.len();
+        let Some(element) = place.and_then(|place| elements.get_mut(place)) else {
+            crate::invalid!(
+                "TensorArray {name}: Tried to write to index {index} but array is not resizeable and size is: \
+                 {size}"
+            );
+        };
+        let shape = value.shape();
+        if element.shape.is_none() && !of_all.accepts(shape) {
+            crate::invalid!(
+                "TensorArray {name}: Could not write to TensorArray index {index} because the value shape is \
+                 {shape} which is incompatible with the TensorArray's inferred element shape: {of_all} (consider \
+                 setting infer_shape=False)."
+            );
+        }
+        let refused = |why: &str| {
+            let text = "Could not write to TensorArray index";
+            Err(Error::invalid(format!(
+                "TensorArray {name}: {text} {index} because it has already been {why}."
+            )))
+        };
+        if element.is_read {
+            return refused("read");
+        }
+        match &element.shape {
+            Some(_) if !self.sums => return refused("written to"),
+            Some(existing) if existing != shape => crate::invalid!(
+                "TensorArray {name}: Could not aggregate to TensorArray index {index} because the existing shape \
+                 is {existing} but the new input shape is {shape}."
+            ),
+            _ => {}
+        }
+        if self.identical_shapes && !of_all.is_fully_defined() {
+            *of_all = shape.into();
+        }
+        match &mut element.tensor {
+            Some(sum) => add(sum, &value),
+            tensor => {
+                element.shape = Some(shape.clone());
+                *tensor = Some(value);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn read(&self, index: i32) -> Result<Tensor> {
+        let name = &self.name;
+        let mut state = self.open()?;
+        let State { elements, shape: of_all, .. } = &mut *state;
+        let size = elements.len();
+        let place = usize::try_from(index).ok();
+        let Some(element) = place.and_then(|place| elements.get_mut(place)) else {
+            crate::invalid!("Tried to read from index {index} but array size is: {size}");
+        };
+        if element.is_cleared {
+            crate::invalid!(
+                "TensorArray {name}: Could not read index {index} twice because it was cleared after a previous \
+                 read (perhaps try setting clear_after_read = false?)."
+            );
+        }
+        let value = match element.tensor.take() {
+            Some(value) => value,
+            None => {
+                let Some(shape) = element.shape.clone().or_else(|| of_all.as_shape()) else {
+                    crate::invalid!(
+                        "TensorArray {name}: Could not read from TensorArray index {index}.  Furthermore, the \
+                         element shape is not fully defined: {of_all}.  It is possible you are working with a \
+                         resizeable TensorArray and stop_gradients is not allowing the gradients to be written.  If \
+                         you set the full element_shape property on the forward TensorArray, the proper all-zeros \
+                         tensor will be returned instead of incurring this error."
+                    );
+                };
+                if self.dtype.size().is_none() {
+                    crate::invalid!("tensor_array::TensorSetZero type not supported: {}", self.dtype);
+                }
+                element.shape = Some(shape.clone());
+                Tensor::zeros(self.dtype, shape)?
+            }
+        };
+        element.is_read = true;
+        if self.clear_after_read {
+            element.is_cleared = true;
+        } else {
+            element.tensor = Some(value.clone());
+        }
+        Ok(value)
+    }
+}
+
+/// Adds elements that nobody has written.
+fn grow(elements: &mut Vec<ArrayElement>, size: usize) -> Result<()> {
+    let bytes = size as u128 * size_of::<ArrayElement>() as u128;
+    let refused = || {
+        let text = format!("OOM when a TensorArray grows to {size} elements: {bytes} bytes");
+        Error::new(Code::ResourceExhausted, text)
+    };
+    if bytes > u128::from(graph::tensor::memory_limit()) {
+        return Err(refused());
+    }
+    elements.try_reserve(size.saturating_sub(elements.len())).map_err(|_| refused())?;
+    elements.resize(size, ArrayElement::default());
+    Ok(())
+}
+
+fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
+    fn plain<T: Element + AddAssign>(sum: &mut [T], by: &[T]) {
+        sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
+    }
+    match sum.dtype() {
+        DType::Complex64 => add_parts::<f32>(sum.bytes_mut()?, by.bytes()?),
+        DType::Complex128 => add_parts::<f64>(sum.bytes_mut()?, by.bytes()?),
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => add_integers(sum, by),
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => add_integers(sum, by),
+        dtype if dtype.is_floating() => dispatch!(float, dtype, T => {
+            plain::<T>(sum.values_mut()?, by.values()?);
+            Ok(())
+        }),
+        dtype => Err(Error::invalid(format!("tensor_array::AddToTensor type not supported: {dtype}"))),
+    }
+}
+
+/// Sums wrap, as integers do in kernels.
+fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
+    dispatch!(integer, sum.dtype(), T => {
+        let by = by.values::<T>()?;
+        sum.values_mut::<T>()?.iter_mut().zip(by).for_each(|(sum, by)| *sum = sum.wrapping_add(*by));
+        Ok(())
+    })
+}
+
+/// Real and imaginary parts add by themselves.
+fn add_parts<T: bytemuck::Pod + AddAssign>(sum: &mut [u8], by: &[u8]) -> Result<()> {
+    let wrong =
+        |e: bytemuck::PodCastError| Error::internal(format!("complex elements are read wrongly: {e}"));
+    let by: &[T] = bytemuck::try_cast_slice(by).map_err(wrong)?;
+    let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum).map_err(wrong)?;
+    sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
+    Ok(())
+}

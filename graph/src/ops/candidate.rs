@@ -1,0 +1,167 @@
+//! Sampling of classes, as sampled losses need it.
+
+use super::{Gradient, OpDef, Traits};
+use crate::error::Result;
+use crate::infer::Infer;
+use crate::shape::PartialShape;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "UniformCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "range_max: int >= 1",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "LogUniformCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "range_max: int >= 1",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "LearnedUnigramCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "range_max: int >= 1",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ThreadUnsafeUnigramCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "range_max: int >= 1",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FixedUnigramCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "range_max: int >= 1",
+            "vocab_file: string = ''",
+            "distortion: float = 1.0",
+            "num_reserved_ids: int = 0",
+            "num_shards: int >= 1 = 1",
+            "shard: int >= 0 = 0",
+            "unigrams: list(float) = []",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AllCandidateSampler",
+        inputs: &["true_classes: int64"],
+        outputs: &[
+            "sampled_candidates: int64",
+            "true_expected_count: float",
+            "sampled_expected_count: float",
+        ],
+        attrs: &[
+            "num_true: int >= 1",
+            "num_sampled: int >= 1",
+            "unique: bool",
+            "seed: int = 0",
+            "seed2: int = 0",
+        ],
+        traits: Traits::STATEFUL,
+        infer: sampler,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ComputeAccidentalHits",
+        inputs: &["true_classes: int64", "sampled_candidates: int64"],
+        outputs: &["indices: int32", "ids: int64", "weights: float"],
+        attrs: &["num_true: int", "seed: int = 0", "seed2: int = 0"],
+        infer: hits,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];
+
+fn sampler(infer: &mut Infer<'_>) -> Result<()> {
+    let batch = infer.input_of_rank(0, 2)?.dim(0);
+    let size = |name: &str| Ok::<_, crate::Error>(usize::try_from(infer.attr::<i64>(name)?).ok());
+    let (columns, sampled) = (size("num_true")?, size("num_sampled")?);
+    infer.set(0, PartialShape::vector(sampled));
+    infer.set(1, [batch, columns]);
+    infer.set(2, PartialShape::vector(sampled));
+    Ok(())
+}
+
+/// As many as there are hits.
+fn hits(infer: &mut Infer<'_>) -> Result<()> {
+    infer.input_of_rank(0, 2)?;
+    infer.input_of_rank(1, 1)?;
+    infer.set_all(PartialShape::vector(None));
+    Ok(())
+}

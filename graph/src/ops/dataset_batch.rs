@@ -1,0 +1,155 @@
+//! Datasets that put elements of another together, or take them apart.
+
+use super::check::scalar;
+use super::{Gradient, OpDef};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "BatchDataset",
+        inputs: &["input_dataset: variant", "batch_size: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchDatasetV2",
+        inputs: &["input_dataset: variant", "batch_size: int64", "drop_remainder: bool"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "parallel_copy: bool = false",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ParallelBatchDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "batch_size: int64",
+            "num_parallel_calls: int64",
+            "drop_remainder: bool",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "parallel_copy: bool = false",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "deterministic: string = 'default'",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PaddedBatchDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "batch_size: int64",
+            "padded_shapes: N * int64",
+            "padding_values: Toutput_types",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "Toutput_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "N: int >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PaddedBatchDatasetV2",
+        inputs: &[
+            "input_dataset: variant",
+            "batch_size: int64",
+            "padded_shapes: N * int64",
+            "padding_values: Toutput_types",
+            "drop_remainder: bool",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "parallel_copy: bool = false",
+            "Toutput_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "N: int >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "UnbatchDataset",
+        inputs: &["input_dataset: variant"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalUnbatchDataset",
+        inputs: &["input_dataset: variant"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "WindowDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "size: int64",
+            "shift: int64",
+            "stride: int64",
+            "drop_remainder: bool",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SlidingWindowDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "window_size: int64",
+            "window_shift: int64",
+            "window_stride: int64",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "drop_remainder: bool = true",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalSlidingWindowDataset",
+        inputs: &[
+            "input_dataset: variant",
+            "window_size: int64",
+            "window_shift: int64",
+            "window_stride: int64",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];

@@ -1,0 +1,73 @@
+//! What datasets keep between iterators: generators of seeds, caches.
+
+use super::iterator::scalars;
+use super::{Gradient, OpDef, Traits};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "AnonymousSeedGenerator",
+        inputs: &["seed: int64", "seed2: int64", "reshuffle: bool"],
+        outputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AnonymousRandomSeedGenerator",
+        inputs: &["seed: int64", "seed2: int64"],
+        outputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DummySeedGenerator",
+        outputs: &["handle: resource"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DeleteSeedGenerator",
+        inputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DeleteRandomSeedGenerator",
+        inputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "AnonymousMemoryCache",
+        outputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DummyMemoryCache",
+        outputs: &["handle: resource"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DeleteMemoryCache",
+        inputs: &["handle: resource", "deleter: variant"],
+        infer: scalars,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];

@@ -1,0 +1,69 @@
+//! What is asked of a dataset without an iterator that outlives the step.
+
+use super::check::scalar;
+use super::iterator::element;
+use super::{Gradient, OpDef, Traits};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "DatasetCardinality",
+        inputs: &["input_dataset: variant"],
+        outputs: &["cardinality: int64"],
+        attrs: &["cardinality_options: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalDatasetCardinality",
+        inputs: &["input_dataset: variant"],
+        outputs: &["cardinality: int64"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "WrapDatasetVariant",
+        inputs: &["input_handle: variant"],
+        outputs: &["output_handle: variant"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "UnwrapDatasetVariant",
+        inputs: &["input_handle: variant"],
+        outputs: &["output_handle: variant"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DatasetToSingleElement",
+        inputs: &["dataset: variant"],
+        outputs: &["components: output_types"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
+        infer: element,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ReduceDataset",
+        inputs: &["input_dataset: variant", "initial_state: Tstate", "other_arguments: Targuments"],
+        outputs: &["components: output_types"],
+        attrs: &[
+            "f: func",
+            "Tstate: list(type) >= 1",
+            "Targuments: list(type) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "use_inter_op_parallelism: bool = true",
+            "metadata: string = ''",
+        ],
+        infer: element,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];

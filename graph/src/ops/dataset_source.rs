@@ -1,0 +1,282 @@
+//! Datasets that have no input dataset: tensors, ranges, random numbers, files.
+
+use super::check::scalar;
+use super::{Gradient, OpDef, Traits};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "TensorDataset",
+        inputs: &["components: Toutput_types"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "Toutput_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TensorSliceDataset",
+        inputs: &["components: Toutput_types"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "Toutput_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "is_files: bool = false",
+            "metadata: string = ''",
+            "replicate_on_split: bool = false",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseTensorSliceDataset",
+        inputs: &["indices: int64", "values: Tvalues", "dense_shape: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["Tvalues: type"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ListDataset",
+        inputs: &["tensors: Tinput_types"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "Tinput_types: list(type) >= 1",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RangeDataset",
+        inputs: &["start: int64", "stop: int64", "step: int64"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+            "replicate_on_split: bool = false",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RandomDataset",
+        inputs: &["seed: int64", "seed2: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RandomDatasetV2",
+        inputs: &["seed: int64", "seed2: int64", "seed_generator: resource"],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "rerandomize_each_iteration: bool = false",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalRandomDataset",
+        inputs: &["seed: int64", "seed2: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TextLineDataset",
+        inputs: &["filenames: string", "compression_type: string", "buffer_size: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TFRecordDataset",
+        inputs: &["filenames: string", "compression_type: string", "buffer_size: int64"],
+        outputs: &["handle: variant"],
+        attrs: &["metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "TFRecordDatasetV2",
+        inputs: &[
+            "filenames: string",
+            "compression_type: string",
+            "buffer_size: int64",
+            "byte_offsets: int64",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &["metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FixedLengthRecordDataset",
+        inputs: &[
+            "filenames: string",
+            "header_bytes: int64",
+            "record_bytes: int64",
+            "footer_bytes: int64",
+            "buffer_size: int64",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &["metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FixedLengthRecordDatasetV2",
+        inputs: &[
+            "filenames: string",
+            "header_bytes: int64",
+            "record_bytes: int64",
+            "footer_bytes: int64",
+            "buffer_size: int64",
+            "compression_type: string",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &["metadata: string = ''"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CSVDataset",
+        inputs: &[
+            "filenames: string",
+            "compression_type: string",
+            "buffer_size: int64",
+            "header: bool",
+            "field_delim: string",
+            "use_quote_delim: bool",
+            "na_value: string",
+            "select_cols: int64",
+            "record_defaults: output_types",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "output_types: list({float, double, int32, int64, string}) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "CSVDatasetV2",
+        inputs: &[
+            "filenames: string",
+            "compression_type: string",
+            "buffer_size: int64",
+            "header: bool",
+            "field_delim: string",
+            "use_quote_delim: bool",
+            "na_value: string",
+            "select_cols: int64",
+            "record_defaults: output_types",
+            "exclude_cols: int64",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "output_types: list({float, double, int32, int64, string}) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ExperimentalCSVDataset",
+        inputs: &[
+            "filenames: string",
+            "compression_type: string",
+            "buffer_size: int64",
+            "header: bool",
+            "field_delim: string",
+            "use_quote_delim: bool",
+            "na_value: string",
+            "select_cols: int64",
+            "record_defaults: output_types",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "output_types: list({float, double, int32, int64, string}) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "GeneratorDataset",
+        inputs: &[
+            "init_func_other_args: Tinit_func_args",
+            "next_func_other_args: Tnext_func_args",
+            "finalize_func_other_args: Tfinalize_func_args",
+        ],
+        outputs: &["handle: variant"],
+        attrs: &[
+            "init_func: func",
+            "next_func: func",
+            "finalize_func: func",
+            "Tinit_func_args: list(type) >= 0",
+            "Tnext_func_args: list(type) >= 0",
+            "Tfinalize_func_args: list(type) >= 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "metadata: string = ''",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DatasetFromGraph",
+        inputs: &["graph_def: string"],
+        outputs: &["handle: variant"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];

@@ -1,0 +1,297 @@
+//! Queues of tuples of tensors, behind a handle by reference (`FIFOQueue`) or a resource (`FIFOQueueV2`).
+
+use super::check::scalar;
+use super::{Gradient, OpDef, Traits};
+use crate::error::Result;
+use crate::infer::Infer;
+use crate::shape::PartialShape;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "FIFOQueue",
+        outputs: &["handle: Ref(string)"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FIFOQueueV2",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PaddingFIFOQueue",
+        outputs: &["handle: Ref(string)"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PaddingFIFOQueueV2",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RandomShuffleQueue",
+        outputs: &["handle: Ref(string)"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "min_after_dequeue: int = 0",
+            "seed: int = 0",
+            "seed2: int = 0",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RandomShuffleQueueV2",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "component_types: list(type) >= 1",
+            "shapes: list(shape) >= 0 = []",
+            "capacity: int = -1",
+            "min_after_dequeue: int = 0",
+            "seed: int = 0",
+            "seed2: int = 0",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PriorityQueue",
+        outputs: &["handle: Ref(string)"],
+        attrs: &[
+            "component_types: list(type) >= 0 = []",
+            "shapes: list(shape) >= 0",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "PriorityQueueV2",
+        outputs: &["handle: resource"],
+        attrs: &[
+            "component_types: list(type) >= 0 = []",
+            "shapes: list(shape) >= 0",
+            "capacity: int = -1",
+            "container: string = ''",
+            "shared_name: string = ''",
+        ],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "FakeQueue",
+        inputs: &["resource: resource"],
+        outputs: &["handle: Ref(string)"],
+        infer: handle,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueEnqueue",
+        inputs: &["handle: Ref(string)", "components: Tcomponents"],
+        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueEnqueueV2",
+        inputs: &["handle: resource", "components: Tcomponents"],
+        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueEnqueueMany",
+        inputs: &["handle: Ref(string)", "components: Tcomponents"],
+        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueEnqueueManyV2",
+        inputs: &["handle: resource", "components: Tcomponents"],
+        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeue",
+        inputs: &["handle: Ref(string)"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeueV2",
+        inputs: &["handle: resource"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeueMany",
+        inputs: &["handle: Ref(string)", "n: int32"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        infer: batch,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeueManyV2",
+        inputs: &["handle: resource", "n: int32"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        infer: batch,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeueUpTo",
+        inputs: &["handle: Ref(string)", "n: int32"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        infer: batch,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueDequeueUpToV2",
+        inputs: &["handle: resource", "n: int32"],
+        outputs: &["components: component_types"],
+        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        infer: batch,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueClose",
+        inputs: &["handle: Ref(string)"],
+        attrs: &["cancel_pending_enqueues: bool = false"],
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueCloseV2",
+        inputs: &["handle: resource"],
+        attrs: &["cancel_pending_enqueues: bool = false"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueIsClosed",
+        inputs: &["handle: Ref(string)"],
+        outputs: &["is_closed: bool"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueIsClosedV2",
+        inputs: &["handle: resource"],
+        outputs: &["is_closed: bool"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueSize",
+        inputs: &["handle: Ref(string)"],
+        outputs: &["size: int32"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "QueueSizeV2",
+        inputs: &["handle: resource"],
+        outputs: &["size: int32"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];
+
+/// A handle: a scalar, or a reference to two strings.
+pub(super) fn handle(infer: &mut Infer<'_>) -> Result<()> {
+    let is_ref = infer.op().outputs.first().is_some_and(|output| output.is_ref);
+    infer.set(0, if is_ref { PartialShape::vector(Some(2)) } else { PartialShape::scalar() });
+    Ok(())
+}
+
+/// As many elements as asked for at most: their number and their shapes are the queue's.
+fn batch(infer: &mut Infer<'_>) -> Result<()> {
+    infer.input_of_rank(1, 0)?;
+    if let Some(count) = infer.value(1).and_then(|count| count.to_i64s().ok())
+        && count.iter().any(|&n| n < 0)
+    {
+        crate::invalid!("Input 'n' must be >= 0, but is {}", count[0]);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Sums and means, over segments, of rows picked by index.
+
+use super::broadcast::arrived;
+use super::constant::scalar;
+use super::shape::first_only;
+use super::{Gradient, OpDef};
+use crate::builder::{Forward, Pick, Scope};
+use crate::error::Result;
+use crate::graph::Output;
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "SparseSegmentSum",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: realnumbertype",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| rows(infer, None),
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSumWithNumSegments",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: realnumbertype",
+            "Tidx: {int32, int64} = int32",
+            "Tnumsegments: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSumGrad",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSumGradV2",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
+        outputs: &["output: T", "sorted_unique_indices: Tidx"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: picked_rows,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentMean",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| rows(infer, None),
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentMeanWithNumSegments",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tnumsegments: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentMeanGrad",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentMeanGradV2",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
+        outputs: &["output: T", "sorted_unique_indices: Tidx"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: picked_rows,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSqrtN",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| rows(infer, None),
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSqrtNWithNumSegments",
+        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tnumsegments: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+            "sparse_gradient: bool = false",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSqrtNGrad",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: |infer| {
+            let count = scalar(infer, 3)?;
+            rows(infer, count)
+        },
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SparseSegmentSqrtNGradV2",
+        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
+        outputs: &["output: T", "sorted_unique_indices: Tidx"],
+        attrs: &[
+            "T: {bfloat16, half, float, double}",
+            "Tidx: {int32, int64} = int32",
+            "Tsegmentids: {int32, int64} = int32",
+        ],
+        infer: picked_rows,
+        ..OpDef::NEW
+    },
+];
+
+/// As many rows as there are segments.
+fn rows(infer: &mut Infer<'_>, count: Option<i64>) -> Result<()> {
+    infer.input_of_rank(1, 1)?.merge(&infer.input_of_rank(2, 1)?)?;
+    let data = infer.input(0);
+    let Some(dims) = data.dims() else { return Ok(()) };
+    let Some((_, inner)) = dims.split_first() else {
+        crate::invalid!("Shape must be at least rank 1 but is rank 0");
+    };
+    let count: Dim = count.and_then(|count| usize::try_from(count).ok());
+    infer.set(0, PartialShape::of_dims(std::iter::once(count).chain(inner.iter().copied())));
+    Ok(())
+}
+
+fn picked_rows(infer: &mut Infer<'_>) -> Result<()> {
+    rows(infer, None)?;
+    infer.set(1, PartialShape::vector(None));
+    Ok(())
+}
+
+fn back(scope: &Scope, forward: &Forward, dz: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
+    let dz = arrived(forward, dz)?;
+    let count = scope.strided_slice(scope.shape_of(forward.input(0)), &[Pick::At(0)]);
+    let call = scope.op(op).input(dz).input(forward.input(1)).input(forward.input(2)).input(count);
+    Ok(first_only(forward, Some(call.output())))
+}

@@ -1,0 +1,219 @@
+//! The tasks that a session may use and those that it uses: who they are, the ways to them, and their devices.
+
+use crate::roll_call::{Roll, RollCall};
+use crate::step::wait_until;
+use futures::stream::{FuturesUnordered, StreamExt};
+use graph::{Code, DeviceAttributes, DeviceName, DeviceSpec, Graph, RendezvousKey, TaskName};
+use placer::{DeviceSet, Names};
+use proto::link::WorkerLink;
+use proto::{Cluster, RemoteWorker, Status, pb};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The ways to workers, by task.
+pub type Links = BTreeMap<TaskName, Arc<dyn WorkerLink>>;
+
+/// The tasks that a session may use.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    /// The master's own, as the session calls it.
+    pub(crate) task: TaskName,
+    pub(crate) links: Links,
+    filters: Vec<DeviceSpec>,
+    /// The cluster that the session brought, under whose names all tasks go.
+    pub(crate) cluster_def: Option<pb::ClusterDef>,
+}
+
+impl Members {
+    /// The tasks of the server's cluster that a filter matches, and the master's own.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no filter.
+    pub(crate) fn of_server(task: &TaskName, links: &Links, filters: &[String]) -> Result<Members, Status> {
+        let (task, links) = (task.clone(), links.clone());
+        Members { task, links, filters: Vec::new(), cluster_def: None }.filtered(filters)
+    }
+
+    /// As [`Members::of_server`], of a cluster that the session brings. `own` is the way to this master's task,
+    /// which it finds at one of `addresses`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the cluster does not name this master.
+    pub(crate) fn of_session(
+        def: &pb::ClusterDef,
+        addresses: &[&str],
+        own: &Arc<dyn WorkerLink>,
+        filters: &[String],
+        connect_deadline: Duration,
+    ) -> Result<Members, Status> {
+        let cluster = Cluster::from_def(def)?;
+        let find = |wanted: &&str| cluster.tasks().find(|(_, a)| a == wanted).map(|(task, _)| task);
+        let task = addresses.iter().find_map(find).ok_or_else(|| {
+            Status::invalid(format!(
+                "ConfigProto.cluster_def does not name this master, which is at {}",
+                addresses.join(" or ")
+            ))
+        })?;
+        let mut links: Links = BTreeMap::new();
+        for (other, address) in cluster.tasks().filter(|(other, _)| *other != task) {
+            links.insert(other.clone(), Arc::new(RemoteWorker::new(other, address, connect_deadline)?));
+        }
+        links.insert(task.clone(), own.clone());
+        Members { task, links, filters: Vec::new(), cluster_def: Some(def.clone()) }.filtered(filters)
+    }
+
+    fn filtered(mut self, filters: &[String]) -> Result<Members, Status> {
+        self.filters = filters.iter().map(|f| DeviceSpec::parse(f)).collect::<Result<Vec<_>, _>>()?;
+        let (own, filters) = (self.task.clone(), &self.filters);
+        self.links.retain(|task, _| *task == own || filters.is_empty() || matches_any(filters, task));
+        Ok(self)
+    }
+
+    /// Those that a filter matches; all without filters.
+    pub(crate) fn matching(&self) -> impl Iterator<Item = (&TaskName, &Arc<dyn WorkerLink>)> {
+        self.links.iter().filter(|(task, _)| self.filters.is_empty() || matches_any(&self.filters, task))
+    }
+
+    /// Whether a session over `graph` cannot do without a task: its own, those that filters name, and those that
+    /// nodes name, in full or in part.
+    pub(crate) fn needs(&self, graph: &Graph) -> impl Fn(&TaskName) -> bool + use<> {
+        let named: BTreeSet<&str> =
+            graph.nodes().map(|(_, n)| &*n.device).filter(|device| !device.is_empty()).collect();
+        // What is no device is for placement to refuse.
+        let specs = named.iter().filter_map(|device| DeviceSpec::parse(device).ok());
+        let specs: Vec<_> =
+            specs.filter(|s| s.job.is_some() || s.replica.is_some() || s.task.is_some()).collect();
+        let (own, filtered) = (self.task.clone(), !self.filters.is_empty());
+        move |task| filtered || *task == own || matches_any(&specs, task)
+    }
+
+    /// The devices of each task that takes part: see [`RollCall`].
+    pub(crate) async fn devices(
+        &self,
+        asked: &Links,
+        is_needed: impl Fn(&TaskName) -> bool,
+        deadline: Instant,
+    ) -> Result<BTreeMap<TaskName, Vec<DeviceAttributes>>, Status> {
+        let mut roll = RollCall::new(asked.keys().cloned(), is_needed, Instant::now());
+        let ask = |(task, link): (&TaskName, &Arc<dyn WorkerLink>)| {
+            let (task, link) = (task.clone(), link.clone());
+            async move { (task, link.status(Some(deadline)).await) }
+        };
+        let mut answers: FuturesUnordered<_> = asked.iter().map(ask).collect();
+        loop {
+            let until = match roll.at(Instant::now()) {
+                Roll::Complete => return roll.close(),
+                Roll::Report(missing) => {
+                    for task in missing {
+                        tracing::info!("CreateSession still waiting for response from worker: {task}");
+                    }
+                    continue;
+                }
+                Roll::Wait { until } => until,
+            };
+            tokio::select! {
+                Some((task, answer)) = answers.next() => {
+                    let answer = self.named(&task, answer);
+                    roll.answered(task, answer);
+                }
+                () = wait_until(Some(until)) => {}
+            }
+        }
+    }
+
+    /// A task's devices under the session's names, as far as filters let them in.
+    fn named(
+        &self,
+        task: &TaskName,
+        answer: Result<Vec<DeviceAttributes>, Status>,
+    ) -> Result<Vec<DeviceAttributes>, String> {
+        let mut devices = answer.map_err(|status| status.to_string())?;
+        for device in &mut devices {
+            let name = device.name.task_name();
+            if self.cluster_def.is_some() {
+                device.name = DeviceName::new(task, &device.name.device_type, device.name.id);
+            } else if name != *task {
+                return Err(format!("its address is answered by {name}"));
+            }
+        }
+        let lets_in = |d: &DeviceAttributes| {
+            *task == self.task || self.filters.is_empty() || self.filters.iter().any(|f| f.matches(&d.name))
+        };
+        devices.retain(lets_in);
+        Ok(devices)
+    }
+}
+
+fn matches_any(specs: &[DeviceSpec], task: &TaskName) -> bool {
+    let whole = DeviceSpec {
+        job: Some(task.job.clone()),
+        replica: Some(task.replica),
+        task: Some(task.task),
+        ..DeviceSpec::default()
+    };
+    specs.iter().any(|s| s.is_compatible(&whole))
+}
+
+/// What a session uses of its members.
+#[derive(Debug)]
+pub(crate) struct SessionCluster {
+    pub(crate) links: Links,
+    pub(crate) devices: DeviceSet,
+    pub(crate) attributes: BTreeMap<TaskName, Vec<DeviceAttributes>>,
+    /// Where feeds enter and fetches leave, and its index in the set.
+    pub(crate) client_device: DeviceAttributes,
+    pub(crate) client_index: u32,
+    /// For the nodes that splitting the session's graphs adds.
+    pub(crate) names: Arc<Names>,
+}
+
+impl SessionCluster {
+    /// # Errors
+    /// `FailedPrecondition` if the master's own task has no CPU.
+    pub(crate) fn new(
+        members: &Members,
+        attributes: BTreeMap<TaskName, Vec<DeviceAttributes>>,
+        names: Arc<Names>,
+    ) -> Result<SessionCluster, Status> {
+        let own = attributes.get(&members.task).into_iter().flatten();
+        let client_device =
+            own.clone().find(|d| &*d.name.device_type == "CPU").cloned().ok_or_else(|| {
+                Status::new(
+                    Code::FailedPrecondition,
+                    format!("the master's task {} has no CPU device", members.task),
+                )
+            })?;
+        let all = attributes.values().flatten().map(|d| (d.name.clone(), d.incarnation));
+        let devices = DeviceSet::new(all).with_local(members.task.clone());
+        let client_index = devices.find(&client_device.name).ok_or_else(|| {
+            Status::new(Code::Internal, format!("{} is no device of the session", client_device.name))
+        })?;
+        let links = members.links.iter().filter(|(task, _)| attributes.contains_key(task));
+        let links = links.map(|(task, link)| (task.clone(), link.clone())).collect();
+        Ok(SessionCluster { links, devices, attributes, client_device, client_index, names })
+    }
+
+    /// With more tasks.
+    pub(crate) fn joined_by(
+        &self,
+        members: &Members,
+        more: BTreeMap<TaskName, Vec<DeviceAttributes>>,
+    ) -> Result<SessionCluster, Status> {
+        let mut attributes = self.attributes.clone();
+        attributes.extend(more);
+        SessionCluster::new(members, attributes, self.names.clone())
+    }
+
+    pub(crate) fn link(&self, task: &TaskName) -> Result<Arc<dyn WorkerLink>, Status> {
+        let link = self.links.get(task).cloned();
+        link.ok_or_else(|| Status::new(Code::Internal, format!("the session does not use {task}")))
+    }
+
+    /// The rendezvous key of a fed or fetched tensor.
+    pub(crate) fn client_key(&self, name: &str) -> Arc<str> {
+        let device = self.client_device.name.to_string();
+        let edge = placer::normalise_endpoint(name);
+        RendezvousKey::new(&device, self.client_device.incarnation, &device, &edge).text
+    }
+}

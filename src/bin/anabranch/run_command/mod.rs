@@ -1,0 +1,96 @@
+//! `anabranch run`: a program that starts servers of TensorFlow's itself gets ours in their place.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Goes before whatever the program's path says.
+const SITE: &str = include_str!("sitecustomize.py");
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunFlags {
+    /// A flag for every server that the program starts, such as `--server-flag=--threads=4`; may be repeated
+    #[arg(long = "server-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    server_flags: Vec<String>,
+
+    /// The program and its arguments, after `--`: `anabranch run -- python train.py --job_name=ps --task_index=0`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the program to its end, and ends as it does.
+pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = runtime.block_on(supervise(flags))?;
+    let code = status.code().or(status.signal().map(|number| 128 + number)).unwrap_or(1);
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send + Sync>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let site = Site::new()?;
+    let mut program = start(flags, &site.folder)?;
+    let id = program.id();
+    let mut ended = tokio::task::spawn_blocking(move || program.wait());
+    loop {
+        tokio::select! {
+            status = &mut ended => return Ok(status??),
+            // The program stops its server, and then itself.
+            _ = terminate.recv() => terminate_process(id),
+            // A terminal sends Ctrl-C to the program as well.
+            _ = interrupt.recv() => {}
+        }
+    }
+}
+
+fn start(flags: &RunFlags, site: &Path) -> Result<Child, Box<dyn Error + Send + Sync>> {
+    let mut path = site.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("PYTHONPATH").filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    let (program, arguments) = flags.program.split_first().ok_or("no program to run")?;
+    Command::new(program)
+        .args(arguments)
+        .env("PYTHONPATH", path)
+        .env("ANABRANCH_RUN_SERVER", std::env::current_exe()?)
+        .env("ANABRANCH_RUN_FLAGS", serde_json::to_string(&flags.server_flags)?)
+        .spawn()
+        .map_err(|error| format!("{} cannot be started: {error}", program.display()).into())
+}
+
+fn terminate_process(id: u32) {
+    let told = Command::new("kill").arg(id.to_string()).status();
+    if !told.is_ok_and(|status| status.success()) {
+        eprintln!("anabranch run: the program (process {id}) could not be told to stop");
+    }
+}
+
+/// The folder that stands first on the program's path; gone when dropped.
+struct Site {
+    folder: PathBuf,
+}
+
+impl Site {
+    fn new() -> std::io::Result<Site> {
+        let folder = std::env::temp_dir().join(format!("anabranch-run-{}", std::process::id()));
+        // Made anew, for this user alone: what others put there must not be loaded.
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let site = Site { folder };
+        fs::write(site.folder.join("sitecustomize.py"), SITE)?;
+        Ok(site)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            eprintln!("anabranch run: {} stays behind: {error}", self.folder.display());
+        }
+    }
+}

@@ -1,0 +1,99 @@
+"""Runs the scenarios of `synchronisation/` on servers of ours and on TensorFlow's own, and compares what they say."""
+import argparse
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import tensorflow.compat.v1 as tf
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import synchronisation  # noqa: E402
+from synchronisation import accumulators, barriers, queues, replicas, staging, tables  # noqa: E402,F401
+
+tf.disable_v2_behavior()
+
+SERVER = """
+import json, sys
+import tensorflow as tf
+cluster, job, task = sys.argv[1:]
+server = tf.distribute.Server(json.loads(cluster), job_name=job, task_index=int(task))
+server.join()
+"""
+
+
+class Servers:
+    """TensorFlow's servers for one ps and two workers."""
+
+    def __enter__(self):
+        ports = [free_port() for _ in range(3)]
+        addresses = [f"localhost:{port}" for port in ports]
+        cluster = json.dumps({"ps": addresses[:1], "worker": addresses[1:]})
+        tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
+        self.processes = [
+            subprocess.Popen([sys.executable, "-c", SERVER, cluster, job, str(task)], stderr=subprocess.DEVNULL) for job, task in tasks
+        ]
+        self.workers = [f"grpc://{address}" for address in addresses[1:]]
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
+
+
+def run(scenario, workers, names):
+    peer = synchronisation.Peer(workers, f"{names}x{synchronisation.SCENARIOS.index(scenario)}")
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        scenario(peer)
+    return [(label, without_numbers(value)) for label, value in peer.said]
+
+
+def without_numbers(value):
+    """Names of objects that have none begin with a number that counts them."""
+    if isinstance(value, tuple) and isinstance(value[-1], str):
+        return (*value[:-1], re.sub(r"'_\d+_", "'_N_", value[-1]))
+    return value
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", action="append", required=True, help="our workers, twice")
+    parser.add_argument("--peer", action="append", help="TensorFlow's workers, if they run already")
+    parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    options = parser.parse_args()
+    names = f"r{os.getpid()}"
+    differences = 0
+    wanted = [s for s in synchronisation.SCENARIOS if options.only in s.__name__]
+    with Servers() if not options.peer else open(os.devnull) as servers:
+        peers = options.peer or servers.workers
+        for scenario in wanted:
+            theirs, ours = outcome(scenario, peers, names), outcome(scenario, options.target, names)
+            for place in range(max(len(theirs), len(ours))):
+                a = ours[place] if place < len(ours) else "nothing"
+                b = theirs[place] if place < len(theirs) else "nothing"
+                if a != b:
+                    differences += 1
+                    print(f"{scenario.__name__}: {a}, not {b}", flush=True)
+            print(f"ok {scenario.__name__} ({len(theirs)})", flush=True)
+    print(f"{len(wanted)} scenarios, {differences} differences")
+    sys.exit(1 if differences else 0)
+
+
+def outcome(scenario, workers, names):
+    try:
+        return run(scenario, workers, names)
+    except Exception as error:  # pylint: disable=broad-except
+        return [("scenario", f"{type(error).__name__}: {error}"[:2000])]
+
+
+main()
