@@ -72,6 +72,7 @@ mod string;
 mod summary;
 mod table;
 mod tensor_array;
+mod tensor_list;
 mod topk;
 mod training;
 mod transfer;
@@ -172,6 +173,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     summary,
     table,
     tensor_array,
+    tensor_list,
     topk,
     training,
     transfer,

@@ -80,6 +80,7 @@ mod string;
 mod summary;
 mod table;
 mod tensor_array;
+mod tensor_list;
 mod threads;
 mod topk;
 mod training;
@@ -163,6 +164,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     summary::KERNELS,
     table::KERNELS,
     tensor_array::KERNELS,
+    tensor_list::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,
