@@ -127,3 +127,16 @@ impl Drop for Peers {
         }
     }
 }
+
+/// On one task, and with branches, loops and functions spread over two others.
+#[test]
+fn functions_and_control_flow_over_them_give_what_the_peer_gives() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    for devices in ["", "/job:ps/task:0,/job:worker/task:1"] {
+        let mut client = python::script("functions.py")?;
+        client.args(["--target", &cluster.target("worker", 0), "--devices", devices]);
+        let said = python::run(&mut client)?;
+        assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 11, "{said}");
+    }
+    Ok(())
+}
