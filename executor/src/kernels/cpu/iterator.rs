@@ -40,7 +40,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             if let Some(element) = &element {
                 spec.check(&ElementSpec::of(element))?;
             }
-            let optional = element.map_or(Ok(Optional::NONE), |e| Optional::of(e.to_vec()))?;
+            let optional = element.map_or(Ok(Optional::NONE), Optional::of)?;
             Ok(smallvec![Tensor::variant(optional).into()])
         })
     }),

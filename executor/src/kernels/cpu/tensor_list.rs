@@ -2,6 +2,8 @@
 
 mod batch;
 mod join;
+#[cfg(test)]
+mod tests;
 
 pub(super) use batch::{add_n, zeros_like};
 
