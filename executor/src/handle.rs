@@ -27,14 +27,7 @@ impl ObjectName {
     /// The node's `container` and `shared_name`. Without the latter, the node's own name if `by_node`, else one
     /// that nobody else has.
     pub fn of(init: &KernelInit<'_>, by_node: bool) -> Result<ObjectName> {
-        let container = init.attr::<String>("container")?;
-        let valid = |(i, c): (usize, char)| {
-            c.is_ascii_alphanumeric() || c == '.' || (i > 0 && matches!(c, '_' | '-' | '/'))
-        };
-        if !container.char_indices().all(valid) {
-            crate::invalid!("container contains invalid characters: {container}");
-        }
-        let container = match &*container {
+        let container = match &*container(init)? {
             "" => init.device.resources().default_container().clone(),
             named => named.into(),
         };
@@ -54,6 +47,18 @@ impl ObjectName {
         let container = init.device.resources().default_container().clone();
         ObjectName { container, name: private_name(&init.node.name), is_private: true }
     }
+}
+
+/// The node's `container`, as it is; empty for that of the device.
+pub fn container(init: &KernelInit<'_>) -> Result<String> {
+    let container = init.attr::<String>("container")?;
+    let valid = |(i, c): (usize, char)| {
+        c.is_ascii_alphanumeric() || c == '.' || (i > 0 && matches!(c, '_' | '-' | '/'))
+    };
+    if !container.char_indices().all(valid) {
+        crate::invalid!("container contains invalid characters: {container}");
+    }
+    Ok(container)
 }
 
 fn private_name(node: &str) -> Arc<str> {

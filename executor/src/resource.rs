@@ -16,7 +16,12 @@ pub trait Resource: Any + Send + Sync + fmt::Debug {
 }
 
 type Key = (TypeId, Arc<str>);
-type Container = FxHashMap<Key, Arc<dyn Any + Send + Sync>>;
+type Container = FxHashMap<Key, Held>;
+
+struct Held {
+    kind: &'static str,
+    object: Arc<dyn Any + Send + Sync>,
+}
 
 /// The resources of one device.
 #[derive(Default)]
@@ -61,7 +66,7 @@ impl ResourceStore {
 
     pub fn find<T: Resource>(&self, container: &str, name: &str) -> Option<Arc<T>> {
         let containers = self.containers.lock();
-        let found = containers.get(&self.container(container))?.get(&key::<T>(name))?.clone();
+        let found = containers.get(&self.container(container))?.get(&key::<T>(name))?.object.clone();
         found.downcast::<T>().ok()
     }
 
@@ -75,10 +80,14 @@ impl ResourceStore {
         let mut containers = self.containers.lock();
         let of_container = containers.entry(self.container(container)).or_default();
         if let Some(found) = of_container.get(&key::<T>(name)) {
-            return found.clone().downcast::<T>().map_err(|_| Error::internal("resource of another type"));
+            return found
+                .object
+                .clone()
+                .downcast::<T>()
+                .map_err(|_| Error::internal("resource of another type"));
         }
         let made = Arc::new(make()?);
-        of_container.insert(key::<T>(name), made.clone());
+        of_container.insert(key::<T>(name), Held { kind: T::KIND, object: made.clone() });
         Ok(made)
     }
 
@@ -87,6 +96,16 @@ impl ResourceStore {
         let mut containers = self.containers.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
         containers.get_mut(&self.container(container)).is_some_and(|c| c.remove(&key::<T>(name)).is_some())
+    }
+
+    /// Removes the resource of any kind that has this name for it; whether there was one.
+    pub fn remove_kind(&self, container: &str, kind: &str, name: &str) -> bool {
+        let mut containers = self.containers.lock();
+        self.removals.fetch_add(1, Ordering::AcqRel);
+        let Some(of_container) = containers.get_mut(&self.container(container)) else { return false };
+        let found = of_container.iter().find(|((_, own), held)| **own == *name && held.kind == kind);
+        let found = found.map(|(key, _)| key.clone());
+        found.is_some_and(|key| of_container.remove(&key).is_some())
     }
 
     /// Forgets everything in a container; an empty name means the default container.

@@ -1,11 +1,12 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
 use crate::error::{Error, Result};
+use crate::handle::{HandleInput, one_handle};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
 use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// A mutable tensor, with no value until the first assignment.
 ///
@@ -90,27 +91,18 @@ impl Resource for RefVariable {
     const KIND: &'static str = "LegacyVar";
 }
 
-/// An input of a kernel that is a variable: by reference, or behind a handle that is looked up once and again
-/// only after something was removed.
+/// An input of a kernel that is a variable: by reference, or behind a handle.
 #[derive(Debug)]
 pub struct VariableInput {
     input: usize,
     /// `None` if the input is a reference.
-    found: Option<Mutex<Option<Found>>>,
-}
-
-#[derive(Debug)]
-struct Found {
-    removals: u64,
-    container: Arc<str>,
-    name: Arc<str>,
-    variable: Weak<Variable>,
+    found: Option<HandleInput<Variable>>,
 }
 
 impl VariableInput {
     pub fn new(init: &KernelInit<'_>, input: usize) -> VariableInput {
         let is_ref = init.inputs.get(input).is_some_and(|port| port.is_ref);
-        VariableInput { input, found: if is_ref { None } else { Some(Mutex::default()) } }
+        VariableInput { input, found: if is_ref { None } else { Some(HandleInput::default()) } }
     }
 
     pub fn is_ref(&self) -> bool {
@@ -131,47 +123,15 @@ impl VariableInput {
         ctx: &KernelContext<'_>,
         otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<Variable>>,
     ) -> Result<Arc<Variable>> {
-        let Some(found) = &self.found else { return Ok(ctx.ref_input(self.input)?.clone()) };
-        let handle = self.handle(ctx)?;
-        let store = ctx.resources();
-        let mut found = found.lock();
-        // Read before the lookup, so that a removal in between is noticed next time.
-        let removals = store.removals();
-        if let Some(known) = &*found
-            && known.removals == removals
-            && known.name == handle.name
-            && known.container == handle.container
-            && let Some(variable) = known.variable.upgrade()
-        {
-            return Ok(variable);
+        match &self.found {
+            None => Ok(ctx.ref_input(self.input)?.clone()),
+            Some(found) => found.get_or(ctx.device(), self.handle(ctx)?, otherwise),
         }
-        let here = ctx.device().name().to_string();
-        if *handle.device != *here {
-            crate::invalid!(
-                "Trying to access resource {} located in device {} from device {here}",
-                handle.name,
-                handle.device
-            );
-        }
-        let variable = match store.find::<Variable>(&handle.container, &handle.name) {
-            Some(variable) => variable,
-            None => otherwise(store, handle)?,
-        };
-        *found = Some(Found {
-            removals,
-            container: handle.container.clone(),
-            name: handle.name.clone(),
-            variable: Arc::downgrade(&variable),
-        });
-        Ok(variable)
     }
 
     /// The handle in the input.
     pub fn handle<'a>(&self, ctx: &'a KernelContext<'_>) -> Result<&'a ResourceHandle> {
-        match ctx.input(self.input)?.as_resources()? {
-            [handle] => Ok(handle),
-            many => Err(Error::invalid(format!("expected one resource handle, got {}", many.len()))),
-        }
+        one_handle(ctx.input(self.input)?)
     }
 }
 

@@ -82,6 +82,18 @@ fn a_shared_object_is_found_by_its_name_and_by_either_kind_of_handle() -> Result
 }
 
 #[test]
+fn a_handle_of_any_kind_can_be_destroyed() -> Result<()> {
+    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
+    let strict = [("ignore_lookup_error", AttrValue::Bool(false))];
+    run(&device, "DestroyResourceOp", std::slice::from_ref(&handle), &strict)?;
+    let again = run(&device, "DestroyResourceOp", std::slice::from_ref(&handle), &strict);
+    assert_eq!(again.map_err(|e| e.code()), Err(Code::NotFound));
+    run(&device, "DestroyResourceOp", &[handle], &[])?;
+    Ok(())
+}
+
+#[test]
 fn rows_that_go_leave_the_others_where_they_are_found() -> Result<()> {
     let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
     let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);

@@ -1,6 +1,7 @@
 //! What tasks see of a queue that no client's test can make happen at will.
 
 use super::*;
+use graph::DType;
 use parking_lot::Mutex;
 
 type Log = Arc<Mutex<Vec<(&'static str, Result<Vec<i32>>)>>>;

@@ -14,6 +14,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+/// The bytes of a key.
+pub type Key<'a> = Cow<'a, [u8]>;
+
 /// How a table gets its rows.
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -56,7 +59,7 @@ impl Rows {
         Ok(Rows { is_initialized, places: FxHashMap::default(), keys: Vec::new(), values })
     }
 
-    fn set(&mut self, key: Cow<'_, [u8]>, values: &Tensor, row: usize) -> Result<()> {
+    fn set(&mut self, key: Key<'_>, values: &Tensor, row: usize) -> Result<()> {
         match self.places.get(&*key) {
             Some(&place) => self.values.set(place, values, row),
             None => {
@@ -121,7 +124,7 @@ impl Table {
     }
 
     /// The bytes of each key of a tensor, and the shape in which the keys stand.
-    fn keys<'a>(&self, keys: &'a Tensor) -> Result<(Vec<Cow<'a, [u8]>>, Vec<usize>)> {
+    fn keys<'a>(&self, keys: &'a Tensor) -> Result<(Vec<Key<'a>>, Vec<usize>)> {
         let (dims, each) = (keys.shape().dims(), &self.layout.key_shape);
         let Some(outer) = dims.strip_suffix(each.dims()) else {
             crate::invalid!("Input key shape {} must end with key shape {each}", keys.shape());
@@ -130,7 +133,7 @@ impl Table {
         Ok((key_bytes(keys, width)?, outer.to_vec()))
     }
 
-    fn check_keys(&self, keys: &[Cow<'_, [u8]>]) -> Result<()> {
+    fn check_keys(&self, keys: &[Key<'_>]) -> Result<()> {
         if let Kind::Dense { empty, deleted } = &self.kind {
             for key in keys {
                 if **key == **empty {
@@ -273,7 +276,7 @@ impl Table {
 }
 
 /// The bytes of each key: of plain elements, their own; of one string, its own; of several strings, with lengths.
-pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Cow<'_, [u8]>>> {
+pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Key<'_>>> {
     if width == 0 {
         crate::invalid!("a key must have elements");
     }

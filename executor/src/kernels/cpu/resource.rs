@@ -199,8 +199,14 @@ fn assign_with<T: Arithmetic>(
 
 fn destroy(ctx: &mut KernelContext<'_>, input: &VariableInput, ignore_missing: bool) -> Result<()> {
     let handle = input.handle(ctx)?;
+    let store = ctx.resources();
     if handle.hash_code != HASH_CODE {
-        return Err(Error::unimplemented(format!("DestroyResourceOp of a {}", handle.type_name)));
+        if store.remove_kind(&handle.container, &handle.type_name, &handle.name) || ignore_missing {
+            return Ok(());
+        }
+        let ResourceHandle { container, name, type_name, .. } = handle;
+        let message = format!("Resource {container}/{name}/{type_name} does not exist.");
+        return Err(Error::new(Code::NotFound, message));
     }
     if ctx.resources().remove::<Variable>(&handle.container, &handle.name) || ignore_missing {
         return Ok(());

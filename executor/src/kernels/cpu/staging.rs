@@ -1,5 +1,6 @@
 //! Kernels of staging areas.
 
+use crate::cancel::Cancellation;
 use crate::error::Result;
 use crate::handle::{ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
@@ -103,11 +104,7 @@ fn operation<T: Resource>(
 }
 
 /// Starts an operation, if its arguments are good.
-fn start<A>(
-    ctx: AsyncContext,
-    arguments: Result<A>,
-    run: impl FnOnce(&Arc<crate::cancel::Cancellation>, A, Done),
-) {
+fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cancellation>, A, Done)) {
     let AsyncContext { step, done, .. } = ctx;
     match arguments {
         Ok(arguments) => run(&step.cancellation, arguments, done),
@@ -157,10 +154,10 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn by_key(
-    init: &KernelInit<'_>,
-    run: fn(&StagingMap, &Arc<crate::cancel::Cancellation>, i64, Places, Finish<(i64, Tuple)>),
-) -> Result<Kernel> {
+/// An operation on a key's tuple.
+type OnTuple = fn(&StagingMap, &Arc<Cancellation>, i64, Places, Finish<(i64, Tuple)>);
+
+fn by_key(init: &KernelInit<'_>, run: OnTuple) -> Result<Kernel> {
     let width = init.attr::<Vec<DType>>("dtypes")?.len();
     let outputs = init.outputs.len();
     operation(init, map(init)?, move |map, ctx| {

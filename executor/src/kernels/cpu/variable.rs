@@ -4,6 +4,7 @@ use super::dispatch::{INDEX, NUMBERS, dispatch};
 use super::scalar::{Arithmetic, Semiring as _};
 use super::threads::{PARALLEL, is_parallel_under_lock};
 use crate::error::{Error, Result};
+use crate::handle::container;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use crate::variable::{RefVariable, Variable};
@@ -50,16 +51,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// The container, and the name that is shared or else the node's own.
 pub(super) fn shared_name(init: &KernelInit<'_>) -> Result<(String, String)> {
-    let container = init.attr::<String>("container")?;
-    let valid = |(i, c): (usize, char)| {
-        c.is_ascii_alphanumeric() || c == '.' || (i > 0 && matches!(c, '_' | '-' | '/'))
-    };
-    if !container.char_indices().all(valid) {
-        crate::invalid!("container contains invalid characters: {container}");
-    }
     let shared = init.attr::<String>("shared_name")?;
     let name = if shared.is_empty() { init.node.name.to_string() } else { shared };
-    Ok((container, name))
+    Ok((container(init)?, name))
 }
 
 /// Gives out a reference to the device's variable of this name, made where there is none.
