@@ -4,7 +4,8 @@
 
 use anabranch_executor as executor;
 use executor::device::Device;
-use executor::testing::{LoneDevice, run_node_on};
+use executor::kernel::Kernel;
+use executor::testing::{LoneDevice, make_kernel, run_node_on};
 use executor::variable::Variable;
 use executor::{Error, Result, Value};
 use graph::ops::spec::{AttrKind, AttrSpec};
@@ -351,6 +352,9 @@ fn handle(device: &Arc<dyn Device>, i: usize, value: Tensor) -> Result<Value> {
 /// Ops that write what they are given to the standard error stream.
 const LOUD: [&str; 2] = ["Print", "PrintV2"];
 
+/// Ops that read messages, which chance does not write.
+const READERS: [&str; 4] = ["ParseTensor", "ParseExample", "ParseExampleV2", "ParseSingleExample"];
+
 /// What the last panic said and where it was.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
@@ -380,6 +384,10 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
             let Ok(types) = node.input_types() else { continue };
             let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
             let Ok(inputs) = inputs(&random, &device, &node, &types) else { continue };
+            // Those wait for others or for files; their own tests are elsewhere.
+            if matches!(make_kernel(&device, &node), Ok(Kernel::Async(_))) {
+                continue;
+            }
             tried += 1;
             LARGEST.store(0, Ordering::Relaxed);
             let outcome = catch_unwind(AssertUnwindSafe(|| run_node_on(&device, &node, inputs.clone())));
@@ -405,7 +413,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     assert!(wrong.is_empty(), "{}\n{} kinds", wrong.join("\n"), wrong.len());
     // Placeholders have no answer but an error, and what is behind other handles than variables' is tested elsewhere.
     // Any other op must be seen to work, or the inputs are too wrong.
-    never_right.retain(|op| !op.contains("Iterator") && !op.contains("Dataset"));
+    never_right.retain(|op| !READERS.contains(op) && !op.contains("Iterator") && !op.contains("Dataset"));
     assert_eq!(never_right, ["Placeholder", "PlaceholderV2", "_Arg", "_Retval"]);
     Ok(())
 }

@@ -116,8 +116,8 @@ enum Fill {
 }
 
 pub(super) fn format(init: &KernelInit<'_>) -> Result<Kernel> {
-    /// Wider text is refused.
-    const WIDEST: i64 = 1 << 20;
+    /// Wider or more precise text is refused.
+    const WIDEST: i64 = 1 << 15;
     let dtype = init.input_type(0);
     let (scientific, shortest) = (init.attr::<bool>("scientific")?, init.attr::<bool>("shortest")?);
     let (precision, width) = (init.attr::<i64>("precision")?, init.attr::<i64>("width")?);
