@@ -59,8 +59,8 @@ fn pools() -> Vec<Case> {
     let pooled = [5.0, 7.0, 13.0, 15.0];
     let windows = |c: Case| c.c(&[1, 2, 2, 1]).c(&[1, 2, 2, 1]).attr("padding", "VALID");
     let mut out = vec![
-        volumes("AvgPool3D").x(&[1, 3, 4, 4, 1], -2.0, 2.0),
-        volumes("AvgPool3DGrad").c(&[1, 3, 4, 4, 1]).x(&[1, 2, 2, 2, 1], -2.0, 2.0),
+        volumes("AvgPool3D").x(&[1, 3, 4, 4, 1], -2.0, 2.0).single(),
+        volumes("AvgPool3DGrad").c(&[1, 3, 4, 4, 1]).x(&[1, 2, 2, 2, 1], -2.0, 2.0).single(),
         volumes("MaxPool3D").x(&[1, 3, 4, 4, 1], -2.0, 2.0).single(),
         windows(case("MaxPoolV2").x(&[1, 4, 4, 1], -2.0, 2.0)),
         case("MaxPoolWithArgmax")

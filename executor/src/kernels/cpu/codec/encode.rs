@@ -71,7 +71,9 @@ impl Jpeg {
         let mut file = Vec::new();
         let mut encoder = Encoder::new(&mut file, (quality as u8).max(1));
         encoder.set_progressive(self.progressive);
-        encoder.set_optimized_huffman_tables(self.optimized || self.progressive);
+        // The encoder writes optimised files with a scan for each component, which not every decoder takes where
+        // components differ in size.
+        encoder.set_optimized_huffman_tables(self.optimized && !self.downsampled || self.progressive);
         encoder.set_sampling_factor(if self.downsampled {
             SamplingFactor::F_2_2
         } else {

@@ -66,12 +66,15 @@ pub(super) fn decode(
         given => given,
     };
     sample_count(height, width, 3)?;
+    if has_separate_scans(file) {
+        return Err(Error::unimplemented("JPEG files with a scan for each component"));
+    }
     // Grey files become colours here; colours become grey by their luminance, in the decoder.
     let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
     let wanted = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
     let is_whole = options.recover || ends(file);
-    let bytes = if is_whole { decoder(&without_metadata(file), wanted).decode().ok() } else { None };
+    let bytes = if is_whole { decoder(file, wanted).decode().ok() } else { None };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
     let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
     if let Some([y, x, rows, columns]) = window {
@@ -91,25 +94,31 @@ pub(super) fn decode(
     Ok(Pixels { frames: 1, height, width, channels, samples: Samples::Bytes(bytes) })
 }
 
-/// The file without metadata, which say nothing of the pixels and of which the decoder takes some for colours.
-fn without_metadata(file: &[u8]) -> Vec<u8> {
-    let mut out = file.get(..2).unwrap_or(file).to_vec();
-    let mut at = out.len();
-    // Segments: a marker of two bytes, their length in two, and as many less two. Scans end the walk.
+/// The segments before the first scan, that scan's header included: each one's marker, and its bytes without it.
+fn segments(file: &[u8]) -> Vec<(u8, &[u8])> {
+    let (mut out, mut at) = (Vec::new(), 2);
     while let Some(&[0xff, marker, high, low]) = file.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
         let end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
-        let Some(segment) = file.get(at..end) else { break };
-        if matches!(marker, 0xda | 0xd9 | 0xff) {
+        let Some(segment) = file.get(at + 4..end) else { break };
+        out.push((marker, segment));
+        if marker == 0xda {
             break;
-        }
-        // Comments, and applications' data but for the two that tell of colours.
-        if !matches!(marker, 0xe1..=0xed | 0xef | 0xfe) {
-            out.extend_from_slice(segment);
         }
         at = end;
     }
-    out.extend_from_slice(&file[at..]);
     out
+}
+
+/// Whether a file that is not progressive has its components in scans of their own, which the decoder confuses
+/// where components differ in size.
+fn has_separate_scans(file: &[u8]) -> bool {
+    let segments = segments(file);
+    let frame = segments.iter().find(|(marker, _)| matches!(marker, 0xc0 | 0xc1));
+    let scan = segments.iter().find(|(marker, _)| *marker == 0xda);
+    // A frame's size, then the number of its components.
+    let of_frame = frame.and_then(|(_, frame)| frame.get(5));
+    let of_scan = scan.and_then(|(_, scan)| scan.first());
+    of_frame.zip(of_scan).is_some_and(|(frame, scan)| scan < frame)
 }
 
 /// Whether the file has the marker that ends an image.

@@ -137,7 +137,14 @@ impl<T: Real> Beam<T> {
                 let before = if last == Some(label) { old.blank } else { old.total };
                 let total = chance + before;
                 let child = self.children.get(&(b, label)).copied();
-                if child.is_some_and(|c| self.prefixes[c].is_active()) || !self.is_candidate(total, least) {
+                if child.is_some_and(|c| self.prefixes[c].is_active()) {
+                    continue;
+                }
+                if !self.is_candidate(total, least) {
+                    // A prefix that was dropped in this very step has its own turn no more: so the peer has it.
+                    if let Some(child) = child {
+                        self.prefixes[child].old = Chances::none();
+                    }
                     continue;
                 }
                 let child = child.unwrap_or_else(|| {
