@@ -48,7 +48,16 @@ fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
     client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
     let said = python::run(&mut client)?;
     assert!(said.contains("\n0 wrong"), "{said}");
-    assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 100, "{said}");
+    assert!(checks(&said) >= 100, "{said}");
+    Ok(())
+}
+
+#[test]
+fn checkpoints_and_summaries_are_the_peers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
+    let mut client = python::script("checkpoints.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&said), 9, "{said}");
     Ok(())
 }
 
@@ -137,4 +146,29 @@ impl Drop for Peers {
             let _ = server.wait();
         }
     }
+}
+
+<<<<<<< HEAD
+#[test]
+fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("queues.py")?;
+    for task in 0..2 {
+        client.args(["--target", &cluster.target("worker", task)]);
+    }
+    let said = python::run(&mut client)?;
+    assert!(said.contains(" 0 differences"), "{said}");
+=======
+/// On one task, and with branches, loops and functions spread over two others.
+#[test]
+fn functions_and_control_flow_over_them_give_what_the_peer_gives() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    for devices in ["", "/job:ps/task:0,/job:worker/task:1"] {
+        let mut client = python::script("functions.py")?;
+        client.args(["--target", &cluster.target("worker", 0), "--devices", devices]);
+        let said = python::run(&mut client)?;
+        assert!(said.lines().filter(|l| l.starts_with("ok ")).count() >= 11, "{said}");
+    }
+>>>>>>> w-func
+    Ok(())
 }

@@ -153,7 +153,7 @@ impl Values {
             return Tensor::strings(self.strings, shape).map_err(|_| Malformed);
         }
         let size = dtype.size().ok_or(Malformed)?;
-        if self.bytes.len() % size != 0 {
+        if !self.bytes.len().is_multiple_of(size) {
             return Err(Malformed);
         }
         let out = tensor.bytes_mut().map_err(|_| Malformed)?;

@@ -261,3 +261,35 @@ impl fmt::Debug for Barrier {
         write!(f, "Barrier '{}' ({} ready)", self.name, self.ready_size())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(values: &[&'static str]) -> Result<Tensor> {
+        let bytes = values.iter().map(|v| Bytes::from_static(v.as_bytes())).collect();
+        Ok(Tensor::strings(bytes, [values.len()].try_into()?)?)
+    }
+
+    #[test]
+    fn what_was_complete_before_a_bad_key_is_not_lost() -> Result<()> {
+        let shapes = vec![PartialShape::scalar(), PartialShape::scalar()];
+        let barrier = Barrier::new("b".into(), vec![DType::Int32, DType::Int32], shapes);
+        let step = Arc::new(Cancellation::new());
+        let insert = |keys: &[&'static str], index: usize| -> Result<Option<Code>> {
+            let values = Tensor::zeros(DType::Int32, [keys.len()].try_into()?)?;
+            let failed = Arc::new(Mutex::new(None));
+            let told = failed.clone();
+            let done = move |result: Result<Vec<Element>>| *told.lock() = result.err().map(|e| e.code());
+            barrier.insert(&step, &strings(keys)?, &values, index, Box::new(done));
+            let failed = failed.lock().take();
+            Ok(failed)
+        };
+        assert_eq!(insert(&["a", "b"], 0)?, None);
+        assert_eq!(insert(&["b", "c"], 1)?, None);
+        assert_eq!((barrier.ready_size(), barrier.incomplete_size()), (1, 2));
+        assert_eq!(insert(&["a", "c"], 1)?, Some(Code::InvalidArgument));
+        assert_eq!((barrier.ready_size(), barrier.incomplete_size()), (2, 1));
+        Ok(())
+    }
+}

@@ -309,7 +309,9 @@ fn start(executor: &Arc<Executor>, step: &Arc<Step>, call: Arc<Call>, done: Done
     let outer = step.clone();
     let ended = move |result: Result<_>| {
         outer.cancellation.deregister(registration);
-        done(result.map(|_| std::mem::take(&mut *call.returns.lock())));
+        // What was not read is not kept from being written in place.
+        call.args.lock().clear();
+        done(result.and_then(|_| call.take_returns()));
     };
     executor.run(own, false, Box::new(ended));
 }
@@ -321,6 +323,14 @@ impl Call {
         match arg {
             None | Some(Value::None) => Err(Error::internal(format!("the call has no argument {index}"))),
             Some(value) => Ok(value),
+        }
+    }
+
+    fn take_returns(&self) -> Result<SmallVec<[Value; 4]>> {
+        let returns = std::mem::take(&mut *self.returns.lock());
+        match returns.iter().position(|value| matches!(value, Value::None)) {
+            None => Ok(returns),
+            Some(dead) => Err(Error::invalid(format!("Retval[{dead}] does not have value"))),
         }
     }
 

@@ -309,3 +309,56 @@ fn pick(tuple: &[Option<Tensor>], key: i64, places: &Places) -> Result<Tuple> {
     };
     places.0.iter().map(tensor).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    type Log = Arc<Mutex<Vec<Result<Tuple>>>>;
+
+    fn told(log: &Log) -> Finish<Tuple> {
+        let log = log.clone();
+        Box::new(move |result| log.lock().push(result))
+    }
+
+    #[test]
+    fn who_puts_waits_for_room_and_who_looks_ahead_holds_nobody_up() -> Result<()> {
+        let area = StagingArea::new(Bounds { capacity: 2, bytes: 8 });
+        let (step, put, peek, get) = (Arc::default(), Log::default(), Log::default(), Log::default());
+        let pair = |a: f32, b: f32| Ok::<_, Error>(vec![Tensor::try_from([a, b])?]);
+        area.put(&step, pair(1.0, 2.0)?, told(&put));
+        area.put(&step, vec![Tensor::from(3.0f32)], told(&put));
+        assert_eq!((put.lock().len(), area.len()), (1, 1), "both are too many bytes");
+        area.peek(&step, 1, told(&peek));
+        area.get(&step, told(&get));
+        assert_eq!(*get.lock(), [Ok(pair(1.0, 2.0)?)]);
+        assert_eq!((put.lock().len(), peek.lock().len()), (2, 0));
+        area.put(&step, vec![Tensor::from(4.0f32)], told(&put));
+        assert_eq!(*peek.lock(), [Ok(vec![Tensor::from(4.0f32)])]);
+        area.put(&step, vec![Tensor::zeros(graph::DType::Float, [3].try_into()?)?], told(&put));
+        let refused = put.lock().pop().and_then(Result::err).map(|error| error.code());
+        assert_eq!(refused, Some(Code::ResourceExhausted));
+        Ok(())
+    }
+
+    #[test]
+    fn a_wait_for_one_key_does_not_hold_up_another() -> Result<()> {
+        let map = StagingMap::new(Bounds { capacity: 0, bytes: 0 }, 2);
+        let log: Arc<Mutex<Vec<i64>>> = Arc::default();
+        let keys = || -> Finish<(i64, Tuple)> {
+            let log = log.clone();
+            Box::new(move |result| log.lock().extend(result.map(|(key, _)| key)))
+        };
+        let (step, none) = (Arc::new(Cancellation::new()), Box::new(|_| {}));
+        let places = |indices: &[i32]| Places::of(&Tensor::vector(indices)?, 0, 2);
+        map.take(&step, Some(9), places(&[0, 1])?, keys());
+        map.take(&step, None, places(&[0, 1])?, keys());
+        map.put(&step, 5, places(&[1])?, vec![Tensor::from(1i32)], none.clone());
+        assert_eq!((map.len(), map.incomplete_len()), (0, 1));
+        map.put(&step, 5, places(&[0])?, vec![Tensor::from(2i32)], none);
+        assert_eq!(*log.lock(), [5]);
+        assert!(places(&[1, 0]).is_err() && places(&[-1]).is_err() && places(&[2]).is_err());
+        Ok(())
+    }
+}

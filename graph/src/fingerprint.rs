@@ -2,7 +2,7 @@
 
 const M: u64 = 0xc6a4_a793_5bd1_e995;
 const R: u32 = 47;
-const SEED: u64 = 0xDECA_FCAF_FE;
+const SEED: u64 = 0x00DE_CAFC_AFFE;
 
 /// The hash of a text.
 pub fn hash64(text: &[u8]) -> u64 {

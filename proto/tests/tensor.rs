@@ -6,10 +6,13 @@ use anabranch_proto::convert::{
     tensor_to_proto,
 };
 use anabranch_proto::pb::{
-    DataType, NamedTensorProto, ResourceHandleProto, TensorProto, TensorShapeProto, tensor_shape_proto::Dim,
+    DataType, NamedTensorProto, ResourceHandleProto, TensorProto, TensorShapeProto, VariantTensorDataProto,
+    tensor_shape_proto::Dim,
 };
 use bytes::Bytes;
-use graph::{Bool8, Code, DType, PartialShape, ResourceHandle, Result, Shape, Tensor};
+use graph::{
+    Bool8, Code, DType, Optional, PartialShape, ResourceHandle, Result, Shape, Tensor, TensorList, Variant,
+};
 use prost::Message;
 
 /// SplitMix64: the same numbers in every run.
@@ -257,5 +260,62 @@ fn named_tensors_name_what_is_wrong() -> Result<()> {
     let missing = NamedTensorProto { name: "y:0".into(), tensor: None };
     let error = named_tensor_from_proto(missing, budget).map_err(|e| e.to_string());
     assert_eq!(error, Err("tensor 'y:0' has no value".to_owned()));
+    Ok(())
+}
+
+/// Lists and optionals, within each other too, come back as they were, in the peer's layout.
+#[test]
+fn variants_cross_with_what_they_hold() -> Result<()> {
+    let mut inner = TensorList::new(DType::Int32, PartialShape::from([None]));
+    inner.push(Tensor::vector(&[1i32, 2])?)?;
+    let elements = vec![None, Some(Tensor::variant(inner)), None];
+    let mut list = TensorList::of(DType::Variant, PartialShape::unknown(), elements)?;
+    list.max_num_elements = 7;
+    let optional = Optional::of(vec![Tensor::from("text"), Tensor::variant(list)])?;
+    let all = [Variant::new(optional), Variant::EMPTY, Variant::new(Optional::NONE)];
+    let tensor = Tensor::variants(all.to_vec(), Shape::new(&[3])?)?;
+    let proto = tensor_to_proto(&tensor);
+    let text = format!(
+        "{:?}",
+        tensor_from_proto(TensorProto::decode(&proto.encode_to_vec()[..]).map_err(wrong)?)?.as_variants()?
+    );
+    assert_eq!(text, format!("{all:?}"));
+    // Two of the elements have no value: 0 and 2. Then variant's number, the limit, and a shape of unknown rank.
+    let list = &proto.variant_val[0].tensors[1].variant_val[0];
+    assert_eq!(
+        (&list.type_name[..], &list.metadata[..]),
+        ("tensorflow::TensorList", &[2, 0, 2, 21, 7, 0x18, 1][..])
+    );
+    Ok(())
+}
+
+fn wrong(error: prost::DecodeError) -> graph::Error {
+    graph::Error::invalid(error.to_string())
+}
+
+#[test]
+fn variants_that_are_malformed_are_refused() -> Result<()> {
+    let read = |type_name: &str, metadata: &[u8], tensors: Vec<TensorProto>| {
+        let variant =
+            VariantTensorDataProto { type_name: type_name.into(), metadata: metadata.to_vec(), tensors };
+        let proto = TensorProto {
+            dtype: DataType::DtVariant.into(),
+            variant_val: vec![variant],
+            ..Default::default()
+        };
+        tensor_from_proto_within(proto, &mut Budget::new(1 << 20)).map(|_| ()).map_err(|e| e.code())
+    };
+    let list = "tensorflow::TensorList";
+    let float = || tensor_to_proto(&Tensor::from(1f32));
+    assert_eq!(read(list, &[0, 1, 0], vec![float()]), Ok(()));
+    assert_eq!(read(list, &[0, 3, 0], vec![float()]), Err(Code::InvalidArgument));
+    assert_eq!(read(list, &[1, 9, 1, 0], vec![float()]), Err(Code::InvalidArgument));
+    assert_eq!(
+        read(list, &[255, 255, 255, 255, 255, 255, 255, 255, 127, 1, 0], vec![]),
+        Err(Code::InvalidArgument)
+    );
+    assert_eq!(read(list, &[], vec![]), Err(Code::InvalidArgument));
+    assert_eq!(read("tensorflow::data::Optional", &[], vec![]), Err(Code::InvalidArgument));
+    assert_eq!(read("a dataset", &[], vec![]), Err(Code::Unimplemented));
     Ok(())
 }

@@ -117,6 +117,8 @@ pub(crate) fn all() -> Vec<Case> {
     out.extend(arrays());
     out.extend(reductions());
     out.extend(networks());
+    out.extend(sparse());
+    out.extend(matrices());
     out.extend(crate::neural_gradient_cases::all());
     out
 }
@@ -397,5 +399,81 @@ fn networks() -> Vec<Case> {
             .k(&[3, 0, 3])
             .attr("dtype", DType::Double),
     );
+    out
+}
+
+/// Indices of `int64`, as sparse tensors have them.
+fn wide(values: &[i64], dims: &[usize]) -> Input {
+    let tensor = Shape::new(dims).and_then(|s| Tensor::from_slice(values, s));
+    Input::Fixed(tensor.unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// As [`wide`], of which the graph knows the value.
+fn known(values: &[i64], dims: &[usize]) -> Input {
+    match wide(values, dims) {
+        Input::Fixed(tensor) => Input::Constant(tensor),
+        other => other,
+    }
+}
+
+fn sparse() -> Vec<Case> {
+    let at = || wide(&[0, 1, 0, 3, 2, 0], &[3, 2]);
+    let shape = || wide(&[3, 4], &[2]);
+    let mut out = vec![
+        case("SparseToDense").arg(at()).arg(known(&[3, 4], &[2])).x(&[3], -2.0, 2.0).x(&[], 0.5, 1.0),
+        case("SparseReorder").arg(wide(&[2, 0, 0, 1, 1, 1], &[3, 2])).x(&[3], -2.0, 2.0).arg(shape()),
+        case("SparseSlice")
+            .arg(at())
+            .x(&[3], -2.0, 2.0)
+            .arg(shape())
+            .arg(wide(&[0, 1], &[2]))
+            .arg(wide(&[3, 2], &[2])),
+        case("SparseFillEmptyRows").arg(at()).x(&[3], -2.0, 2.0).arg(shape()).x(&[], 0.5, 1.0),
+        case("SparseAdd")
+            .arg(at())
+            .x(&[3], 0.5, 2.0)
+            .arg(shape())
+            .arg(wide(&[0, 0, 0, 3], &[2, 2]))
+            .x(&[2], 0.5, 2.0)
+            .arg(shape())
+            .fixed(&[], 0.0, 0.0),
+        case("SparseTensorDenseAdd").arg(at()).x(&[3], -2.0, 2.0).arg(shape()).x(&[3, 4], -2.0, 2.0),
+        case("SparseDenseCwiseMul").arg(at()).x(&[3], -2.0, 2.0).arg(shape()).fixed(&[3, 4], 0.5, 2.0),
+    ];
+    for keep in [false, true] {
+        let reduced = case("SparseReduceSum").arg(at()).x(&[3], -2.0, 2.0).arg(known(&[3, 4], &[2]));
+        out.push(reduced.c(&[1]).attr("keep_dims", keep));
+    }
+    for op in ["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"] {
+        out.push(case(op).x(&[4, 2], -2.0, 2.0).k(&[3, 0, 0]).k(&[0, 0, 1]));
+    }
+    for op in [
+        "SparseSegmentSumWithNumSegments",
+        "SparseSegmentMeanWithNumSegments",
+        "SparseSegmentSqrtNWithNumSegments",
+    ] {
+        out.push(case(op).x(&[4, 2], -2.0, 2.0).k(&[3, 0, 0]).k(&[0, 0, 2]).i(4));
+    }
+    out
+}
+
+fn matrices() -> Vec<Case> {
+    let mut out = vec![
+        case("MatrixDeterminant").x(&[2, 2], -2.0, 2.0),
+        case("MatrixDiag").x(&[2, 3], -2.0, 2.0),
+        case("MatrixDiagPart").x(&[2, 3, 4], -2.0, 2.0),
+        case("ReverseSequence").x(&[2, 3], -2.0, 2.0).k(&[2, 3]).attr("seq_dim", 1i64),
+        case("Roll").x(&[3, 2], -2.0, 2.0).k(&[1]).k(&[0]),
+        case("Cross").x(&[2, 3], -2.0, 2.0).x(&[2, 3], -2.0, 2.0),
+        case("Einsum").xs(&[&[2, 3], &[3, 4]]).attr("equation", "ab,bc->ca"),
+        case("Einsum").xs(&[&[2, 3], &[2, 3]]).attr("equation", "ab,ab->a"),
+        case("Digamma").x(&[2, 4], 0.5, 3.0),
+        case("Zeta").fixed(&[2, 4], 1.5, 3.0).x(&[2, 4], 0.5, 3.0),
+        case("Polygamma").arg(Input::Fixed(Tensor::scalar(2.0f64))).x(&[2, 4], 0.5, 3.0),
+    ];
+    for adjoint in [false, true] {
+        out.push(case("MatrixInverse").x(&[2, 2], -2.0, 2.0).attr("adjoint", adjoint));
+        out.push(case("MatrixSolve").x(&[2, 2], -2.0, 2.0).x(&[2, 3], -1.0, 1.0).attr("adjoint", adjoint));
+    }
     out
 }

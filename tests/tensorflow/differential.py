@@ -30,6 +30,7 @@ EXCUSED = {
     "_FusedMatMul": "made by the peer's optimiser alone",
     "_UnaryOpsComposition": "made by the peer's optimiser alone",
     "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
+    "ImageSummary": "encoders differ in how they compress: checkpoints.py compares the pixels",
     "_Send": "added by the master",
     "_Recv": "added by the master",
     "_HostSend": "added by the master",
@@ -51,6 +52,13 @@ EXCUSED |= dict.fromkeys(
 
 # Datasets and what is behind handles of iterators: whole pipelines are compared, in datasets.py.
 PIPELINE = re.compile(r"Dataset|Iterator|^Optional(FromValue|None|HasValue|GetValue)$|SeedGenerator$|MemoryCache$")
+
+# Ops that work on what other steps left, or wait for it: compared by `queues.py`, in scenarios.
+SYNCHRONISATION = re.compile(
+    r"(FIFO|PaddingFIFO|RandomShuffle|Priority|Fake)Queue(V2)?|Queue(Enqueue|Dequeue|Close|IsClosed|Size).*"
+    r"|(Resource|Sparse)?(Conditional)?Accumulator.*|Barrier.*|(Ordered)?Map(Stage|Peek|Unstage|Size|IncompleteSize|Clear).*"
+    r"|Stage(Peek|Size|Clear)?|Unstage|.*HashTable.*|InitializeTable.*|LookupTable.*|(Get|Delete)Session.*|.*Mutex.*"
+)
 
 # What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
 PEER_FAULTS = {
@@ -154,6 +162,7 @@ def different(x, y, probe):
         return f"shape {x.shape}, not {y.shape}"
     if x.dtype.name in TOLERANCES and not probe.exact:
         relative, absolute = TOLERANCES[x.dtype.name]
+        absolute = max(absolute, probe.within)
         wide = np.complex128 if x.dtype.kind == "c" else np.float64
         a, b = x.astype(wide), y.astype(wide)
         with np.errstate(all="ignore"):
@@ -198,7 +207,7 @@ def main():
     probes, wrong = [], Lines()
     started = time.time()
     for op in sorted(table):
-        if op in EXCUSED or PIPELINE.search(op):
+        if op in EXCUSED or PIPELINE.search(op) or SYNCHRONISATION.fullmatch(op):
             continue
         if op not in cases.GENERATORS and op not in cases.special.SPECIAL:
             wrong.append(f"{op}: there is no case")

@@ -56,6 +56,7 @@ class Probe:
         self.steps = 1
         self.exact = False
         self.loose = 1.0
+        self.within = 0.0
         definition = op_def_registry.get(op)
         self.producer = min(PRODUCER, definition.deprecation.version - 1) if definition.HasField("deprecation") else PRODUCER
         self.shapes = ""
@@ -126,7 +127,7 @@ class Probe:
             if named[name].type == "type":
                 attrs[name] = dtype
         name = self.node(self.op, "", inputs, **attrs)
-        self.steps, self.exact, self.loose = call.steps, call.exact, call.loose
+        self.steps, self.exact, self.loose, self.within = call.steps, call.exact, call.loose, call.within
         self.fetch(name)
         self.fetches = [f for i, f in enumerate(self.fetches) if i not in call.unset]
         return self

@@ -74,6 +74,22 @@ def a_graph_that_grows(target):
 
 
 @check
+def tensors_that_stay_between_steps(target):
+    """The peer's own server cannot."""
+    x = tf.placeholder(tf.float32, [2])
+    handle = tf.get_session_handle(x * 2.0)
+    with tf.Session(target) as session:
+        kept = session.run(handle, {x: [1.0, 2.0]})
+        other = session.run(handle, {x: [5.0, 6.0]})
+        assert kept.eval().tolist() == [2, 4] and other.eval().tolist() == [10, 12]
+        holder, value = tf.get_session_tensor(kept.handle, tf.float32)
+        assert session.run(value + 1.0, {holder: kept.handle}).tolist() == [3, 5]
+        kept.delete()
+        with fails(tf.errors.InvalidArgumentError, "is not in the session store"):
+            session.run(value, {holder: other.handle.replace(";", ";9", 1)})
+
+
+@check
 def resource_variables(target):
     v = tf.Variable([1.0, 2.0], use_resource=True)
     with tf.Session(target) as session:

@@ -18,11 +18,11 @@ pub(crate) type End = watch::Receiver<Option<executor::Result<()>>>;
 /// Runs one part of a partial run. Dropping the future cancels the step.
 pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let (step, end) = begin(worker, &run)?;
-    let mut guard = Guard { step: &step, worker, armed: true };
+    let (mut guard, deadline) = (Guard { step: &step, worker, armed: true }, run.deadline);
     let outcome = tokio::select! {
         biased;
-        outcome = part(&guard, end, &run) => outcome,
-        () = crate::run::sleep_until(run.deadline) => Err(guard.late()),
+        outcome = part(&guard, end, run) => outcome,
+        () = crate::run::sleep_until(deadline) => Err(guard.late()),
     };
     guard.settle(&outcome);
     outcome
@@ -53,24 +53,21 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     Ok((step, end))
 }
 
-async fn part(guard: &Guard<'_>, mut end: End, run: &RunGraph) -> Result<RunGraphOutcome, Status> {
+async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+    let is_last = run.extent == Extent::LastPart;
     let exchanged = exchange(guard.step, run, &mut end).await;
     if let Err(status) = &exchanged {
         guard.step.cancel(executor::Error::new(status.code, status.message.clone()));
     }
-    if exchanged.is_err() || run.extent == Extent::LastPart {
+    if exchanged.is_err() || is_last {
         // The cause of what this call met, or what failed after the last value had been fetched.
         ended(&mut end).await.map_err(|e| guard.explain(e))?;
     }
     Ok(RunGraphOutcome { recv: exchanged?, ..RunGraphOutcome::default() })
 }
 
-async fn exchange(
-    step: &StepState,
-    run: &RunGraph,
-    end: &mut End,
-) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
-    feed(step, &run.send)?;
+async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
+    feed(step, run.send)?;
     let mut received = Vec::with_capacity(run.recv.len());
     for key in &run.recv {
         received.push((key.clone(), receive(step, key, end).await?));

@@ -67,7 +67,7 @@ impl Guard<'_> {
         graph: &RegisteredGraph,
         run: RunGraph,
     ) -> Result<RunGraphOutcome, Status> {
-        feed(self.step, &run.send)?;
+        feed(self.step, run.send)?;
         let trace = run.options.record_timeline || run.options.record_costs;
         if trace {
             self.worker.transfers.trace(run.step_id);
@@ -148,10 +148,10 @@ pub(crate) fn lost() -> Error {
 }
 
 /// Puts fed values where their receivers look.
-pub(crate) fn feed(step: &StepState, values: &[(Arc<str>, Tensor)]) -> Result<(), Status> {
+pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
     for (key, tensor) in values {
-        let key = Arc::new(RendezvousKey::parse(key).map_err(Status::from)?);
-        let sent = Sent { value: Value::Host(tensor.clone()), is_dead: false };
+        let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
+        let sent = Sent { value: Value::Host(tensor), is_dead: false };
         step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
     }
     Ok(())

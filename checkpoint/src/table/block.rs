@@ -69,6 +69,9 @@ pub(super) struct Entries<'a> {
     key: Vec<u8>,
 }
 
+/// A key, which the next overwrites, and its value.
+pub(super) type Entry<'k, 'a> = (&'k [u8], &'a [u8]);
+
 /// The block is not what a builder makes.
 #[derive(Debug)]
 pub(super) struct BadBlock;
@@ -82,7 +85,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The next key and value.
-    pub(super) fn next(&mut self) -> Result<Option<(&[u8], &'a [u8])>, BadBlock> {
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'_, 'a>>, BadBlock> {
         if self.rest.is_empty() {
             return Ok(None);
         }

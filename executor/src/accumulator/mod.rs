@@ -8,7 +8,7 @@ pub use sparse::SparseGradient;
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
 use crate::kernels::cpu::dispatch::dispatch;
-use crate::kernels::cpu::scalar::{Arithmetic, Stored};
+use crate::kernels::cpu::scalar::{Arithmetic as _, Stored};
 use crate::resource::Resource;
 use crate::waiting::{Finish, Tried, Waiting};
 use graph::{DType, PartialShape, Tensor};
@@ -111,6 +111,9 @@ impl Accumulator {
     /// Adds a gradient, in the order in which they come; one that was computed at an earlier step than the
     /// accumulator's is dropped.
     pub fn apply(&self, local_step: i64, gradient: Gradient) -> Result<()> {
+        if matches!(gradient, Gradient::Sparse(_)) != self.is_sparse {
+            crate::invalid!("Accumulator {} takes no gradients of this form", self.name);
+        }
         self.waiting.with(|state| {
             if local_step < state.step {
                 state.dropped += 1;
@@ -212,3 +215,6 @@ impl fmt::Debug for Accumulator {
         write!(f, "Accumulator '{}' of {} {} {:?}", self.name, self.dtype, self.shape, self.waiting)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::Reduction;
 use crate::error::{Error, Result};
 use crate::kernels::cpu::dispatch::dispatch;
-use crate::kernels::cpu::scalar::{Arithmetic, Stored};
+use crate::kernels::cpu::scalar::{Arithmetic as _, Stored};
 use graph::{PartialShape, Shape, Tensor};
 
 /// A gradient of some rows.

@@ -471,8 +471,9 @@ fn wind_up(run: &Arc<Run<Framed>>, frame: &Arc<Frame>, local: &mut Local<Framed>
             let turns = &mut *frame.turns.lock();
             if turns.enters_left == 0 {
                 // Acquire: what was done in the turn, so that its state can be used anew.
-                while let Some(turn) = turns.open.pop_front_if(|t| t.holds.load(Ordering::Acquire) == 0) {
-                    ended.push(turn);
+                let is_over = |turn: &Arc<Iteration>| turn.holds.load(Ordering::Acquire) == 0;
+                while turns.open.front().is_some_and(is_over) {
+                    ended.extend(turns.open.pop_front());
                 }
             }
             if !turns.waiting.is_empty() && turns.open.len() < info.parallel {

@@ -8,7 +8,7 @@ use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::value::Value;
-use graph::{Graph, Node, NodeId, Topology};
+use graph::{Graph, Node, NodeId, Role, Topology};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -152,10 +152,11 @@ impl Plan {
             wants_host: Vec::new(),
             frames: FramePlan::default(),
         };
+        let passes_ref = passes_ref(graph, topology)?;
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
         let step = action::lone_step();
         for id in graph.ids() {
-            let planned = plan.node(graph, topology, id, device, made_from)?;
+            let planned = plan.node(graph, topology, id, device, made_from, &passes_ref)?;
             plan.nodes.push(planned);
             // A Merge is told of each input that comes.
             let feeds_merge =
@@ -191,6 +192,7 @@ impl Plan {
         id: NodeId,
         device: &Arc<dyn Device>,
         (kernels, functions): (&KernelCache, &Functions),
+        passes_ref: &[bool],
     ) -> Result<PlanNode> {
         let node = graph.node(id);
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
@@ -200,7 +202,7 @@ impl Plan {
             if edge.input as usize != slot || slot >= inputs.len() {
                 crate::invalid!("Input {} of node {} is fed twice or not at all", edge.input, node.name);
             }
-            has_refs |= graph.output_type(edge.source())?.is_ref;
+            has_refs |= graph.output_type(edge.source())?.is_ref || passes_ref[edge.node.index()];
             self.producers.push(Source { node: edge.node.index() as u32, output: edge.output });
         }
         let end = self.producers.len() as u32;
@@ -210,7 +212,7 @@ impl Plan {
             let missing = inputs.len() - (end - first) as usize;
             crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
-        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref));
+        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || passes_ref[id.index()]));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
@@ -355,6 +357,29 @@ impl Plan {
     pub(super) fn has_own_memory(&self) -> bool {
         !self.wants_host.is_empty()
     }
+}
+
+/// By node: whether it passes on a reference that it is given. Only to who reads a value when it runs; what goes
+/// around in a loop or through a switch is a value.
+fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
+    let mut passes = vec![false; graph.len()];
+    if !graph.nodes().any(|(_, node)| node.op.outputs.iter().any(|output| output.is_ref)) {
+        return Ok(passes);
+    }
+    let reads = |role| matches!(role, Role::Compute | Role::Send);
+    for id in topology.order(graph)? {
+        if !graph.node(id).op.def.traits.passes_reference {
+            continue;
+        }
+        let mut consumers = topology.consumers(id).iter().filter(|consumer| !consumer.is_control());
+        if let Some(producer) = topology.producers(id).first()
+            && !producer.is_control()
+            && (passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref)
+        {
+            passes[id.index()] = consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
+        }
+    }
+    Ok(passes)
 }
 
 const NOT_CONSTANT: u32 = u32::MAX;

@@ -437,3 +437,6 @@ impl fmt::Debug for Queue {
         write!(f, "{} '{}' {:?}", self.spec.kind.name(), self.name, self.waiting)
     }
 }
+
+#[cfg(test)]
+mod tests;

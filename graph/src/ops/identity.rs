@@ -14,6 +14,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Defined(pass),
+        traits: Traits { passes_reference: true, ..Traits::NONE },
         ..OpDef::NEW
     },
     OpDef {

@@ -28,17 +28,23 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod diagonal;
+pub mod einsum;
+mod fft;
 mod file;
 mod functional;
 mod fused;
 mod gather;
+mod histogram;
 mod identity;
 mod iterator;
+mod linalg;
 mod matmul;
 mod mutex;
 pub mod normalization;
 mod optional;
 mod pad;
+mod parsing;
 mod partition;
 pub mod pool;
 mod quantize;
@@ -50,6 +56,7 @@ mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod session_tensor;
 pub mod shape;
 pub mod slice;
@@ -58,11 +65,14 @@ pub mod space;
 mod sparse;
 mod sparse_segment;
 pub mod spec;
+mod special;
 mod stack;
 mod staging;
+mod string;
 mod summary;
 mod table;
 mod tensor_array;
+mod tensor_list;
 mod topk;
 mod training;
 mod transfer;
@@ -112,6 +122,9 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     constant,
     control_flow,
     conv,
+    diagonal,
+    einsum,
+    fft,
     ctc,
     dataset_batch,
     dataset_function,
@@ -124,13 +137,16 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     functional,
     fused,
     gather,
+    histogram,
     identity,
+    linalg,
     iterator,
     matmul,
     mutex,
     normalization,
     optional,
     pad,
+    parsing,
     partition,
     pool,
     quantize,
@@ -142,6 +158,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     scatter,
     segment,
     select,
+    sequence,
     session_tensor,
     shape,
     slice,
@@ -149,11 +166,14 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     space,
     sparse,
     sparse_segment,
+    special,
     stack,
     staging,
+    string,
     summary,
     table,
     tensor_array,
+    tensor_list,
     topk,
     training,
     transfer,
@@ -233,6 +253,9 @@ pub struct Traits {
     pub aggregate: bool,
     /// Takes a reference whose variable may have no value yet.
     pub allows_uninitialized_input: bool,
+    /// Given a reference, passes it on: whoever reads the output sees the value of that time, with what was
+    /// written since.
+    pub passes_reference: bool,
     /// Only asks for its first input's shape; runs where that input is.
     pub metadata: bool,
 }
@@ -243,6 +266,7 @@ impl Traits {
         commutative: false,
         aggregate: false,
         allows_uninitialized_input: false,
+        passes_reference: false,
         metadata: false,
     };
     pub const STATEFUL: Traits = Traits { stateful: true, ..Traits::NONE };

@@ -2,11 +2,13 @@
 //! builds each checks the structure of what it made.
 
 mod fold;
+mod lower;
 mod merge;
 mod prune;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
+pub use lower::lower;
 pub use merge::merge;
 pub use prune::prune;
 pub use validate::validate;

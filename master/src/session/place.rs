@@ -2,11 +2,12 @@
 
 use super::{Engine, from_placer};
 use crate::cluster::SessionCluster;
+use graph::passes::lower;
 use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Gives every node the full name of its device. Stateful nodes that `before` has stay where they are there.
+/// Lowers what calls functions, and gives every node the full name of its device. Stateful nodes that `before` has stay where they are there.
 pub(super) fn place(
     requested: &Graph,
     before: Option<&Graph>,
@@ -14,9 +15,13 @@ pub(super) fn place(
     cluster: &SessionCluster,
     engine: &Engine,
 ) -> Result<Graph, Status> {
+    let requested = &lower(requested)?;
     let mut assigned = Vec::new();
-    for (id, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
-        assigned.push((id, DeviceName::parse(&node.device)?));
+    // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
+    for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
+        if let Some(id) = requested.find(&node.name) {
+            assigned.push((id, DeviceName::parse(&node.device)?));
+        }
     }
     let request = PlaceRequest {
         devices: &cluster.devices,

@@ -9,6 +9,7 @@ mod graph;
 mod shape;
 mod status;
 mod tensor;
+mod variant;
 pub mod worker;
 
 pub use attr::{attr_from_proto, attr_to_proto, dtype_from_proto, func_from_proto, func_to_proto};

@@ -4,9 +4,10 @@
 use super::Budget;
 use super::attr::dtype_from_proto;
 use super::shape::{partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, shape_to_proto};
+use super::variant::{variant_from_proto, variant_to_proto};
 use crate::pb::{self, resource_handle_proto::DtypeAndShape};
 use bytes::Bytes;
-use graph::{Buffer, DType, Error, ResourceHandle, Result, Shape, Tensor};
+use graph::{Buffer, DType, Error, ResourceHandle, Result, Shape, Tensor, Variant};
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
         proto.tensor_content = encode_strings(strings);
     } else if let Ok(handles) = tensor.as_resources() {
         proto.resource_handle_val = handles.iter().map(resource_to_proto).collect();
+    } else if let Ok(variants) = tensor.as_variants() {
+        proto.variant_val = variants.iter().map(variant_to_proto).collect();
     }
     proto
 }
@@ -54,7 +57,7 @@ pub fn tensor_from_proto(proto: pb::TensorProto) -> Result<Tensor> {
 
 /// # Errors
 /// `InvalidArgument` if type, shape or contents are malformed or do not agree; `ResourceExhausted` if the value
-/// does not fit the budget or the memory; `Unimplemented` for variants.
+/// does not fit the budget or the memory; `Unimplemented` for variants of other kinds than lists and optionals.
 pub fn tensor_from_proto_within(proto: pb::TensorProto, budget: &mut Budget) -> Result<Tensor> {
     let dtype = dtype_from_proto(proto.dtype)?;
     let shape = match &proto.tensor_shape {
@@ -64,7 +67,7 @@ pub fn tensor_from_proto_within(proto: pb::TensorProto, budget: &mut Budget) -> 
     match dtype {
         DType::String => strings(proto, shape, budget),
         DType::Resource => resources(proto, shape, budget),
-        DType::Variant => Err(Error::unimplemented("tensors of dtype variant are not supported")),
+        DType::Variant => variants(proto, shape, budget),
         _ => plain(dtype, proto, shape, budget),
     }
 }
@@ -220,6 +223,23 @@ fn resources(proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Resul
         dtypes_and_shapes: Vec::new(),
     };
     Tensor::resources(splat(given.into_iter(), nothing, count, budget)?, shape)
+}
+
+fn variants(proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Result<Tensor> {
+    let count = shape.num_elements();
+    let given: Vec<Variant> = if proto.tensor_content.is_empty() {
+        let given = proto.variant_val.into_iter().take(count);
+        given.map(|v| variant_from_proto(v, budget)).collect::<Result<_>>()?
+    } else {
+        let all = decode_strings(&proto.tensor_content, count, budget)?;
+        let decode = |bytes: Bytes| {
+            let proto = pb::VariantTensorDataProto::decode(bytes)
+                .map_err(|e| Error::invalid(format!("tensor_content holds no variant: {e}")))?;
+            variant_from_proto(proto, budget)
+        };
+        all.into_iter().map(decode).collect::<Result<_>>()?
+    };
+    Tensor::variants(splat(given.into_iter(), || Variant::EMPTY, count, budget)?, shape)
 }
 
 /// `count` objects: those given, and the last of them, or `nothing`, for the rest.

@@ -29,9 +29,11 @@ def case(*ops):
 class Call:
     """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
     the tolerance 16-bit floats may differ; `unset`: outputs that the peer leaves as its memory happens to be; `known`:
-    the graph always holds the parameters' values."""
+    the graph always holds the parameters' values; `within`: how far from the peer's a result may be that is a sum of
+    larger numbers, or of single precision in a wider type."""
 
-    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, **attrs):
+    def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, within=0.0, **attrs):
+        self.within = within
         self.unset = unset
         self.known = known
         self.inputs = inputs
@@ -111,4 +113,6 @@ class Context:
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 
-from . import arrays, candidate, codecs, elementwise, images, nn, normalization, reductions, sequences, space, sparse, state, windows  # noqa: E402,F401
+from . import (  # noqa: E402,F401
+    arrays, candidate, codecs, elementwise, files, images, matrices, nn, normalization, reductions, sequences, space, sparse, state, strings, windows,
+)

@@ -101,13 +101,10 @@ def jpeg_shape(c):
 
 
 def near(probe, op, inputs, levels, **attrs):
-    """Pixels as numbers, a level of which counts as much as the tolerance of so many."""
+    """Pixels as numbers, which may differ by so many levels."""
     node = probe.node(op, "", inputs, **attrs)
-    wide = probe.node("Cast", "_wide", [node], SrcT="uint8", DstT="float")
-    scale = probe.constant(np.float32(1e-4))
-    probe.fetch(probe.node("Mul", "_out", [wide, scale], T="float"))
-    # A level is 1e-4, the absolute tolerance 1e-6; the relative one is small beside it.
-    probe.loose = levels * 100
+    probe.fetch(probe.node("Cast", "_out", [node], SrcT="uint8", DstT="float"))
+    probe.within = levels
 
 
 @special("DecodeJpeg")
@@ -187,7 +184,7 @@ def fake_vars(c):
     for attrs in BITS:
         for low, high in ((-6.0, 6.0), (-0.1, 5.3), (1.0, 3.0), (0.0, 0.0)):
             more = [spread(c, (4, 10))] if c.op.endswith("Gradient") else []
-            yield Call(*more, spread(c, (4, 10)), np.float32(low), np.float32(high), loose=20, **attrs)
+            yield Call(*more, spread(c, (4, 10)), np.float32(low), np.float32(high), loose=20, within=2e-5, **attrs)
 
 
 @case("FakeQuantWithMinMaxVarsPerChannel", "FakeQuantWithMinMaxVarsPerChannelGradient")
@@ -196,7 +193,7 @@ def fake_channels(c):
     for attrs in BITS:
         for shape in ((4,), (5, 4), (2, 3, 2, 4)):
             more = [spread(c, shape)] if c.op.endswith("Gradient") else []
-            yield Call(*more, spread(c, shape), low, high, loose=20, **attrs)
+            yield Call(*more, spread(c, shape), low, high, loose=20, within=2e-5, **attrs)
 
 
 ROUND_TRIPS = (dict(), dict(range_given=True), dict(signed_input=False, num_bits=5, range_given=True), dict(narrow_range=True), dict(axis=1))

@@ -202,3 +202,16 @@ def bits(c):
     yield Call(make((0,) + shape[1:]), exact=True)
     if wide >= narrow:
         yield Call(make(()), exact=True)
+
+
+@case("Zeta", "Polygamma", "Igamma", "Igammac", "NextAfter")
+def special_functions(c):
+    for a, b in (((3, 4), (3, 4)), ((), (5,)), ((2, 1), (3,)), ((0, 3), (3,))):
+        if c.op == "Polygamma":
+            yield Call(c.array(c.rng.integers(0, 5, a)), c.values(b, 0.5, 6), loose=10)
+        elif c.op == "Zeta":
+            yield Call(c.values(a, 1.2, 6), c.values(b, 0.3, 6), loose=10)
+        elif c.op == "NextAfter":
+            yield Call(c.values(a), c.values(b), exact=True)
+        else:
+            yield Call(c.values(a, 0.2, 9), c.values(b, 0.1, 9), loose=10)

@@ -8,30 +8,29 @@ GRIDS = (dict(), dict(align_corners=True), dict(half_pixel_centers=True))
 SIZES = (((4, 5), (7, 3)), ((3, 3), (3, 3)), ((6, 4), (2, 9)), ((1, 5), (4, 1)))
 
 
-def single(c):
-    """How loose: sums are of single precision, in whichever type they end."""
-    return 1e5 if c.name("T") == "double" else 20
+# Sums of single precision, in whichever type they end.
+SINGLE = 1e-5
 
 
 @case("ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor")
 def resize(c):
     for grid in GRIDS:
         for (rows, columns), to in SIZES:
-            yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), loose=100, **grid)
+            yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), loose=10, within=2e-4, **grid)
 
 
 @case("ResizeArea")
 def resize_area(c):
     for corners in (False, True):
         for (rows, columns), to in SIZES:
-            yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), align_corners=corners, loose=10)
+            yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), align_corners=corners, loose=10, within=1e-4)
 
 
 @case("ResizeBilinearGrad", "ResizeBicubicGrad")
 def resize_grad(c):
     for grid in GRIDS:
         for (rows, columns), to in SIZES:
-            yield Call(c.values((2, *to, 3), -2, 2, "float"), c.values((2, rows, columns, 3)), loose=single(c), **grid)
+            yield Call(c.values((2, *to, 3), -2, 2, "float"), c.values((2, rows, columns, 3)), loose=20, within=SINGLE, **grid)
 
 
 @case("ResizeNearestNeighborGrad")
@@ -55,13 +54,13 @@ def samplers():
 @case("ScaleAndTranslate")
 def scale(c):
     for (rows, columns), to, factor, moved, attrs in samplers():
-        yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), factor, moved, loose=30, **attrs)
+        yield Call(c.values((2, rows, columns, 3), 0, 100), np.array(to, np.int32), factor, moved, loose=30, within=2e-4, **attrs)
 
 
 @case("ScaleAndTranslateGrad")
 def scale_grad(c):
     for (rows, columns), to, factor, moved, attrs in samplers():
-        yield Call(c.values((2, *to, 3)), c.values((2, rows, columns, 3)), factor, moved, loose=30, **attrs)
+        yield Call(c.values((2, *to, 3)), c.values((2, rows, columns, 3)), factor, moved, loose=30, within=SINGLE, **attrs)
 
 
 def amount(value):
@@ -72,9 +71,9 @@ def amount(value):
 def adjust(c):
     for shape in ((2, 4, 5, 3), (3, 2, 3), (0, 4, 5, 3)):
         for by in (0.3, 1.7, -0.4):
-            yield Call(c.values(shape, 0, 1), amount(by if c.op != "AdjustSaturation" else abs(by)), loose=20)
+            yield Call(c.values(shape, 0, 1), amount(by if c.op != "AdjustSaturation" else abs(by)), loose=20, within=2e-5)
     if c.op == "AdjustContrastv2":
-        yield Call(c.values((2, 4, 5, 2), 0, 1), amount(2), loose=20)
+        yield Call(c.values((2, 4, 5, 2), 0, 1), amount(2), loose=20, within=2e-5)
 
 
 @case("RGBToHSV", "HSVToRGB")
@@ -99,13 +98,13 @@ def crop(c):
 def crop_image(c):
     for method in ("bilinear", "nearest"):
         for to in ((3, 4), (1, 1)):
-            yield Call(c.values((4, *to, 3), -2, 2, "float"), BOXES, INDEX, np.array([2, 5, 6, 3], np.int32), method=method, loose=single(c))
+            yield Call(c.values((4, *to, 3), -2, 2, "float"), BOXES, INDEX, np.array([2, 5, 6, 3], np.int32), method=method, loose=20, within=SINGLE)
 
 
 @case("CropAndResizeGradBoxes")
 def crop_boxes(c):
     for to in ((3, 4), (1, 1)):
-        yield Call(c.values((4, *to, 3), -2, 2, "float"), c.values((2, 5, 6, 3), 0, 8), BOXES, INDEX, loose=30)
+        yield Call(c.values((4, *to, 3), -2, 2, "float"), c.values((2, 5, 6, 3), 0, 8), BOXES, INDEX, loose=30, within=2e-5)
 
 
 @case("DrawBoundingBoxes")

@@ -122,3 +122,26 @@ def as_variants(c):
         probe.fetch(probe.node("DeserializeSparse", "_out", [held], dtype=dtype, Tserialized="variant"))
 
     yield make
+
+
+@special("SelfAdjointEigV2", "Svd")
+def spectra(c):
+    """Values; and vectors by the sizes of their elements, as each may be turned. Outputs not asked for may hold anything."""
+    from .matrices import positive
+
+    dtype = c.name("T")
+    shapes = ((3, 3), (2, 4, 4), (1, 1)) if c.op != "Svd" else ((3, 3), (2, 4, 3), (3, 4))
+    flag = "compute_uv" if c.op == "Svd" else "compute_v"
+    for shape in shapes:
+        for vectors in (False, True):
+            value = positive(c, shape) if c.op != "Svd" else c.values(shape, -1, 1)
+
+            def make(probe, run, value=value, vectors=vectors):
+                node = probe.node(c.op, "", [probe.feed(value, True, probe.feeds)], T=dtype, **{flag: vectors})
+                probe.fetches.append(f"{node}:0")
+                for i in range(1, 3 if c.op == "Svd" else 2) if vectors else ():
+                    size = dict(op="Abs", T=dtype) if not c.is_complex() else dict(op="ComplexAbs", T=dtype, Tout="double" if dtype == "complex128" else "float")
+                    probe.fetch(probe.node(size.pop("op"), f"_{i}", [f"{node}:{i}"], **size))
+                probe.steps, probe.loose = 1, 50
+
+            yield make

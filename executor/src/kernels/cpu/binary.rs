@@ -3,6 +3,7 @@
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
 use super::scalar::{Analytic, Arithmetic, Integer, Number, Real};
+use super::tensor_list;
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use super::wide::{Float, Lane, block, load, store};
 use crate::error::{Error, Result};
@@ -160,6 +161,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", NUMBERS)],
         |init| dispatch!(number, init.input_type(0), T => Kernel::sync(add_n::<T>)),
     ),
+    KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| Kernel::sync(tensor_list::add_n)),
 ];
 
 /// An error if any element of input 1 is `bad`; where there is nothing to compute nothing is.

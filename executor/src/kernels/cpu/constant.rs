@@ -4,6 +4,7 @@ use super::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring;
 use super::strided::{Layout, copy, pack};
+use super::tensor_list;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -48,11 +49,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
         |init| dispatch!(float, init.output_type(0), T => Kernel::sync(linspace::<T>)),
     ),
     KernelDef::of("OneHot", &[("T", MOVED)], one_hot),
-    KernelDef::of(
-        "ZerosLike",
-        &[("T", MOVED)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(zeros_like::<E>)),
-    ),
+    KernelDef::of("ZerosLike", &[("T", MOVED)], |init| match init.input_type(0) {
+        DType::Variant => Kernel::sync(tensor_list::zeros_like),
+        dtype => moved!(dtype, E => Kernel::sync(zeros_like::<E>)),
+    }),
     KernelDef::of(
         "OnesLike",
         &[("T", ANY)],

@@ -98,7 +98,12 @@ fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
 }
 
 /// The band that input `at` names; the main diagonal in the first form.
-fn band(ctx: &KernelContext<'_>, at: usize, form: Form, (left_above, left_below): (bool, bool)) -> Result<Band> {
+fn band(
+    ctx: &KernelContext<'_>,
+    at: usize,
+    form: Form,
+    (left_above, left_below): (bool, bool),
+) -> Result<Band> {
     let (lower, upper) = match form {
         Form::First => (0, 0),
         _ => {
@@ -109,8 +114,10 @@ fn band(ctx: &KernelContext<'_>, at: usize, form: Form, (left_above, left_below)
             match *k.to_i64s()? {
                 [k] => (k, k),
                 [lower, upper] => (lower, upper),
-                _ => invalid!("diag_index must have only one or two elements, received {} elements.",
-                    k.num_elements()),
+                _ => invalid!(
+                    "diag_index must have only one or two elements, received {} elements.",
+                    k.num_elements()
+                ),
             }
         }
     };
@@ -149,8 +156,10 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) 
     if band.count() > 1 {
         match batch.split_last() {
             Some((&lines, outer)) if lines == band.count() => batch = outer,
-            _ => invalid!("The number of diagonals provided in the input does not match the lower_diag_index and \
-                upper_diag_index range."),
+            _ => invalid!(
+                "The number of diagonals provided in the input does not match the lower_diag_index and \
+                upper_diag_index range."
+            ),
         }
     }
     let least_rows = longest as i64 - band.upper.min(0);
@@ -171,8 +180,10 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) 
         invalid!("The number of columns is too small.");
     }
     if rows != least_rows && columns != least_columns {
-        invalid!("The number of rows or columns is not consistent with the specified d_lower, d_upper, and \
-            diagonal.");
+        invalid!(
+            "The number of rows or columns is not consistent with the specified d_lower, d_upper, and \
+            diagonal."
+        );
     }
     let (rows, columns) = (rows as usize, columns as usize);
     band.check(rows, columns)?;

@@ -1,7 +1,7 @@
 //! Counting and placing values among bounds and bins.
 
 use super::dispatch::{INDEX, REALS, dispatch};
-use super::scalar::{Arithmetic, Semiring as _};
+use super::scalar::Arithmetic;
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -24,9 +24,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let dtype = init.output_type(0);
         dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| fixed_width::<T>(ctx, dtype)))
     }),
-    KernelDef::of("Bincount", &[("T", FOUR)], |init| {
-        dispatch!(real, init.output_type(0), T => Kernel::sync(|ctx| bincount::<T>(ctx, false)))
-    }),
+    KernelDef::of(
+        "Bincount",
+        &[("T", FOUR)],
+        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(|ctx| bincount::<T>(ctx, false))),
+    ),
     KernelDef::of("DenseBincount", &[("T", FOUR), ("Tidx", INDEX)], |init| {
         let binary: bool = init.attr("binary_output")?;
         dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| bincount::<T>(ctx, binary)))
@@ -103,8 +105,11 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
     let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
     let weighted = weights.num_elements() > 0;
     if weighted && weights.shape() != input.shape() {
-        invalid!("`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
-            weights equal to 1. Received {}", weights.shape());
+        invalid!(
+            "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
+            weights equal to 1. Received {}",
+            weights.shape()
+        );
     }
     let (rows, columns) = match (dense, input.shape().dims()) {
         (true, &[rows, columns]) => (Some(rows), columns),

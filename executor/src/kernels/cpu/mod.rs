@@ -28,21 +28,27 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
+mod diagonal;
 pub(crate) mod dispatch;
+mod einsum;
 mod elementwise;
+mod fft;
 mod file;
 mod functional;
 mod fused;
 mod gather;
+mod histogram;
 mod identity;
 mod image;
 mod iterator;
+mod linalg;
 mod matmul;
 mod moved;
 mod mutex;
 mod normalization;
 mod optional;
 mod pad;
+mod parsing;
 mod partition;
 mod pool;
 mod product;
@@ -56,6 +62,7 @@ pub(crate) mod scalar;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod session_tensor;
 mod shape;
 mod simd;
@@ -64,13 +71,16 @@ mod softmax;
 mod space;
 mod sparse;
 mod sparse_segment;
+mod special;
 mod stack;
 mod staging;
 mod step_object;
 mod strided;
+mod string;
 mod summary;
 mod table;
 mod tensor_array;
+mod tensor_list;
 mod threads;
 mod topk;
 mod training;
@@ -111,17 +121,23 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     dataset_query::KERNELS,
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
+    diagonal::KERNELS,
+    einsum::KERNELS,
+    fft::KERNELS,
     file::KERNELS,
     functional::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
+    histogram::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
     mutex::KERNELS,
     normalization::KERNELS,
     optional::KERNELS,
     pad::KERNELS,
+    parsing::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
     quantize::KERNELS,
@@ -133,6 +149,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
+    sequence::KERNELS,
     session_tensor::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
@@ -140,11 +157,14 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     space::KERNELS,
     sparse::KERNELS,
     sparse_segment::KERNELS,
+    special::KERNELS,
     stack::KERNELS,
     staging::KERNELS,
+    string::KERNELS,
     summary::KERNELS,
     table::KERNELS,
     tensor_array::KERNELS,
+    tensor_list::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transfer::KERNELS,

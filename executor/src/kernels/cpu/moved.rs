@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use graph::tensor::memory_limit;
-use graph::{Code, DType, ResourceHandle, Shape, Tensor};
+use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
 /// An element as a kernel sees it that copies but does not compute.
 pub(super) trait Moved: Clone + Send + Sync + 'static {
@@ -86,6 +86,22 @@ impl Moved for ResourceHandle {
     }
 }
 
+impl Moved for Variant {
+    fn zero() -> Variant {
+        Variant::EMPTY
+    }
+
+    fn view(tensor: &Tensor) -> Result<&[Variant]> {
+        Ok(tensor.as_variants()?)
+    }
+
+    fn build(_: DType, shape: Shape, fill: impl FnOnce(&mut [Variant]) -> Result<()>) -> Result<Tensor> {
+        let mut all = objects(&shape, Variant::EMPTY)?;
+        fill(&mut all)?;
+        Ok(Tensor::variants(all, shape)?)
+    }
+}
+
 /// Memory for the objects of a tensor: refused before it is taken where it cannot be had.
 fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     let count = shape.num_elements();
@@ -138,6 +154,10 @@ macro_rules! moved {
                 type $E = graph::ResourceHandle;
                 $body
             }
+            (graph::DType::Variant, _) => {
+                type $E = graph::Variant;
+                $body
+            }
             _ => Err($crate::Error::unimplemented(format!("no CPU kernel for elements of type {dtype}"))),
         }
     }};
@@ -165,6 +185,7 @@ pub(super) const MOVED: &[DType] = &[
     Complex64,
     Complex128,
     Resource,
+    DType::Variant,
     QInt8,
     QUInt8,
     QInt16,

@@ -3,25 +3,25 @@
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Stored;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::shape::resolve_axis;
-use graph::{Shape, Tensor};
+use graph::{Code, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
-    KernelDef::of("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], |init| {
-        moved!(init.output_type(0), E => Kernel::sync(roll::<E>))
-    }),
+    KernelDef::of(
+        "Roll",
+        &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)],
+        |init| moved!(init.output_type(0), E => Kernel::sync(roll::<E>)),
+    ),
     KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
-    KernelDef::of("Cross", &[("T", REALS)], |init| {
-        dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>))
-    }),
-    KernelDef::of("NthElement", &[("T", REALS)], |init| {
-        let reverse: bool = init.attr("reverse")?;
-        dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| nth::<T>(ctx, reverse)))
-    }),
+    KernelDef::of(
+        "Cross",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>)),
+    ),
 ];
 
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -44,7 +44,11 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     }
     let shape = input.shape();
     if lengths.num_elements() != shape[batch] {
-        invalid!("Length of seq_lens != input.dims({batch}), ({} vs. {})", lengths.num_elements(), shape[batch]);
+        invalid!(
+            "Length of seq_lens != input.dims({batch}), ({} vs. {})",
+            lengths.num_elements(),
+            shape[batch]
+        );
     }
     let lengths = lengths.to_i64s()?;
     for (d, &len) in lengths.iter().enumerate() {
@@ -64,7 +68,11 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
             let at = i * inner;
             let place = at / strides[sequence] % shape[sequence];
             let len = lengths[at / strides[batch] % shape[batch]] as usize;
-            let from = if place < len { at - place * strides[sequence] + (len - 1 - place) * strides[sequence] } else { at };
+            let from = if place < len {
+                at - place * strides[sequence] + (len - 1 - place) * strides[sequence]
+            } else {
+                at
+            };
             run.clone_from_slice(&values[from..from + run.len()]);
         }
         Ok(())
@@ -158,7 +166,8 @@ fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("Both inputs must be of same shape: {} vs. {}", a.shape(), b.shape());
     }
     if a.shape().last() != Some(&3) {
-        invalid!("Cross-products are only defined for 3-element vectors, not of shape {}", a.shape());
+        let message = "Cross-products are only defined for 3-element vectors.";
+        return Err(Error::new(Code::FailedPrecondition, message));
     }
     let mut out = ctx.allocate(T::DTYPE, a.shape().clone())?;
     let pairs = a.values::<T>()?.chunks_exact(3).zip(b.values::<T>()?.chunks_exact(3));
@@ -167,31 +176,6 @@ fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
             let (j, k) = ((i + 1) % 3, (i + 2) % 3);
             *o = u[j].times(v[k]).minus(u[k].times(v[j]));
         }
-    }
-    ctx.set_output(0, out);
-    Ok(())
-}
-
-/// The n-th smallest of each row, or the n-th greatest.
-fn nth<T: Stored>(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
-    let (input, n) = (ctx.input(0)?, ctx.input(1)?);
-    if n.shape().rank() != 0 {
-        invalid!("N must be scalar but has rank {}", n.shape().rank());
-    }
-    let n = n.item::<i32>()?;
-    let Some((&size, outer)) = input.shape().split_last() else {
-        invalid!("Input must be at least rank 1 but is rank 0");
-    };
-    let Some(n) = usize::try_from(n).ok().filter(|&n| n < size) else {
-        invalid!("Input must have last dimension > n = {n} >= 0");
-    };
-    let n = if reverse { size - 1 - n } else { n };
-    let mut out = ctx.allocate(T::DTYPE, Shape::new(outer)?)?;
-    let rows = input.values::<T>()?.chunks_exact(size);
-    for (o, row) in out.values_mut::<T>()?.iter_mut().zip(rows) {
-        let mut row = row.to_vec();
-        let compare = |a: &T, b: &T| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal);
-        *o = *row.select_nth_unstable_by(n, compare).1;
     }
     ctx.set_output(0, out);
     Ok(())

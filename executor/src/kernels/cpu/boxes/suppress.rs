@@ -68,8 +68,9 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
                 suppressed = true;
                 break;
             }
+            // Scores fall with overlap; where they do not, the weight is 1.
             let weight = rounded(rounded(rounded(scale * common) * common).exp());
-            next.score = if common <= rules.overlap { rounded(next.score * weight) } else { 0.0 };
+            next.score = rounded(next.score * weight);
             if next.score <= rules.score {
                 break;
             }

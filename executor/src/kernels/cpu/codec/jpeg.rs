@@ -4,6 +4,7 @@ use super::{Pixels, Samples, sample_count};
 use crate::error::{Error, Result};
 use crate::kernel::KernelInit;
 use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
@@ -36,9 +37,9 @@ impl Options {
     }
 }
 
-fn decoder(file: &[u8], options: DecoderOptions) -> JpegDecoder<&[u8]> {
+fn decoder(file: &[u8], options: DecoderOptions) -> JpegDecoder<ZCursor<&[u8]>> {
     let options = options.set_max_width(usize::from(u16::MAX)).set_max_height(usize::from(u16::MAX));
-    JpegDecoder::new_with_options(file, options)
+    JpegDecoder::new_with_options(ZCursor::new(file), options)
 }
 
 /// Height, width and channels of what a file holds.

@@ -75,6 +75,9 @@ impl Rules {
                 out.push(label);
             }
         }
+        if out.is_empty() {
+            crate::invalid!("Labels length is zero in batch {b}");
+        }
         if !self.skip_longer && out.len() > length {
             crate::invalid!(
                 "Not enough time for target transition sequence (required: {}, available: {length}){b}You can turn \

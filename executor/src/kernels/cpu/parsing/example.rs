@@ -1,0 +1,216 @@
+//! `tf.train.Example` messages: features by name, as dense, sparse or ragged tensors.
+
+mod batch;
+mod message;
+
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use bytes::Bytes;
+use graph::{DType, PartialShape, Tensor};
+
+/// A feature that is as long as the example has it.
+struct Varying {
+    key: Bytes,
+    dtype: DType,
+}
+
+/// A feature of a known shape, of which the first dimension may be open.
+struct Dense {
+    key: Bytes,
+    dtype: DType,
+    shape: PartialShape,
+    /// What stands for a missing feature, or fills up a short one; nothing if the feature is required.
+    default: Tensor,
+}
+
+impl Dense {
+    /// Elements of one step of the open dimension; `None` if there is no such dimension.
+    fn stride(&self) -> Option<usize> {
+        let dims = self.shape.dims()?;
+        match dims.split_first() {
+            Some((None, rest)) => rest.iter().try_fold(1usize, |n, d| n.checked_mul((*d)?)),
+            _ => None,
+        }
+    }
+}
+
+/// What is wanted of each example.
+struct Wanted {
+    sparse: Vec<Varying>,
+    dense: Vec<Dense>,
+    ragged: Vec<Varying>,
+    split_types: Vec<DType>,
+}
+
+/// What attributes say, for all runs.
+struct Types {
+    sparse: Vec<DType>,
+    dense: Vec<DType>,
+    shapes: Vec<PartialShape>,
+    ragged: Vec<DType>,
+    splits: Vec<DType>,
+}
+
+impl Types {
+    fn of(init: &KernelInit<'_>) -> Result<Types> {
+        let of_ragged = |name: &str| match init.node.op.attr_spec(name) {
+            Some(_) => init.attr::<Vec<DType>>(name),
+            None => Ok(Vec::new()),
+        };
+        let types = Types {
+            sparse: init.attr("sparse_types")?,
+            dense: init.attr("Tdense")?,
+            shapes: init.attr("dense_shapes")?,
+            ragged: of_ragged("ragged_value_types")?,
+            splits: of_ragged("ragged_split_types")?,
+        };
+        if types.dense.len() != types.shapes.len() {
+            crate::invalid!(
+                "len(dense_keys) != len(dense_shapes): {} vs. {}",
+                types.dense.len(),
+                types.shapes.len()
+            );
+        }
+        if types.ragged.len() != types.splits.len() {
+            crate::invalid!("len(ragged_value_types) != len(ragged_split_types)");
+        }
+        for shape in &types.shapes {
+            let is_closed = shape.dims().is_some_and(|dims| dims.iter().skip(1).all(Option::is_some));
+            if !is_closed {
+                crate::invalid!("dense_shapes must be defined but for their first dimension, got {shape}");
+            }
+        }
+        Ok(types)
+    }
+
+    /// With the keys and the defaults, which start at input `first`.
+    fn wanted(
+        &self,
+        ctx: &KernelContext<'_>,
+        [sparse, dense, ragged]: [Vec<Bytes>; 3],
+        first: usize,
+    ) -> Result<Wanted> {
+        let counts = [
+            ("sparse_keys", sparse.len(), self.sparse.len()),
+            ("dense_keys", dense.len(), self.dense.len()),
+            ("ragged_keys", ragged.len(), self.ragged.len()),
+        ];
+        for (what, keys, types) in counts {
+            if keys != types {
+                crate::invalid!("got {keys} {what} for {types} types");
+            }
+        }
+        let varying = |keys: Vec<Bytes>, types: &[DType]| {
+            keys.into_iter().zip(types).map(|(key, &dtype)| Varying { key, dtype }).collect()
+        };
+        let mut all = Vec::new();
+        for (i, key) in dense.into_iter().enumerate() {
+            let (default, shape) = (ctx.input(first + i)?.clone(), self.shapes[i].clone());
+            let is_open = shape.dims().is_some_and(|dims| dims.first() == Some(&None));
+            let fits = if is_open { default.num_elements() == 1 } else { shape.accepts(default.shape()) };
+            if default.num_elements() > 0 && !fits {
+                crate::invalid!(
+                    "def_value[{i}].shape() == {} is not compatible with dense_shapes_[{i}] == {shape}",
+                    default.shape()
+                );
+            }
+            if default.dtype() != self.dense[i] {
+                crate::invalid!("dense_defaults[{i}] is of {}, not {}", default.dtype(), self.dense[i]);
+            }
+            all.push(Dense { key, dtype: self.dense[i], shape, default });
+        }
+        Ok(Wanted {
+            sparse: varying(sparse, &self.sparse),
+            dense: all,
+            ragged: varying(ragged, &self.ragged),
+            split_types: self.splits.clone(),
+        })
+    }
+}
+
+/// Keys are inputs, one each.
+pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
+    let types = Types::of(init)?;
+    let key_counts = [types.sparse.len(), types.dense.len()];
+    Kernel::sync(move |ctx| {
+        if ctx.input(0)?.shape().rank() != 1 {
+            crate::invalid!("Expected serialized to be a vector, got shape: {}", ctx.input(0)?.shape());
+        }
+        let mut next = 2;
+        let mut keys = |count: usize| -> Result<Vec<Bytes>> {
+            let of = next..next + count;
+            next += count;
+            of.map(|i| match ctx.input(i)?.as_strings()? {
+                [key] => Ok(key.clone()),
+                many => {
+                    Err(Error::invalid(format!("Expected a key to be a scalar, got {} strings", many.len())))
+                }
+            })
+            .collect()
+        };
+        let keys = [keys(key_counts[0])?, keys(key_counts[1])?, Vec::new()];
+        let first = 2 + key_counts[0] + key_counts[1];
+        let wanted = types.wanted(ctx, keys, first)?;
+        let outputs = batch::parse(ctx.input(0)?.as_strings()?, &names(ctx)?, &wanted)?;
+        give(ctx, outputs)
+    })
+}
+
+/// Keys are inputs, a vector of each kind. One serialized example gives tensors without a batch.
+pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
+    let types = Types::of(init)?;
+    Kernel::sync(move |ctx| {
+        let keys = |i: usize| -> Result<Vec<Bytes>> {
+            if ctx.input(i)?.shape().rank() != 1 {
+                crate::invalid!("Expected keys to be a vector, got shape: {}", ctx.input(i)?.shape());
+            }
+            Ok(ctx.input(i)?.as_strings()?.to_vec())
+        };
+        let wanted = types.wanted(ctx, [keys(2)?, keys(3)?, keys(4)?], 5)?;
+        let serialized = ctx.input(0)?;
+        let outputs = match (serialized.shape().rank(), serialized.as_strings()?) {
+            (0, [one]) => batch::parse_one(one, &wanted, names(ctx)?.first())?,
+            (1, all) => batch::parse(all, &names(ctx)?, &wanted)?,
+            _ => crate::invalid!(
+                "Expected serialized to be a scalar or vector, got shape: {}",
+                serialized.shape()
+            ),
+        };
+        give(ctx, outputs)
+    })
+}
+
+/// Keys are attributes, and there is one example.
+pub(super) fn parse_single(init: &KernelInit<'_>) -> Result<Kernel> {
+    let types = Types::of(init)?;
+    let keys = [init.attr::<Vec<Bytes>>("sparse_keys")?, init.attr::<Vec<Bytes>>("dense_keys")?, Vec::new()];
+    Kernel::sync(move |ctx| {
+        let serialized = ctx.input(0)?;
+        let (0, [one]) = (serialized.shape().rank(), serialized.as_strings()?) else {
+            crate::invalid!("Expected serialized to be a scalar, got shape: {}", serialized.shape());
+        };
+        let wanted = types.wanted(ctx, keys.clone(), 1)?;
+        let outputs = batch::parse_one(one, &wanted, None)?;
+        give(ctx, outputs)
+    })
+}
+
+/// What messages call each example; nothing, or a name for each.
+fn names(ctx: &KernelContext<'_>) -> Result<Vec<Bytes>> {
+    let (serialized, names) = (ctx.input(0)?, ctx.input(1)?);
+    if names.num_elements() > 0 && names.shape() != serialized.shape() {
+        crate::invalid!(
+            "Expected names have the same shape as serialized: name.shape={}, serialized.shape={}",
+            names.shape(),
+            serialized.shape()
+        );
+    }
+    Ok(names.as_strings()?.to_vec())
+}
+
+fn give(ctx: &mut KernelContext<'_>, outputs: Vec<Tensor>) -> Result<()> {
+    for (i, tensor) in outputs.into_iter().enumerate() {
+        ctx.set_output(i, tensor);
+    }
+    Ok(())
+}

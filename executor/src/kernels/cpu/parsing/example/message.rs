@@ -1,0 +1,113 @@
+//! The message itself: `Example { features: Features { feature: map<string, Feature> } }`.
+
+use bytes::Bytes;
+use checkpoint::proto::{Field, Fields, Malformed};
+use graph::{DType, Shape, Tensor};
+use rustc_hash::FxHashMap;
+
+/// The features of an example by name, not read further yet.
+pub(super) struct Example<'a>(FxHashMap<&'a [u8], Feature<'a>>);
+
+/// A list of values of one kind, or nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Feature<'a>(Option<(DType, &'a [u8])>);
+
+impl<'a> Example<'a> {
+    pub(super) fn of(message: &'a [u8]) -> Result<Example<'a>, Malformed> {
+        let mut features = FxHashMap::default();
+        for field in Fields::of(message) {
+            let (1, all) = field? else { continue };
+            for field in all.fields()? {
+                let (1, entry) = field? else { continue };
+                let (mut key, mut feature) = (&b""[..], Feature(None));
+                for field in entry.fields()? {
+                    match field? {
+                        (1, value) => key = value.bytes()?,
+                        (2, value) => feature = Feature::of(value)?,
+                        _ => {}
+                    }
+                }
+                features.insert(key, feature);
+            }
+        }
+        Ok(Example(features))
+    }
+
+    /// A feature that has values of some kind.
+    pub(super) fn get(&self, key: &[u8]) -> Option<(DType, &'a [u8])> {
+        self.0.get(key)?.0
+    }
+}
+
+impl<'a> Feature<'a> {
+    fn of(field: Field<'a>) -> Result<Feature<'a>, Malformed> {
+        let mut feature = Feature(None);
+        for field in field.fields()? {
+            let (number, list) = field?;
+            let dtype = match number {
+                1 => DType::String,
+                2 => DType::Float,
+                3 => DType::Int64,
+                _ => continue,
+            };
+            feature = Feature(Some((dtype, list.bytes()?)));
+        }
+        Ok(feature)
+    }
+}
+
+/// Values of one kind, as they are collected.
+pub(super) enum Values {
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Strings(Vec<Bytes>),
+}
+
+impl Values {
+    pub(super) fn new(dtype: DType) -> Values {
+        match dtype {
+            DType::Int64 => Values::Ints(Vec::new()),
+            DType::Float => Values::Floats(Vec::new()),
+            _ => Values::Strings(Vec::new()),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Values::Ints(v) => v.len(),
+            Values::Floats(v) => v.len(),
+            Values::Strings(v) => v.len(),
+        }
+    }
+
+    /// Appends a list of the kind that these are.
+    pub(super) fn read(&mut self, list: &[u8]) -> Result<(), Malformed> {
+        for field in Fields::of(list) {
+            let (1, value) = field? else { continue };
+            match self {
+                Values::Ints(v) => value.ints(|i| v.push(i))?,
+                Values::Floats(v) => value.floats(|f| v.push(f))?,
+                Values::Strings(v) => v.push(Bytes::copy_from_slice(value.bytes()?)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the elements of a tensor of the same kind.
+    pub(super) fn append(&mut self, tensor: &Tensor) -> graph::Result<()> {
+        match self {
+            Values::Ints(v) => v.extend_from_slice(tensor.values()?),
+            Values::Floats(v) => v.extend_from_slice(tensor.values()?),
+            Values::Strings(v) => v.extend_from_slice(tensor.as_strings()?),
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_tensor(self, shape: Shape) -> graph::Result<Tensor> {
+        match self {
+            Values::Ints(v) => Tensor::from_slice(&v, shape),
+            Values::Floats(v) => Tensor::from_slice(&v, shape),
+            Values::Strings(v) => Tensor::strings(v, shape),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Special functions of two operands, element by element, with broadcasting.
+
+use super::broadcast::{self, Binary, zip_run};
+use super::threads::Cost;
+use crate::kernel::{Kernel, KernelDef};
+use graph::DType::{self, *};
+
+const TYPES: &[DType] = &[Float, Double];
+
+/// Computed in double precision.
+macro_rules! kernel {
+    ($op:literal, $Function:ident) => {
+        KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
+            Float => Kernel::sync(|ctx| {
+                broadcast::binary::<f32, f32>(ctx, Cost::Dear, &zip_run::<f32, _, $Function>)
+            }),
+            _ => Kernel::sync(|ctx| {
+                broadcast::binary::<f64, f64>(ctx, Cost::Dear, &zip_run::<f64, _, $Function>)
+            }),
+        })
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    kernel!("Zeta", Zeta),
+    kernel!("Polygamma", Polygamma),
+    kernel!("Igamma", Igamma),
+    kernel!("Igammac", Igammac),
+    kernel!("NextAfter", NextAfter),
+];
+
+macro_rules! functions {
+    ($($name:ident = $function:path;)*) => {$(
+        struct $name;
+        impl Binary<f64> for $name {
+            type Out = f64;
+            fn apply(x: f64, y: f64) -> f64 { $function(x, y) }
+        }
+        impl Binary<f32> for $name {
+            type Out = f32;
+            fn apply(x: f32, y: f32) -> f32 { $function(x.into(), y.into()) as f32 }
+        }
+    )*};
+}
+
+functions! {
+    Zeta = zeta;
+    Polygamma = polygamma;
+    Igamma = lower_gamma;
+    Igammac = upper_gamma;
+}
+
+struct NextAfter;
+
+impl Binary<f32> for NextAfter {
+    type Out = f32;
+    fn apply(x: f32, y: f32) -> f32 {
+        libm::nextafterf(x, y)
+    }
+}
+
+impl Binary<f64> for NextAfter {
+    type Out = f64;
+    fn apply(x: f64, y: f64) -> f64 {
+        libm::nextafter(x, y)
+    }
+}
+
+/// The sum of `(q + k)^-x` over all `k` from 0: the first terms, then the Euler-Maclaurin formula (Abramowitz and
+/// Stegun 23.2.9).
+fn zeta(x: f64, q: f64) -> f64 {
+    if x == 1.0 {
+        return f64::INFINITY;
+    }
+    if x < 1.0 || x.is_nan() || q.is_nan() {
+        return f64::NAN;
+    }
+    if q <= 0.0 {
+        if q == q.floor() {
+            // A pole, unless negative terms turn the sign.
+            return if x == x.floor() && x % 2.0 == 0.0 { f64::INFINITY } else { f64::NAN };
+        }
+        if x != x.floor() {
+            return f64::NAN;
+        }
+    }
+    let (mut sum, mut at) = (0.0, q);
+    for _ in 0..12.max((12.0 - q).min(1e6) as usize) {
+        sum += at.powf(-x);
+        at += 1.0;
+    }
+    const BERNOULLI: [f64; 8] = [
+        1.0 / 6.0,
+        -1.0 / 30.0,
+        1.0 / 42.0,
+        -1.0 / 30.0,
+        5.0 / 66.0,
+        -691.0 / 2730.0,
+        7.0 / 6.0,
+        -3617.0 / 510.0,
+    ];
+    let power = at.powf(-x);
+    sum += at * power / (x - 1.0) + 0.5 * power;
+    let (mut factor, mut term_power) = (x / 2.0, power / at);
+    for (k, b) in BERNOULLI.iter().enumerate() {
+        sum += b * factor * term_power;
+        let k = 2.0 * k as f64;
+        factor *= (x + k + 1.0) * (x + k + 2.0) / ((k + 3.0) * (k + 4.0));
+        term_power /= at * at;
+    }
+    sum
+}
+
+/// The `n`-th derivative of the digamma function.
+fn polygamma(n: f64, x: f64) -> f64 {
+    if n < 0.0 || n != n.floor() {
+        return f64::NAN;
+    }
+    if n == 0.0 {
+        return super::scalar::Real::digamma(x);
+    }
+    let sign = if n % 2.0 == 0.0 { -1.0 } else { 1.0 };
+    sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
+}
+
+/// Terms after which neither the series nor the fraction changes.
+const TERMS: usize = 2000;
+
+/// `x^a e^-x / gamma(a)`
+fn gamma_density(a: f64, x: f64) -> f64 {
+    (a * x.ln() - x - libm::lgamma(a)).exp()
+}
+
+/// The lower incomplete gamma function by its series, divided by the complete one.
+fn gamma_series(a: f64, x: f64) -> f64 {
+    let (mut term, mut sum, mut n) = (1.0, 1.0, a);
+    for _ in 0..TERMS {
+        n += 1.0;
+        term *= x / n;
+        sum += term;
+        if term <= sum * f64::EPSILON {
+            break;
+        }
+    }
+    gamma_density(a, x) * sum / a
+}
+
+/// The upper incomplete gamma function by its continued fraction, divided by the complete one (Lentz's method).
+fn gamma_fraction(a: f64, x: f64) -> f64 {
+    let mut b = x + 1.0 - a;
+    let mut c = 1.0 / f64::MIN_POSITIVE;
+    let mut d = 1.0 / b;
+    let mut h = d;
+    for i in 1..TERMS {
+        let step = -(i as f64) * (i as f64 - a);
+        b += 2.0;
+        let bounded = |v: f64| if v.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { v };
+        d = 1.0 / bounded(step * d + b);
+        c = bounded(b + step / c);
+        let change = c * d;
+        h *= change;
+        if (change - 1.0).abs() <= f64::EPSILON {
+            break;
+        }
+    }
+    gamma_density(a, x) * h
+}
+
+/// The regularised lower incomplete gamma function.
+fn lower_gamma(a: f64, x: f64) -> f64 {
+    if x.is_nan() || a.is_nan() || x < 0.0 || a < 0.0 {
+        return f64::NAN;
+    }
+    if x == 0.0 {
+        return if a == 0.0 { f64::NAN } else { 0.0 };
+    }
+    if a == 0.0 {
+        return 1.0;
+    }
+    if a.is_infinite() {
+        return if x.is_infinite() { f64::NAN } else { 0.0 };
+    }
+    if x.is_infinite() {
+        return 1.0;
+    }
+    if x > 1.0 && x > a { 1.0 - gamma_fraction(a, x) } else { gamma_series(a, x) }
+}
+
+/// The regularised upper incomplete gamma function.
+fn upper_gamma(a: f64, x: f64) -> f64 {
+    if x.is_nan() || a.is_nan() || x < 0.0 || a < 0.0 {
+        return f64::NAN;
+    }
+    if x == 0.0 {
+        return if a == 0.0 { f64::NAN } else { 1.0 };
+    }
+    if a == 0.0 {
+        return 0.0;
+    }
+    if a.is_infinite() {
+        return if x.is_infinite() { f64::NAN } else { 1.0 };
+    }
+    if x.is_infinite() {
+        return 0.0;
+    }
+    if x < 1.0 || x < a { 1.0 - gamma_series(a, x) } else { gamma_fraction(a, x) }
+}

@@ -1,0 +1,278 @@
+//! Linear algebra on batches of matrices.
+
+use super::broadcast::arrived;
+use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope};
+use crate::error::Result;
+use crate::graph::Output;
+use crate::infer::Infer;
+use crate::shape::{Dim, PartialShape};
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "Cholesky",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, half, complex64, complex128}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchCholesky",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixInverse",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["adjoint: bool = false", "T: {double, float, half, complex64, complex128}"],
+        infer: square,
+        gradient: Gradient::Defined(inverse_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchMatrixInverse",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["adjoint: bool = false", "T: {double, float}"],
+        infer: square,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixDeterminant",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {half, float, double, complex64, complex128}"],
+        infer: |infer| scalars(infer),
+        gradient: Gradient::Defined(determinant_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchMatrixDeterminant",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {float, double, complex64, complex128}"],
+        infer: |infer| scalars(infer),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "LogMatrixDeterminant",
+        inputs: &["input: T"],
+        outputs: &["sign: T", "log_abs_determinant: T"],
+        attrs: &["T: {half, float, double, complex64, complex128}"],
+        infer: |infer| scalars(infer),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixSolve",
+        inputs: &["matrix: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &["adjoint: bool = false", "T: {double, float, half, complex64, complex128}"],
+        infer: solution,
+        gradient: Gradient::Defined(solve_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchMatrixSolve",
+        inputs: &["matrix: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &["adjoint: bool = false", "T: {double, float}"],
+        infer: solution,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "MatrixTriangularSolve",
+        inputs: &["matrix: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "lower: bool = true",
+            "adjoint: bool = false",
+            "T: {bfloat16, double, float, half, complex64, complex128}",
+        ],
+        infer: broadcast_solution,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "BatchMatrixTriangularSolve",
+        inputs: &["matrix: T", "rhs: T"],
+        outputs: &["output: T"],
+        attrs: &["lower: bool = true", "adjoint: bool = false", "T: {double, float}"],
+        infer: solution,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Qr",
+        inputs: &["input: T"],
+        outputs: &["q: T", "r: T"],
+        attrs: &["full_matrices: bool = false", "T: {double, float, half, complex64, complex128}"],
+        infer: qr,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SelfAdjointEigV2",
+        inputs: &["input: T"],
+        outputs: &["e: T", "v: T"],
+        attrs: &["compute_v: bool = true", "T: {double, float, half, complex64, complex128}"],
+        infer: eigen,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Svd",
+        inputs: &["input: T"],
+        outputs: &["s: T", "u: T", "v: T"],
+        attrs: &[
+            "compute_uv: bool = true",
+            "full_matrices: bool = false",
+            "T: {double, float, half, complex64, complex128}",
+        ],
+        infer: svd,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Lu",
+        inputs: &["input: T"],
+        outputs: &["lu: T", "p: output_idx_type"],
+        attrs: &[
+            "T: {double, float, half, complex64, complex128}",
+            "output_idx_type: {int32, int64} = int32",
+        ],
+        infer: lu,
+        ..OpDef::NEW
+    },
+];
+
+/// The sizes of the batch, and those of its matrices.
+fn matrices(infer: &Infer<'_>, input: usize) -> Result<Option<(Vec<Dim>, [Dim; 2])>> {
+    match infer.input(input).dims() {
+        None => Ok(None),
+        Some([batch @ .., rows, columns]) => Ok(Some((batch.to_vec(), [*rows, *columns]))),
+        Some(dims) => crate::invalid!("Shape must be at least rank 2 but is rank {}", dims.len()),
+    }
+}
+
+fn shaped(batch: &[Dim], inner: &[Dim]) -> PartialShape {
+    PartialShape::of_dims(batch.iter().chain(inner).copied())
+}
+
+/// A batch of square matrices: its sizes and theirs.
+fn squares(infer: &Infer<'_>) -> Result<Option<(Vec<Dim>, Dim)>> {
+    let Some((batch, [rows, columns])) = matrices(infer, 0)? else { return Ok(None) };
+    let size = PartialShape::vector(rows).merge(&PartialShape::vector(columns))?.dim(0);
+    Ok(Some((batch, size)))
+}
+
+fn square(infer: &mut Infer<'_>) -> Result<()> {
+    if let Some((batch, n)) = squares(infer)? {
+        infer.set(0, shaped(&batch, &[n, n]));
+    }
+    Ok(())
+}
+
+fn scalars(infer: &mut Infer<'_>) -> Result<()> {
+    if let Some((batch, _)) = squares(infer)? {
+        infer.set_all(shaped(&batch, &[]));
+    }
+    Ok(())
+}
+
+fn solution(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, n)) = squares(infer)? else { return Ok(()) };
+    let Some((other, [rows, columns])) = matrices(infer, 1)? else { return Ok(()) };
+    let batch = shaped(&batch, &[n]).merge(&shaped(&other, &[rows]))?;
+    infer.set(0, PartialShape::of_dims(batch.dims().unwrap_or_default().iter().copied().chain([columns])));
+    Ok(())
+}
+
+fn broadcast_solution(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, n)) = squares(infer)? else { return Ok(()) };
+    let Some((other, [rows, columns])) = matrices(infer, 1)? else { return Ok(()) };
+    let rows = PartialShape::vector(n).merge(&PartialShape::vector(rows))?.dim(0);
+    let batch = PartialShape::broadcast(&shaped(&batch, &[]), &shaped(&other, &[]))?;
+    infer.set(0, shaped(batch.dims().unwrap_or_default(), &[rows, columns]));
+    Ok(())
+}
+
+/// The smaller of two sizes.
+fn least(a: Dim, b: Dim) -> Dim {
+    a.zip(b).map(|(a, b)| a.min(b))
+}
+
+fn qr(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, [m, n])) = matrices(infer, 0)? else { return Ok(()) };
+    let inner = if infer.attr::<bool>("full_matrices")? { m } else { least(m, n) };
+    infer.set(0, shaped(&batch, &[m, inner]));
+    infer.set(1, shaped(&batch, &[inner, n]));
+    Ok(())
+}
+
+fn eigen(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, n)) = squares(infer)? else { return Ok(()) };
+    infer.set(0, shaped(&batch, &[n]));
+    if infer.attr::<bool>("compute_v")? {
+        infer.set(1, shaped(&batch, &[n, n]));
+    }
+    Ok(())
+}
+
+fn svd(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, [m, n])) = matrices(infer, 0)? else { return Ok(()) };
+    let p = least(m, n);
+    infer.set(0, shaped(&batch, &[p]));
+    if !infer.attr::<bool>("compute_uv")? {
+        return Ok(());
+    }
+    let full = infer.attr::<bool>("full_matrices")?;
+    infer.set(1, shaped(&batch, &[m, if full { m } else { p }]));
+    infer.set(2, shaped(&batch, &[n, if full { n } else { p }]));
+    Ok(())
+}
+
+fn lu(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, n)) = squares(infer)? else { return Ok(()) };
+    infer.set(0, shaped(&batch, &[n, n]));
+    infer.set(1, shaped(&batch, &[n]));
+    Ok(())
+}
+
+/// Products of batches, factors conjugated and transposed where that is asked for.
+fn product(scope: &Scope, x: Output, y: Output, adjoint_x: bool, adjoint_y: bool) -> Output {
+    scope.op("BatchMatMulV2").input(x).input(y).attr("adj_x", adjoint_x).attr("adj_y", adjoint_y).output()
+}
+
+fn inverse_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let (inverse, dz) = (forward.output(0), arrived(forward, dz)?);
+    let adjoint = forward.attr::<bool>("adjoint")?;
+    // With the adjoint, what came back is transposed too.
+    let gradient = match adjoint {
+        false => product(scope, inverse, product(scope, dz, inverse, false, true), true, false),
+        true => product(scope, inverse, product(scope, dz, inverse, true, false), false, false),
+    };
+    Ok(vec![Some(scope.neg(gradient))])
+}
+
+fn determinant_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let dz = arrived(forward, dz)?;
+    let inverse = scope.op("MatrixInverse").input(forward.input(0)).attr("adjoint", true).output();
+    let scale = scope.mul(dz, scope.conj(forward.output(0)));
+    let scale = scope.expand_dims(scope.expand_dims(scale, -1), -1);
+    Ok(vec![Some(scope.mul(scale, inverse))])
+}
+
+fn solve_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let (a, x, dz) = (forward.input(0), forward.output(0), arrived(forward, dz)?);
+    let adjoint = forward.attr::<bool>("adjoint")?;
+    let db = scope.op("MatrixSolve").input(a).input(dz).attr("adjoint", !adjoint).output();
+    let da = match adjoint {
+        false => product(scope, db, x, false, true),
+        true => product(scope, x, db, false, true),
+    };
+    Ok(vec![Some(scope.neg(da)), Some(db)])
+}

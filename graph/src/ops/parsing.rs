@@ -1,0 +1,160 @@
+//! Values from bytes: raw numbers, CSV, compressed strings, messages of tensors and examples.
+
+use super::check::scalar;
+use super::identity::same;
+use super::{Gradient, OpDef, unknown_shapes};
+use crate::error::Result;
+use crate::infer::Infer;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "DecodeRaw",
+        inputs: &["bytes: string"],
+        outputs: &["output: out_type"],
+        attrs: &[
+            "out_type: {half, float, double, int32, uint16, uint8, int16, int8, int64, complex64, complex128, bool, bfloat16}",
+            "little_endian: bool = true",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DecodePaddedRaw",
+        inputs: &["input_bytes: string", "fixed_length: int32"],
+        outputs: &["output: out_type"],
+        attrs: &[
+            "out_type: {half, float, double, int32, uint16, uint8, int16, int8, int64, bfloat16}",
+            "little_endian: bool = true",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DecodeCSV",
+        inputs: &["records: string", "record_defaults: OUT_TYPE"],
+        outputs: &["output: OUT_TYPE"],
+        attrs: &[
+            "OUT_TYPE: list({float, double, int32, int64, string}) >= 1",
+            "field_delim: string = ','",
+            "use_quote_delim: bool = true",
+            "na_value: string = ''",
+            "select_cols: list(int) = []",
+        ],
+        infer: csv,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DecodeCompressed",
+        inputs: &["bytes: string"],
+        outputs: &["output: string"],
+        attrs: &["compression_type: string = ''"],
+        infer: same,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ParseTensor",
+        inputs: &["serialized: string"],
+        outputs: &["output: out_type"],
+        attrs: &["out_type: type"],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SerializeTensor",
+        inputs: &["tensor: T"],
+        outputs: &["serialized: string"],
+        attrs: &["T: type"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ParseSingleExample",
+        inputs: &["serialized: string", "dense_defaults: Tdense"],
+        outputs: &[
+            "sparse_indices: num_sparse * int64",
+            "sparse_values: sparse_types",
+            "sparse_shapes: num_sparse * int64",
+            "dense_values: Tdense",
+        ],
+        attrs: &[
+            "num_sparse: int >= 0",
+            "sparse_keys: list(string) >= 0",
+            "dense_keys: list(string) >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "Tdense: list({float, int64, string}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ParseExample",
+        inputs: &[
+            "serialized: string",
+            "names: string",
+            "sparse_keys: Nsparse * string",
+            "dense_keys: Ndense * string",
+            "dense_defaults: Tdense",
+        ],
+        outputs: &[
+            "sparse_indices: Nsparse * int64",
+            "sparse_values: sparse_types",
+            "sparse_shapes: Nsparse * int64",
+            "dense_values: Tdense",
+        ],
+        attrs: &[
+            "Nsparse: int >= 0",
+            "Ndense: int >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "Tdense: list({float, int64, string}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "ParseExampleV2",
+        inputs: &[
+            "serialized: string",
+            "names: string",
+            "sparse_keys: string",
+            "dense_keys: string",
+            "ragged_keys: string",
+            "dense_defaults: Tdense",
+        ],
+        outputs: &[
+            "sparse_indices: num_sparse * int64",
+            "sparse_values: sparse_types",
+            "sparse_shapes: num_sparse * int64",
+            "dense_values: Tdense",
+            "ragged_values: ragged_value_types",
+            "ragged_row_splits: ragged_split_types",
+        ],
+        attrs: &[
+            "Tdense: list({float, int64, string}) >= 0",
+            "num_sparse: int >= 0",
+            "sparse_types: list({float, int64, string}) >= 0",
+            "ragged_value_types: list({float, int64, string}) >= 0",
+            "ragged_split_types: list({int32, int64}) >= 0",
+            "dense_shapes: list(shape) >= 0",
+        ],
+        infer: unknown_shapes,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];
+
+/// A column for each field, of the records' shape.
+fn csv(infer: &mut Infer<'_>) -> Result<()> {
+    let shape = infer.input(0);
+    infer.set_all(shape);
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Special functions of two operands, element by element, with broadcasting.
+
+use super::broadcast::{arrived, broadcast, number, reduce_gradients};
+use super::{Gradient, OpDef};
+use crate::builder::{Forward, Scope};
+use crate::error::Result;
+use crate::graph::Output;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "Zeta",
+        inputs: &["x: T", "q: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {float, double}"],
+        infer: broadcast,
+        gradient: Gradient::Defined(zeta_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Polygamma",
+        inputs: &["a: T", "x: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {float, double}"],
+        infer: broadcast,
+        gradient: Gradient::Defined(polygamma_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Igamma",
+        inputs: &["a: T", "x: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {bfloat16, half, float, double}"],
+        infer: broadcast,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "Igammac",
+        inputs: &["a: T", "x: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {bfloat16, half, float, double}"],
+        infer: broadcast,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "NextAfter",
+        inputs: &["x1: T", "x2: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float} = float"],
+        infer: broadcast,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+];
+
+/// Of the second operand; of the first one there is none.
+fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let (x, q, dz) = (forward.input(0), forward.input(1), arrived(forward, dz)?);
+    let next = scope.add(x, number(scope, scope.dtype(x), 1.0)?);
+    let slope = scope.mul(scope.neg(x), scope.op("Zeta").input(next).input(q).output());
+    reduce_gradients(scope, [x, q], [None, Some(scope.mul(dz, slope))])
+}
+
+/// Of the second operand; of the order there is none.
+fn polygamma_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let (n, x, dz) = (forward.input(0), forward.input(1), arrived(forward, dz)?);
+    let next = scope.add(n, number(scope, scope.dtype(n), 1.0)?);
+    let slope = scope.op("Polygamma").input(next).input(x).output();
+    reduce_gradients(scope, [n, x], [None, Some(scope.mul(dz, slope))])
+}

@@ -1,0 +1,172 @@
+//! A call becomes the nodes of the body, under the call's name.
+
+use super::{Draft, Within};
+use crate::attr::{AttrList, AttrValue, FuncAttr};
+use crate::device::DeviceSpec;
+use crate::error::{Error, Result};
+use crate::function::Body;
+use crate::graph::{NodeId, Output};
+use crate::node::Node;
+use crate::ops::Role;
+use crate::topology::Topology;
+use bytes::Bytes;
+use std::sync::Arc;
+
+impl Draft<'_> {
+    /// Puts the body in the place of a call, unless the function says no or is being put there already.
+    pub(super) fn inline(&mut self, id: NodeId) -> Result<()> {
+        let func: FuncAttr = self.nodes[id.index()].attr("f")?;
+        let def = self.graph.library.lookup(&func.name)?;
+        if def.has_flag("_noinline") || self.is_within(id, &func) {
+            return Ok(());
+        }
+        let body = self.body(&func)?;
+        let within = Arc::new(Within { function: func, outer: self.within[id.index()].clone() });
+        let call = self.nodes[id.index()].clone();
+        let args = self.values(id)?;
+        if args.len() != body.args.len() {
+            crate::invalid!("{} arguments are passed, the function takes {}", args.len(), body.args.len());
+        }
+        let entry = self.entry(id, &args, &body)?;
+
+        let topology = Topology::new(&body.graph);
+        let mut place: Vec<Option<NodeId>> = vec![None; body.graph.len()];
+        let mut arg_of: Vec<Option<Output>> = vec![None; body.graph.len()];
+        for (node, arg) in body.args.iter().zip(&args) {
+            arg_of[node.index()] = Some(*arg);
+        }
+        let is_end = |node: NodeId| arg_of[node.index()].is_some() || body.returns.contains(&node);
+        let ends: Vec<bool> = body.graph.ids().map(is_end).collect();
+        for (inner, node) in body.graph.nodes().filter(|(inner, _)| !ends[inner.index()]) {
+            let node = self.inner(node, &call, &body)?;
+            place[inner.index()] = Some(self.put(node, Vec::new(), Vec::new(), Some(within.clone())));
+        }
+        for inner in body.graph.ids() {
+            let Some(to) = place[inner.index()] else { continue };
+            let mut has_inner = false;
+            for producer in topology.producers(inner) {
+                let (from, output) = match (place[producer.node.index()], arg_of[producer.node.index()]) {
+                    (Some(from), _) => {
+                        has_inner = true;
+                        (from, Output { node: from, index: producer.output })
+                    }
+                    (None, Some(arg)) => (arg.node, arg),
+                    (None, None) => continue,
+                };
+                if producer.is_control() {
+                    self.controls[to.index()].push(from);
+                } else {
+                    self.inputs[to.index()].push(output);
+                }
+            }
+            if !has_inner {
+                self.controls[to.index()].extend(entry);
+            }
+        }
+        let mut outputs = Vec::with_capacity(body.returns.len());
+        for returned in &body.returns {
+            let source = topology.producers(*returned).first().map(|p| p.source());
+            let source = source.ok_or_else(|| Error::invalid("an output of the body has no source"))?;
+            outputs.push(match (place[source.node.index()], arg_of[source.node.index()], entry) {
+                (Some(node), _, _) => Output { node, index: source.index },
+                (None, Some(arg), None) => arg,
+                (None, Some(arg), Some(entry)) => {
+                    let attrs = [("T", self.type_of(arg)?.dtype.into())];
+                    self.add(id, "output", "Identity", &attrs, vec![arg], vec![entry])?.into()
+                }
+                (None, None, _) => return Err(Error::invalid("an output of the body has no source")),
+            });
+        }
+        let stateful = body.graph.nodes().filter(|(_, node)| node.op.is_stateful()).map(|(inner, _)| inner);
+        let ran = stateful.chain(body.control_returns.iter().copied());
+        let ran = ran.filter_map(|inner| place[inner.index()]).chain(entry).collect();
+        self.replace(id, outputs, ran)
+    }
+
+    /// Whether the node is within this very function.
+    fn is_within(&self, id: NodeId, func: &FuncAttr) -> bool {
+        let mut next = self.within[id.index()].as_ref();
+        while let Some(within) = next {
+            if within.function == *func {
+                return true;
+            }
+            next = within.outer.as_ref();
+        }
+        false
+    }
+
+    fn body(&mut self, func: &FuncAttr) -> Result<Arc<Body>> {
+        let known = self.bodies.entry(func.name.clone()).or_default();
+        if let Some((_, body)) = known.iter().find(|(f, _)| f == func) {
+            return Ok(body.clone());
+        }
+        let def = self.graph.library.lookup(&func.name)?;
+        let body = Arc::new(def.instantiate(&func.attrs, &self.graph.library)?);
+        known.push((func.clone(), body.clone()));
+        Ok(body)
+    }
+
+    /// What the nodes of a body wait for that have no inputs within it: what the call waits for. Where values are
+    /// steered, also the arguments: the body runs, dies and turns where they do.
+    fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
+        let mut waits = self.controls[id.index()].clone();
+        let steers = |role| matches!(role, Role::Switch | Role::Enter);
+        if waits.is_empty() {
+            let has_flow = self.has_flow || body.graph.nodes().any(|(_, node)| steers(node.op.role()));
+            let sources = body.graph.ids().filter(|n| !body.args.contains(n));
+            let has_source = has_flow
+                && sources
+                    .into_iter()
+                    .any(|n| body.graph.inputs(n).is_empty() && body.graph.control_inputs(n).is_empty());
+            if !has_source {
+                return Ok(None);
+            }
+            waits.extend(args.iter().map(|arg| arg.node));
+            waits.sort_unstable();
+            waits.dedup();
+            if waits.is_empty() {
+                return Ok(None);
+            }
+        }
+        self.add(id, "input_control_node", "NoOp", &[], Vec::new(), waits).map(Some)
+    }
+
+    /// A node of a body as it stands in the graph.
+    fn inner(&mut self, node: &Node, call: &Node, body: &Body) -> Result<Node> {
+        let mut inner = node.clone();
+        inner.name = self.fresh(&format!("{}/{}", call.name, node.name));
+        inner.device = device_within(&node.device, &call.device);
+        if node.op.role() == Role::Enter {
+            let frame = node.attr::<String>("frame_name")?;
+            inner.attrs.set("frame_name", format!("{}/{frame}", call.name));
+        }
+        if let Some(AttrValue::List(AttrList::Str(classes))) = node.attrs.get("_class") {
+            let renamed: Vec<Bytes> = classes
+                .iter()
+                .filter_map(|class| {
+                    let name = std::str::from_utf8(class).ok()?.strip_prefix("loc:@")?;
+                    let with = body.graph.find(name)?;
+                    let is_inside = !body.args.contains(&with) && !body.returns.contains(&with);
+                    is_inside.then(|| format!("loc:@{}/{name}", call.name).into())
+                })
+                .collect();
+            inner.attrs.remove("_class");
+            if !renamed.is_empty() {
+                inner.attrs.set("_class", renamed);
+            }
+        }
+        Ok(inner)
+    }
+}
+
+/// The device that a node asks for, with what it leaves open as the call asks.
+fn device_within(own: &Arc<str>, call: &Arc<str>) -> Arc<str> {
+    if own.is_empty() || call.is_empty() || own == call {
+        return if own.is_empty() { call.clone() } else { own.clone() };
+    }
+    match (DeviceSpec::parse(own), DeviceSpec::parse(call)) {
+        (Ok(own), Ok(call)) => own.or(&call).to_string().into(),
+        // Placing says what is wrong with it.
+        _ => own.clone(),
+    }
+}

@@ -1,0 +1,260 @@
+//! Calls of functions become the nodes of their bodies, and control flow over functions becomes Switch, Merge
+//! and loops: so that bodies are placed, split and optimised as everything else is.
+//!
+//! What calls itself, by whatever way, is left to the kernels that call; so is what forbids it (`_noinline`).
+
+mod call;
+mod control_flow;
+
+use super::checked;
+use crate::assemble::Edge;
+use crate::attr::{AttrValue, FuncAttr};
+use crate::error::Result;
+use crate::function::Body;
+use crate::graph::{Graph, NodeId, Output};
+use crate::node::Node;
+use crate::ops::{self, Op, Role};
+use crate::topology::Topology;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// A graph is grown to no more nodes than this; calls beyond it are left to kernels.
+const MAX_NODES: usize = 2_000_000;
+
+/// The graph with what can be lowered lowered. A node that was lowered keeps its name: it gives the same outputs
+/// to whoever fetches it.
+///
+/// # Errors
+/// What is wrong with a body, with the name of the node that calls it.
+pub fn lower(graph: &Graph) -> Result<Graph> {
+    if !graph.nodes().any(|(_, node)| kind(node).is_some()) {
+        return Ok(graph.clone());
+    }
+    let mut draft = Draft::new(graph);
+    let mut next = 0;
+    while next < draft.nodes.len() && draft.nodes.len() < MAX_NODES {
+        let id = NodeId::new(next);
+        next += 1;
+        let node = &draft.nodes[id.index()];
+        let Some(kind) = kind(node) else { continue };
+        let name = node.name.clone();
+        let lowered = match kind {
+            Kind::Call => draft.inline(id),
+            Kind::If => draft.lower_branches(id, &["else_branch", "then_branch"]),
+            Kind::Case => draft.lower_branches(id, &[]),
+            Kind::While => draft.lower_loop(id),
+        };
+        lowered.map_err(|e| e.at_node(&name))?;
+    }
+    draft.finish(graph)
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Call,
+    If,
+    Case,
+    While,
+}
+
+fn kind(node: &Node) -> Option<Kind> {
+    let kind = match node.op.name() {
+        "PartitionedCall" | "StatefulPartitionedCall" => Kind::Call,
+        "If" | "StatelessIf" => Kind::If,
+        "Case" | "StatelessCase" => Kind::Case,
+        "While" | "StatelessWhile" => Kind::While,
+        _ => return None,
+    };
+    let flag = |name: &str| match node.attrs.get(name) {
+        Some(AttrValue::Bool(value)) => Some(*value),
+        _ => None,
+    };
+    let refused = flag("_noinline") == Some(true) || flag("_lower_using_switch_merge") == Some(false);
+    (!refused).then_some(kind)
+}
+
+/// A graph that changes.
+struct Draft<'a> {
+    graph: &'a Graph,
+    nodes: Vec<Node>,
+    inputs: Vec<Vec<Output>>,
+    controls: Vec<Vec<NodeId>>,
+    /// Which functions each added node is within.
+    within: Vec<Option<Arc<Within>>>,
+    names: FxHashSet<Arc<str>>,
+    /// What stands for an output, or for the end, of a node that was lowered.
+    outputs: FxHashMap<Output, Output>,
+    ends: FxHashMap<NodeId, NodeId>,
+    bodies: FxHashMap<Arc<str>, Vec<(FuncAttr, Arc<Body>)>>,
+    /// Some node steers: a node without inputs may not run wherever its body is.
+    has_flow: bool,
+}
+
+struct Within {
+    function: FuncAttr,
+    outer: Option<Arc<Within>>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(graph: &'a Graph) -> Draft<'a> {
+        let topology = Topology::new(graph);
+        let mut draft = Draft {
+            graph,
+            nodes: Vec::with_capacity(graph.len()),
+            inputs: Vec::with_capacity(graph.len()),
+            controls: Vec::with_capacity(graph.len()),
+            within: Vec::with_capacity(graph.len()),
+            names: graph.nodes().map(|(_, node)| node.name.clone()).collect(),
+            outputs: FxHashMap::default(),
+            ends: FxHashMap::default(),
+            bodies: FxHashMap::default(),
+            has_flow: false,
+        };
+        for (id, node) in graph.nodes() {
+            let producers = topology.producers(id);
+            let data = producers.iter().filter(|p| !p.is_control()).map(|p| p.source()).collect();
+            let control = producers.iter().filter(|p| p.is_control()).map(|p| p.node).collect();
+            draft.put(node.clone(), data, control, None);
+        }
+        draft
+    }
+
+    fn put(
+        &mut self,
+        node: Node,
+        inputs: Vec<Output>,
+        controls: Vec<NodeId>,
+        within: Option<Arc<Within>>,
+    ) -> NodeId {
+        self.has_flow |= matches!(node.op.role(), Role::Switch | Role::Enter);
+        self.nodes.push(node);
+        self.inputs.push(inputs);
+        self.controls.push(controls);
+        self.within.push(within);
+        NodeId::new(self.nodes.len() - 1)
+    }
+
+    /// Adds a node of `of`, on its device, under its name and `part`.
+    fn add(
+        &mut self,
+        of: NodeId,
+        part: &str,
+        op: &str,
+        attrs: &[(&str, AttrValue)],
+        inputs: Vec<Output>,
+        controls: Vec<NodeId>,
+    ) -> Result<NodeId> {
+        let owner = &self.nodes[of.index()];
+        let (device, prefix) = (owner.device.clone(), owner.name.clone());
+        let mut node = Node::new(self.fresh(&format!("{prefix}/{part}")), lookup(op)?);
+        node.device = device;
+        for (name, value) in attrs {
+            node.attrs.set(name, value.clone());
+        }
+        let within = self.within[of.index()].clone();
+        Ok(self.put(node, inputs, controls, within))
+    }
+
+    /// A name that no node has.
+    fn fresh(&mut self, wanted: &str) -> Arc<str> {
+        let mut name: Arc<str> = wanted.into();
+        let mut n = 0;
+        while !self.names.insert(name.clone()) {
+            n += 1;
+            name = format!("{wanted}_{n}").into();
+        }
+        name
+    }
+
+    /// What is there now for an output: what it was lowered to.
+    fn resolve(&self, mut output: Output) -> Output {
+        while let Some(&other) = self.outputs.get(&output) {
+            output = other;
+        }
+        output
+    }
+
+    /// The type of an output as it stands.
+    fn type_of(&self, output: Output) -> Result<crate::dtype::PortType> {
+        let node = &self.nodes[output.node.index()];
+        let types = node.output_types()?;
+        let found = types.get(output.index as usize).copied();
+        found.ok_or_else(|| {
+            crate::error::Error::invalid(format!("{} has no output {}", node.name, output.index))
+        })
+    }
+
+    /// The inputs of a node, each a value: a reference is read first, once for all.
+    fn values(&mut self, id: NodeId) -> Result<Vec<Output>> {
+        let inputs: Vec<Output> = self.inputs[id.index()].iter().map(|o| self.resolve(*o)).collect();
+        let controls = self.controls[id.index()].clone();
+        let mut values = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let port = self.type_of(input)?;
+            values.push(if port.is_ref {
+                let attrs = [("T", port.dtype.into())];
+                self.add(id, "input", "Identity", &attrs, vec![input], controls.clone())?.into()
+            } else {
+                input
+            });
+        }
+        Ok(values)
+    }
+
+    /// Makes of a lowered node what gives its outputs to whoever asks for them by name; its consumers get them
+    /// from where they come. `ran`: what has to have run when the node is said to have run.
+    fn replace(&mut self, id: NodeId, outputs: Vec<Output>, mut ran: Vec<NodeId>) -> Result<()> {
+        ran.extend(outputs.iter().map(|o| o.node));
+        ran.sort_unstable();
+        ran.dedup();
+        let end = self.add(id, "output_control_node", "NoOp", &[], Vec::new(), ran)?;
+        let mut types = Vec::with_capacity(outputs.len());
+        for (i, output) in outputs.iter().enumerate() {
+            types.push(self.type_of(*output)?.dtype);
+            self.outputs.insert(Output::new(id, i), *output);
+        }
+        self.ends.insert(id, end);
+        let old = &self.nodes[id.index()];
+        let mut node =
+            Node::new(old.name.clone(), lookup(if types.is_empty() { "NoOp" } else { "IdentityN" })?);
+        node.device = old.device.clone();
+        if let Some(class) = old.attrs.get("_class") {
+            node.attrs.set("_class", class.clone());
+        }
+        if !types.is_empty() {
+            node.attrs.set("T", types);
+        }
+        self.nodes[id.index()] = node;
+        self.inputs[id.index()] = outputs;
+        self.controls[id.index()] = vec![end];
+        Ok(())
+    }
+
+    fn finish(self, graph: &Graph) -> Result<Graph> {
+        let mut edges = Vec::new();
+        for (i, (inputs, controls)) in self.inputs.iter().zip(&self.controls).enumerate() {
+            let to = NodeId::new(i);
+            for (slot, input) in inputs.iter().enumerate() {
+                edges.push(Edge::data(self.resolve(*input), to, slot as u32));
+            }
+            let mut seen = FxHashSet::default();
+            for control in controls {
+                let from =
+                    self.ends.get(control).filter(|end| **end != to && *control != to).unwrap_or(control);
+                if seen.insert(*from) {
+                    edges.push(Edge::control(*from, to));
+                }
+            }
+        }
+        let mut lowered = Graph::assemble(self.nodes, edges.into_iter())?;
+        lowered.versions = graph.versions.clone();
+        lowered.library = graph.library.clone();
+        lowered.opaque = graph.opaque.clone();
+        checked(lowered)
+    }
+}
+
+fn lookup(name: &str) -> Result<&'static Op> {
+    ops::lookup(name)
+        .ok_or_else(|| crate::error::Error::UnknownOp { node: "lowered".to_owned(), op: name.to_owned() })
+}

@@ -1,0 +1,199 @@
+//! Calls become their bodies, and control flow over functions becomes dataflow.
+
+use anabranch_graph::passes::{lower, validate};
+use anabranch_graph::{Graph, Result};
+use expect_test::{Expect, expect};
+
+fn check(text: &str, expected: Expect) -> Result<()> {
+    match lower(&Graph::from_text(text)?) {
+        Err(error) => expected.assert_eq(&error.to_string()),
+        Ok(mut lowered) => {
+            validate(&lowered)?;
+            lowered.library = Default::default();
+            expected.assert_eq(&lowered.to_text());
+        }
+    }
+    Ok(())
+}
+
+const SCALE: &str = r#"
+%function scale
+  %arg x: float
+  %output y: float
+  two = Const[dtype=float, value=float<>{2.0}]
+  mul = Mul[T=float](x, "two:output:0") @"/device:CPU:1"
+  %return y = "mul:z:0"
+%end
+%function note stateful
+  %arg x: float
+  %output same: float
+  %control_output noted
+  print = CheckNumerics[T=float, message="m", _class=["loc:@other"]](x)
+  other = NoOp
+  %return same = x
+  %control_return noted = print
+%end
+x = Placeholder[dtype=float]
+go = NoOp
+"#;
+
+#[test]
+fn a_call_becomes_its_body() -> Result<()> {
+    check(
+        &format!("{SCALE}\ncall = scale(x) @\"/job:ps/task:1\"\nafter = Identity[T=float](call, ^call)"),
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            go = NoOp
+            call = IdentityN[T=[float]](call/mul, ^call/output_control_node) @"/job:ps/task:1"
+            after = Identity[T=float](call/mul, ^call/output_control_node)
+            call/two = Const[dtype=float, value=float<>{2.0}] @"/job:ps/task:1"
+            call/mul = Mul[T=float](x, call/two) @"/job:ps/task:1/device:CPU:1"
+            call/output_control_node = NoOp(^call/mul) @"/job:ps/task:1"
+        "#]],
+    )
+}
+
+#[test]
+fn what_a_call_waits_for_its_body_waits_for() -> Result<()> {
+    check(
+        &format!("{SCALE}\ncall = note(x, ^go)\nlast = NoOp(^call)\nuse = Identity[T=float](call)"),
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            go = NoOp
+            call = IdentityN[T=[float]](call/output, ^call/output_control_node)
+            last = NoOp(^call/output_control_node)
+            use = Identity[T=float](call/output)
+            call/input_control_node = NoOp(^go)
+            call/print = CheckNumerics[T=float, _class=["loc:@call/other"], message="m"](x, ^call/input_control_node)
+            call/other = NoOp(^call/input_control_node)
+            call/output = Identity[T=float](x, ^call/input_control_node)
+            call/output_control_node = NoOp(^call/input_control_node, ^call/print, ^call/output)
+        "#]],
+    )
+}
+
+#[test]
+fn a_branch_becomes_switch_and_merge() -> Result<()> {
+    check(
+        &format!(
+            "{SCALE}\np = Placeholder[dtype=bool]\n\
+             if = If[Tcond=bool, Tin=[float], Tout=[float], then_branch=@note, else_branch=@scale](p, x, ^go)\n\
+             use = Identity[T=float](if)"
+        ),
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            go = NoOp
+            p = Placeholder[dtype=bool]
+            if = IdentityN[T=[float]](if/merge, ^if/output_control_node)
+            use = Identity[T=float](if/merge)
+            if/switch_pred = Switch[T=bool](p, p, ^go)
+            if/switch = Switch[T=float](x, p)
+            if/pivot_else = Identity[T=bool](if/switch_pred)
+            if/else = IdentityN[T=[float]](if/else/mul, ^if/else/output_control_node)
+            if/else_executed = Identity[T=bool](if/pivot_else, ^if/else/output_control_node)
+            if/pivot_then = Identity[T=bool](if/switch_pred:1)
+            if/then = IdentityN[T=[float]](if/then/output, ^if/then/output_control_node)
+            if/then_executed = Identity[T=bool](if/pivot_then, ^if/then/output_control_node)
+            if/merge = Merge[N=2, T=float](if/else/mul, if/then/output)
+            if/branch_executed = Merge[N=2, T=bool](if/else_executed, if/then_executed)
+            if/output_control_node = NoOp(^if/merge, ^if/branch_executed)
+            if/else/input_control_node = NoOp(^if/pivot_else)
+            if/else/two = Const[dtype=float, value=float<>{2.0}](^if/else/input_control_node)
+            if/else/mul = Mul[T=float](if/switch, if/else/two) @"/device:CPU:1"
+            if/else/output_control_node = NoOp(^if/else/input_control_node, ^if/else/mul)
+            if/then/input_control_node = NoOp(^if/pivot_then)
+            if/then/print = CheckNumerics[T=float, _class=["loc:@if/then/other"], message="m"](if/switch:1, ^if/then/input_control_node)
+            if/then/other = NoOp(^if/then/input_control_node)
+            if/then/output = Identity[T=float](if/switch:1, ^if/then/input_control_node)
+            if/then/output_control_node = NoOp(^if/then/input_control_node, ^if/then/print, ^if/then/output)
+        "#]],
+    )
+}
+
+#[test]
+fn a_loop_becomes_a_frame() -> Result<()> {
+    check(
+        r#"
+        %function less
+          %arg i: int32
+          %arg n: int32
+          %output go: bool
+          less = Less[T=int32](i, n)
+          %return go = "less:z:0"
+        %end
+        %function next
+          %arg i: int32
+          %arg n: int32
+          %output i_next: int32
+          %output n_same: int32
+          one = Const[dtype=int32, value=int32<>{1}]
+          add = AddV2[T=int32](i, "one:output:0")
+          %return i_next = "add:z:0"
+          %return n_same = n
+        %end
+        i = Placeholder[dtype=int32]
+        n = Placeholder[dtype=int32]
+        loop = While[T=[int32, int32], cond=@less, body=@next](i, n)
+        use = Identity[T=int32](loop:1)
+        "#,
+        expect![[r#"
+            i = Placeholder[dtype=int32]
+            n = Placeholder[dtype=int32]
+            loop = IdentityN[T=[int32, int32]](loop/exit, loop/exit_1, ^loop/output_control_node)
+            use = Identity[T=int32](loop/exit_1)
+            loop/enter = Enter[T=int32, frame_name="loop", is_constant=false, parallel_iterations=10](i)
+            loop/merge = Merge[N=2, T=int32](loop/enter, loop/next_iteration)
+            loop/enter_1 = Enter[T=int32, frame_name="loop", is_constant=true, parallel_iterations=10](n)
+            loop/loop_cond_control = NoOp(^loop/merge)
+            loop/cond = IdentityN[T=[bool]](loop/cond/less, ^loop/cond/output_control_node)
+            loop/LoopCond = LoopCond(loop/cond/less, ^loop/cond/output_control_node)
+            loop/switch = Switch[T=int32](loop/merge, loop/LoopCond)
+            loop/loop_body_control = Identity[T=int32](loop/switch:1)
+            loop/exit = Exit[T=int32](loop/switch)
+            loop/body = IdentityN[T=[int32, int32]](loop/body/add, loop/body/output, ^loop/body/output_control_node)
+            loop/next_iteration = NextIteration[T=int32](loop/body/add, ^loop/body/output_control_node)
+            loop/exit_1 = Identity[T=int32](n, ^loop/exit)
+            loop/output_control_node = NoOp(^loop/exit, ^loop/exit_1)
+            loop/cond/input_control_node = NoOp(^loop/loop_cond_control)
+            loop/cond/less = Less[T=int32](loop/merge, loop/enter_1, ^loop/cond/input_control_node)
+            loop/cond/output_control_node = NoOp(^loop/cond/input_control_node, ^loop/cond/less)
+            loop/body/input_control_node = NoOp(^loop/loop_body_control)
+            loop/body/one = Const[dtype=int32, value=int32<>{1}](^loop/body/input_control_node)
+            loop/body/add = AddV2[T=int32](loop/switch:1, loop/body/one)
+            loop/body/output = Identity[T=int32](loop/enter_1, ^loop/body/input_control_node)
+            loop/body/output_control_node = NoOp(^loop/body/input_control_node, ^loop/body/add, ^loop/body/output)
+        "#]],
+    )
+}
+
+#[test]
+fn what_calls_itself_is_left_to_kernels() -> Result<()> {
+    check(
+        "%function again\n%arg x: float\n%output y: float\nn = again(x)\n%return y = \"n:y:0\"\n%end\n\
+         %function never[_noinline=true]\n%arg x: float\n%output y: float\n%return y = x\n%end\n\
+         x = Placeholder[dtype=float]\ncall = again(x)\nother = never(x)",
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            call = IdentityN[T=[float]](call/n, ^call/output_control_node)
+            other = PartitionedCall[Tin=[float], Tout=[float], f=@never](x)
+            call/n = PartitionedCall[Tin=[float], Tout=[float], f=@again](x)
+            call/output_control_node = NoOp(^call/n)
+        "#]],
+    )
+}
+
+#[test]
+fn what_is_wrong_within_is_said_of_the_caller() -> Result<()> {
+    check(
+        "call = PartitionedCall[Tin=[], Tout=[], f=@nobody]",
+        expect![[r#"
+        Function nobody is not defined.
+        	 [[{{node call}}]]"#]],
+    )?;
+    check(
+        "%function f\nn = NotAnOp\n%end\ncall = PartitionedCall[Tin=[], Tout=[], f=@f]",
+        expect![
+            "Op type not registered 'NotAnOp' in this server's binary. The node that uses it is {{node n}}; docs/OPS.md lists the ops that are there"
+        ],
+    )
+}

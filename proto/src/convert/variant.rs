@@ -1,0 +1,104 @@
+//! Variants: lists of tensors and optional values, in the layout that the peer gives its own. What else a
+//! variant may hold lives where it was made.
+
+use super::Budget;
+use super::attr::dtype_from_proto;
+use super::shape::{partial_shape_from_proto, partial_shape_to_proto};
+use super::tensor::{tensor_from_proto_within, tensor_to_proto};
+use crate::pb;
+use graph::tensor::{Optional, TensorList, VariantObject};
+use graph::{Error, Result, Tensor, Variant};
+use prost::Message;
+use prost::encoding::{decode_varint, encode_varint};
+
+const LIST: &str = "tensorflow::TensorList";
+const OPTIONAL: &str = "tensorflow::data::Optional";
+
+/// What a variant of another kind becomes has its name, and no contents: its reader is told.
+pub(super) fn variant_to_proto(variant: &Variant) -> pb::VariantTensorDataProto {
+    if let Some(list) = variant.get::<TensorList>() {
+        return list_to_proto(list);
+    }
+    if let Some(optional) = variant.get::<Optional>() {
+        let components = optional.components();
+        return pb::VariantTensorDataProto {
+            type_name: optional.type_name().to_owned(),
+            metadata: vec![components.is_some() as u8],
+            tensors: components.unwrap_or_default().iter().map(tensor_to_proto).collect(),
+        };
+    }
+    let type_name = variant.object().map_or("", |object| object.type_name()).to_owned();
+    pb::VariantTensorDataProto { type_name, ..Default::default() }
+}
+
+/// # Errors
+/// `InvalidArgument` if the contents are malformed; `Unimplemented` naming the kind if it cannot be read.
+pub(super) fn variant_from_proto(proto: pb::VariantTensorDataProto, budget: &mut Budget) -> Result<Variant> {
+    match &proto.type_name[..] {
+        "" => Ok(Variant::EMPTY),
+        LIST => list_from_proto(proto, budget),
+        OPTIONAL => match &proto.metadata[..] {
+            [0] => Ok(Variant::new(Optional::NONE)),
+            [1] => {
+                let components = proto.tensors.into_iter().map(|t| tensor_from_proto_within(t, budget));
+                Ok(Variant::new(Optional::of(components.collect::<Result<_>>()?)?))
+            }
+            _ => Err(Error::invalid("a variant holds no optional, though it says so")),
+        },
+        other => Err(Error::unimplemented(format!(
+            "a variant that holds {other} cannot leave the task where it was made"
+        ))),
+    }
+}
+
+/// The metadata: how many elements have no value, and which; the element type's number; the limit of the length;
+/// the shape, as a message.
+fn list_to_proto(list: &TensorList) -> pb::VariantTensorDataProto {
+    let mut metadata = Vec::new();
+    let missing: Vec<u64> =
+        (0u64..).zip(list.elements()).filter(|(_, e)| e.is_none()).map(|(i, _)| i).collect();
+    encode_varint(missing.len() as u64, &mut metadata);
+    missing.into_iter().for_each(|index| encode_varint(index, &mut metadata));
+    encode_varint(list.element_dtype.number() as u64, &mut metadata);
+    encode_varint(i64::from(list.max_num_elements) as u64, &mut metadata);
+    metadata.extend(partial_shape_to_proto(&list.element_shape).encode_to_vec());
+    pb::VariantTensorDataProto {
+        type_name: list.type_name().to_owned(),
+        metadata,
+        tensors: list.elements().iter().flatten().map(tensor_to_proto).collect(),
+    }
+}
+
+fn list_from_proto(proto: pb::VariantTensorDataProto, budget: &mut Budget) -> Result<Variant> {
+    let malformed = || Error::invalid("a variant holds no list of tensors, though it says so");
+    let mut rest = &proto.metadata[..];
+    let mut number = || decode_varint(&mut rest).map_err(|_| malformed());
+    let missing = usize::try_from(number()?).map_err(|_| malformed())?;
+    // Each takes a byte or more.
+    if missing > proto.metadata.len() {
+        return Err(malformed());
+    }
+    let count = missing.checked_add(proto.tensors.len()).ok_or_else(malformed)?;
+    budget.take(count, size_of::<Option<Tensor>>())?;
+    let missing = (0..missing).map(|_| number()).collect::<Result<Vec<u64>>>()?;
+    let dtype = dtype_from_proto(i32::try_from(number()?).map_err(|_| malformed())?)?;
+    let max_num_elements = number()? as i32;
+    let shape = pb::TensorShapeProto::decode(rest).map_err(|_| malformed())?;
+    let mut missing = missing.into_iter().peekable();
+    let mut tensors = proto.tensors.into_iter();
+    let mut elements = Vec::with_capacity(count);
+    for index in 0..count as u64 {
+        if missing.next_if_eq(&index).is_some() {
+            elements.push(None);
+            continue;
+        }
+        let tensor = tensor_from_proto_within(tensors.next().ok_or_else(malformed)?, budget)?;
+        if tensor.dtype() != dtype {
+            return Err(malformed());
+        }
+        elements.push(Some(tensor));
+    }
+    let mut list = TensorList::of(dtype, partial_shape_from_proto(&shape)?, elements)?;
+    list.max_num_elements = max_num_elements;
+    Ok(Variant::new(list))
+}

@@ -1,0 +1,217 @@
+"""Linear algebra, diagonals, Fourier transforms and sums of products."""
+import numpy as np
+
+from . import Call, case
+
+I32 = lambda v: np.array(v, np.int32)
+
+
+def well_formed(c, shape):
+    """Square matrices far from singular."""
+    n = shape[-1]
+    return (c.values(shape, -1, 1).astype(np.complex128 if c.is_complex() else np.float64) + 3 * np.eye(n)).astype(c.dtype())
+
+
+def positive(c, shape):
+    a = c.values(shape, -1, 1).astype(np.complex128 if c.is_complex() else np.float64)
+    return (a @ np.swapaxes(a.conj(), -1, -2) + 2 * np.eye(shape[-1])).astype(c.dtype())
+
+
+SQUARES = ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3))
+
+
+@case("Cholesky", "BatchCholesky")
+def cholesky(c):
+    for shape in SQUARES:
+        yield Call(positive(c, shape), loose=10)
+
+
+@case("MatrixInverse", "BatchMatrixInverse")
+def inverse(c):
+    for shape in SQUARES:
+        for adjoint in (False, True):
+            yield Call(well_formed(c, shape), adjoint=adjoint, loose=10)
+
+
+@case("MatrixDeterminant", "BatchMatrixDeterminant", "LogMatrixDeterminant")
+def determinant(c):
+    for shape in SQUARES:
+        yield Call(well_formed(c, shape), loose=20)
+
+
+@case("MatrixSolve", "BatchMatrixSolve")
+def solve(c):
+    for shape in SQUARES:
+        for adjoint in (False, True):
+            yield Call(well_formed(c, shape), c.values((*shape[:-1], 2), -1, 1), adjoint=adjoint, loose=20)
+
+
+@case("MatrixTriangularSolve", "BatchMatrixTriangularSolve")
+def triangular(c):
+    for shape in SQUARES:
+        for lower in (False, True):
+            for adjoint in (False, True):
+                yield Call(well_formed(c, shape), c.values((*shape[:-1], 2), -1, 1), lower=lower, adjoint=adjoint, loose=20)
+    if c.op == "MatrixTriangularSolve":
+        yield Call(well_formed(c, (2, 3, 3)), c.values((3, 2), -1, 1), loose=20)
+
+
+@case("Qr")
+def qr(c):
+    for shape in ((3, 3), (2, 4, 3), (3, 4)):
+        for full in (False, True):
+            if full and shape[-2] > shape[-1]:
+                continue  # Vectors beyond the rank may be any.
+            yield Call(c.values(shape, -1, 1), full_matrices=full, loose=20)
+
+
+@case("Lu")
+def lu(c):
+    for shape in SQUARES[:3]:
+        yield Call(well_formed(c, shape), loose=20)
+
+
+@case("MatrixDiag", "BatchMatrixDiag")
+def diag(c):
+    for shape in ((3,), (2, 4), (0,), (2, 1)):
+        yield Call(c.values(shape))
+
+
+@case("MatrixDiagPart", "BatchMatrixDiagPart")
+def part(c):
+    for shape in ((3, 3), (2, 3, 4), (4, 2)):
+        yield Call(c.values(shape))
+
+
+@case("MatrixSetDiag", "BatchMatrixSetDiag")
+def set_diag(c):
+    for shape, diagonal in (((3, 3), (3,)), ((2, 3, 4), (2, 3)), ((4, 2), (2,))):
+        yield Call(c.values(shape), c.values(diagonal))
+
+
+ALIGNS = ("LEFT_RIGHT", "RIGHT_LEFT", "LEFT_LEFT", "RIGHT_RIGHT")
+
+
+def aligned(c):
+    return [dict(align=a) for a in ALIGNS] if c.op.endswith("V3") else [{}]
+
+
+@case("MatrixDiagV2", "MatrixDiagV3")
+def diags(c):
+    for attrs in aligned(c):
+        for shape, k, rows, columns in (((2, 3), 0, -1, -1), ((2, 3), 1, -1, -1), ((3,), -2, 5, 3), ((3, 3), [-1, 1], -1, -1), ((2, 2, 3), [1, 2], 3, -1), ((2, 3, 3), [-2, 0], -1, 4)):
+            yield Call(c.values(shape), I32(k), I32(rows), I32(columns), c.values(()), **attrs)
+
+
+@case("MatrixDiagPartV2", "MatrixDiagPartV3")
+def parts(c):
+    for attrs in aligned(c):
+        for shape, k in (((3, 4), 0), ((2, 3, 4), 1), ((4, 3), -2), ((3, 4), [-1, 2]), ((2, 4, 4), [0, 3]), ((4, 3), [-3, -1])):
+            yield Call(c.values(shape), I32(k), c.values(()), **attrs)
+
+
+@case("MatrixSetDiagV2", "MatrixSetDiagV3")
+def set_diags(c):
+    for attrs in aligned(c):
+        for shape, diagonal, k in (((3, 4), (3,), 0), ((2, 3, 4), (2, 3), 1), ((3, 4), (4, 3), [-1, 2]), ((4, 3), (3, 3), [-3, -1])):
+            yield Call(c.values(shape), c.values(diagonal), I32(k), **attrs)
+
+
+@case("FFT", "IFFT", "FFT2D", "IFFT2D", "FFT3D", "IFFT3D")
+def fft(c):
+    for shape in ((4, 3, 5), (2, 8, 2, 7), (1, 1, 1)):
+        yield Call(c.values(shape, attr="Tcomplex"), loose=200)
+
+
+def rank(op):
+    return int(op[-2]) if op.endswith("D") else 1
+
+
+@case("RFFT", "RFFT2D", "RFFT3D")
+def rfft(c):
+    if (c.name("Treal") == "double") != (c.name("Tcomplex") == "complex128"):
+        return
+    for shape, lengths in (((4, 3, 5), (4, 3, 5)), ((2, 8, 2, 6), (7, 2, 6)), ((2, 4, 6), (2, 3, 4))):
+        yield Call(c.values(shape, attr="Treal"), I32(lengths[3 - rank(c.op):]), loose=200)
+
+
+@case("IRFFT", "IRFFT2D", "IRFFT3D")
+def irfft(c):
+    if (c.name("Treal") == "double") != (c.name("Tcomplex") == "complex128"):
+        return
+    for shape, lengths in (((4, 3, 5), (4, 3, 8)), ((2, 8, 2, 4), (7, 2, 7)), ((2, 4, 6), (2, 3, 4))):
+        half = c.values(shape, attr="Tcomplex")
+        half[..., 0] = half[..., 0].real
+        if rank(c.op) == 1:
+            yield Call(half, I32(lengths[2:]), loose=200)
+        else:
+            whole = np.fft.rfftn(c.rng.uniform(-1, 1, (*shape[:-1], 2 * shape[-1] - 2)), axes=range(-rank(c.op), 0))
+            yield Call(whole.astype(half.dtype), I32((*shape[:-1], 2 * shape[-1] - 2)[-rank(c.op):]), loose=200)
+
+
+@case("Einsum")
+def einsum(c):
+    for equation, *shapes in (
+        ("ab,bc->ac", (2, 3), (3, 4)), ("abc,acd->abd", (2, 3, 4), (2, 4, 5)), ("ab->ba", (2, 3)), ("ab->", (2, 3)),
+        ("aab->b", (3, 3, 2)), ("a->aa", (3,)), ("...ab,...bc->...ac", (2, 3, 4), (5, 1, 4, 2)), ("a,b->ab", (3,), (2,)),
+        ("abc,cb->a", (2, 3, 4), (4, 3)), ("ab,cd->a", (2, 3), (2, 2)), ("ab...->b...", (2, 3, 4)),
+    ):
+        yield Call([c.values(s, -3, 3) for s in shapes], equation=equation, loose=8)
+
+
+@case("ReverseSequence")
+def reverse_sequence(c):
+    for shape, lengths, sequence, batch in (((3, 4), [2, 0, 4], 1, 0), ((4, 3), [1, 4, 3], 0, 1), ((2, 3, 4, 2), [4, 2], 2, 0)):
+        yield Call(c.values(shape), c.array(lengths, "Tlen"), seq_dim=sequence, batch_dim=batch)
+
+
+@case("Roll")
+def roll(c):
+    for shape, shift, axis in (((5,), 2, 0), ((3, 4), [1, -2], [0, 1]), ((2, 3, 4), [7, 1], [1, 1]), ((2, 3, 2), [1], [-2])):
+        yield Call(c.values(shape), c.array(shift, "Tshift"), c.array(axis, "Taxis"))
+
+
+@case("UnravelIndex")
+def unravel(c):
+    for indices, dims in (([2, 5, 7], [3, 3]), (5, [2, 3]), ([22], [3, 4, 2])):
+        yield Call(c.array(indices, "Tidx"), c.array(dims, "Tidx"))
+
+
+@case("Cross")
+def cross(c):
+    for shape in ((3,), (4, 3), (0, 3)):
+        yield Call(c.values(shape), c.values(shape))
+
+
+@case("Bucketize")
+def bucketize(c):
+    yield Call(c.values((20,)), boundaries=[-4.0, 0.0, 1.5, 3.0])
+    yield Call(c.array([[0, 1], [3, 7]]), boundaries=[0.0, 3.0])
+    yield Call(c.values((3,)), boundaries=[])
+
+
+@case("HistogramFixedWidth")
+def histogram(c):
+    for bins in (5, 1):
+        yield Call(c.values((50,)), c.array([-5, 5]), I32(bins))
+
+
+@case("Bincount")
+def bincount(c):
+    yield Call(I32([1, 3, 1, 9]), I32(5), c.values((4,)))
+    yield Call(I32([1, 3, 1, 9]), I32(5), c.array([]))
+
+
+@case("DenseBincount")
+def dense_bincount(c):
+    index = lambda v: c.array(v, "Tidx")
+    for binary in (False, True):
+        yield Call(index([1, 3, 1, 9]), index(5), c.values((4,)), binary_output=binary)
+        yield Call(index([[1, 3], [1, 0]]), index(4), c.array([]), binary_output=binary)
+    yield Call(index([[1, 3], [1, 1]]), index(4), c.values((2, 2)))
+
+
+@case("LowerBound", "UpperBound")
+def bounds(c):
+    yield Call(np.sort(c.values((2, 9)).astype(np.float64), axis=1).astype(c.dtype()), c.values((2, 5)))
+    yield Call(c.array([[1, 1, 2, 3]]), c.array([[0, 1, 3, 4]]))

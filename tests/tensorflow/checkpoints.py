@@ -1,0 +1,251 @@
+"""Checkpoints and summaries with TensorFlow's own Saver and sessions, between our servers and TensorFlow's own files:
+what one writes the other reads, and the bytes are the same. Runs on a cluster of two ps and one worker of ours."""
+import argparse
+import filecmp
+import glob
+import os
+import shutil
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--target", required=True)
+TARGET = parser.parse_args().target
+FOLDER = tempfile.mkdtemp()
+
+tf.disable_v2_behavior()
+tf.logging.set_verbosity(tf.logging.ERROR)
+
+
+def path(*parts):
+    return os.path.join(FOLDER, *parts)
+
+
+def passed(name):
+    print("ok", name, flush=True)
+
+
+def run(target, build):
+    """What the fetches that `build` makes give on a server; the empty target is TensorFlow's own runtime."""
+    with tf.Graph().as_default():
+        fetches = build()
+        with tf.Session(target) as session:
+            return session.run(fetches)
+
+
+TYPES = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128".split()
+
+
+def everything():
+    """Tensors of every type, and of odd shapes; with slices of two that are partitioned."""
+    rng = np.random.default_rng(1)
+    named = [(f"of/{t}", "", (rng.integers(0, 2, (3, 4)) * 3).astype(tf.as_dtype(t).as_numpy_dtype)) for t in TYPES]
+    named += [
+        ("scalar", "", np.float32(3)),
+        ("empty", "", np.zeros((0, 5), np.int32)),
+        ("text", "", np.array([b"", b"a\0b", b"x" * 5000, "é".encode()], object).reshape(2, 2)),
+        ("no text", "", np.zeros((0,), object)),
+        ("cut", "6 3 0,2:-", np.arange(6, dtype=np.float32).reshape(2, 3)),
+        ("cut", "6 3 2,4:-", np.arange(6, 18, dtype=np.float32).reshape(4, 3)),
+        ("columns", "2 300 -:0,100", rng.normal(size=(2, 100))),
+        ("columns", "2 300 -:100,200", rng.normal(size=(2, 200))),
+        ("whole", "2 3 0,2:0,3", np.ones((2, 3), np.int64)),
+    ]
+    return named
+
+
+def save_everything(prefix):
+    def build():
+        names, parts, values = zip(*everything())
+        tensors = [tf.constant(v, tf.string if v.dtype == object else v.dtype) for v in values]
+        return tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(names), shape_and_slices=list(parts), tensors=tensors)
+
+    return build
+
+
+def same_files(ours, theirs):
+    names = [sorted(os.path.basename(f) for f in glob.glob(f"{p}*")) for p in (ours, theirs)]
+    assert names[0] == names[1] and names[0], names
+    for name in names[0]:
+        assert filecmp.cmp(os.path.join(os.path.dirname(ours), name), os.path.join(os.path.dirname(theirs), name), shallow=False), name
+
+
+def bytes_are_the_same():
+    for side, target in (("ours", TARGET), ("theirs", "")):
+        os.makedirs(path(side), exist_ok=True)
+        run(target, save_everything(path(side, "all")))
+    same_files(path("ours", "all"), path("theirs", "all"))
+    reader = tf.train.load_checkpoint(path("ours", "all"))
+    shapes = reader.get_variable_to_shape_map()
+    assert shapes["cut"] == [6, 3] and shapes["scalar"] == [], shapes
+    assert (reader.get_tensor("cut") == np.arange(18).reshape(6, 3)).all()
+    assert (reader.get_tensor("text") == everything()[-7][2]).all()
+    passed("files are the same, and TensorFlow reads ours")
+
+
+def restored_in_other_parts():
+    names = ["cut", "cut", "cut", "columns", "text", "of/bfloat16"]
+    parts = ["", "6 3 1,3:-", "6 3 -:1,1", "2 300 1,1:50,200", "", ""]
+    types = [tf.float32] * 3 + [tf.float64, tf.string, tf.bfloat16]
+    build = lambda: tf.raw_ops.RestoreV2(prefix=path("theirs", "all"), tensor_names=names, shape_and_slices=parts, dtypes=types)
+    for ours, theirs in zip(run(TARGET, build), run("", build), strict=True):
+        assert ours.dtype == theirs.dtype and (ours == theirs).all()
+    passed("parts of TensorFlow's files are read")
+
+
+def many_names():
+    """An index of several blocks."""
+    names = [f"layer{i:05}/kernel" for i in range(9000)]
+    for side, target in (("ours", TARGET), ("theirs", "")):
+        build = lambda: tf.raw_ops.SaveV2(
+            prefix=path(side, "many"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=[tf.constant(1.0)] * len(names)
+        )
+        run(target, build)
+    same_files(path("ours", "many"), path("theirs", "many"))
+    passed("an index of several blocks")
+
+
+def first_format():
+    values = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "i": np.int64(-7), "s": np.array([b"a", b""], object)}
+    for side, target in (("ours", TARGET), ("theirs", "")):
+        build = lambda: tf.raw_ops.Save(filename=path(side, "old"), tensor_names=list(values), data=[tf.constant(v) for v in values.values()])
+        run(target, build)
+    same_files(path("ours", "old"), path("theirs", "old"))
+    build = lambda: tf.raw_ops.RestoreV2(prefix=path("theirs", "old"), tensor_names=["i"], shape_and_slices=[""], dtypes=[tf.int64])
+    assert run(TARGET, build)[0] == -7
+    passed("checkpoints of the first format")
+
+
+def model(partitions):
+    """A variable in partitions, one of strings, and a step, spread over the ps."""
+    rows = tf.reshape(tf.range(24, dtype=tf.float32), [8, 3])
+    # Variables outlive sessions: each layout has a container of its own.
+    with tf.container(f"layout{partitions}"), tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+        split = tf.get_variable("split", [8, 3], partitioner=tf.fixed_size_partitioner(partitions), use_resource=False)
+        step = tf.train.get_or_create_global_step()
+        text = tf.get_variable("text", initializer=tf.constant([b"a", b"b"]), use_resource=False)
+    parts = list(split)
+    sizes = [int(p.shape[0]) for p in parts]
+    fill = tf.group(*[tf.assign(p, v) for p, v in zip(parts, tf.split(rows, sizes))])
+    return split, step, text, fill
+
+
+def savers(sharded):
+    folder = path(f"saver{int(sharded)}")
+    os.makedirs(folder)
+    prefix = os.path.join(folder, "model")
+    with tf.Graph().as_default():
+        split, step, text, fill = model(2)
+        saver = tf.train.Saver(sharded=sharded, max_to_keep=2)
+        with tf.Session(TARGET) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(fill)
+            for i in range(4):
+                session.run(tf.assign(step, i))
+                said = saver.save(session, prefix, global_step=i)
+            assert said == f"{prefix}-3", said
+    kept = sorted(os.path.basename(f) for f in glob.glob(f"{prefix}-*.index"))
+    assert kept == ["model-2.index", "model-3.index"], kept
+    assert tf.train.latest_checkpoint(folder) == f"{prefix}-3"
+    reader = tf.train.load_checkpoint(folder)
+    assert (reader.get_tensor("split") == np.arange(24).reshape(8, 3)).all()
+    with tf.Graph().as_default():
+        split, step, text, _ = model(3)
+        with tf.Session(TARGET) as session:
+            tf.train.Saver(sharded=sharded).restore(session, f"{prefix}-3")
+            got = session.run([tf.convert_to_tensor(split), step, text])
+    assert (got[0] == np.arange(24).reshape(8, 3)).all() and got[1] == 3 and list(got[2]) == [b"a", b"b"], got
+    with tf.Graph().as_default():
+        missing = tf.get_variable("missing", [2], use_resource=False)
+        with tf.Session(TARGET) as session:
+            try:
+                tf.train.Saver([missing]).restore(session, f"{prefix}-3")
+                raise AssertionError("restored what is not there")
+            except tf.errors.NotFoundError as error:
+                assert "Key missing not found in checkpoint" in str(error), error
+    passed("a saver" + (" in shards" if sharded else ""))
+
+
+def from_another_server():
+    """What a TensorFlow server saved is restored on ours, and the other way round."""
+    server = tf.train.Server.create_local_server()
+    for source, sink in ((server.target, TARGET), (TARGET, server.target)):
+        prefix = path(f"from_{sink == TARGET}")
+        with tf.Graph().as_default():
+            w = tf.get_variable("w", initializer=np.arange(6, dtype=np.float32), use_resource=False)
+            r = tf.get_variable("r", initializer=np.arange(4, dtype=np.int64), use_resource=True)
+            saver = tf.train.Saver()
+            with tf.Session(source) as session:
+                session.run(tf.global_variables_initializer())
+                saver.save(session, prefix)
+            with tf.Session(sink) as session:
+                session.run([tf.assign(w, tf.zeros_like(w)), tf.assign(r, tf.zeros([4], tf.int64))])
+                saver.restore(session, prefix)
+                got = session.run([w, r])
+        assert (got[0] == np.arange(6)).all() and (got[1] == np.arange(4)).all(), got
+    passed("checkpoints between servers")
+
+
+def summaries_are_the_same():
+    rng = np.random.default_rng(2)
+    image = rng.normal(size=(2, 4, 5, 3)).astype(np.float32)
+
+    def build():
+        values = tf.constant(np.linspace(-3, 3, 100, dtype=np.float32))
+        parts = [
+            tf.summary.scalar("loss", tf.constant(0.25)),
+            tf.summary.histogram("weights", values),
+            tf.summary.image("picture", tf.constant(image)),
+            tf.summary.audio("sound", tf.constant(np.sin(np.arange(80.0)).reshape(1, 80, 1).astype(np.float32)), 8000),
+            tf.summary.text("note", tf.constant(["a", "b"])),
+            tf.summary.tensor_summary("tensor", tf.constant([1, 2])),
+        ]
+        return tf.summary.merge(parts)
+
+    ours, theirs = (tf.Summary.FromString(run(target, build)) for target in (TARGET, ""))
+    for mine, other in zip(ours.value, theirs.value, strict=True):
+        if mine.HasField("image"):
+            decode = lambda s: run("", lambda: tf.image.decode_png(s.image.encoded_image_string))
+            assert (decode(mine) == decode(other)).all()
+            mine.image.encoded_image_string = other.image.encoded_image_string
+        assert mine == other, (mine, other)
+    passed("summaries are the same")
+
+
+def monitored_session_resumes():
+    folder = path("monitored")
+    for last in (5, 9):
+        with tf.Graph().as_default():
+            with tf.device(tf.train.replica_device_setter(ps_tasks=2)):
+                step = tf.train.get_or_create_global_step()
+                w = tf.get_variable("w", [2], initializer=tf.zeros_initializer(), use_resource=False)
+            more = tf.group(tf.assign_add(w, tf.ones([2])), tf.assign_add(step, 1))
+            tf.summary.scalar("first", w[0])
+            hooks = [tf.train.StopAtStepHook(last_step=last)]
+            scaffold = tf.train.Scaffold(saver=tf.train.Saver(sharded=True))
+            with tf.train.MonitoredTrainingSession(
+                TARGET, checkpoint_dir=folder, hooks=hooks, scaffold=scaffold, save_checkpoint_steps=2, save_summaries_steps=1, log_step_count_steps=None
+            ) as session:
+                while not session.should_stop():
+                    session.run(more)
+        reader = tf.train.load_checkpoint(folder)
+        assert reader.get_tensor("global_step") == last and list(reader.get_tensor("w")) == [last, last]
+    events = [v.simple_value for f in glob.glob(f"{folder}/events*") for e in tf.train.summary_iterator(f) for v in e.summary.value if v.tag == "first"]
+    assert len(events) >= 9, events
+    passed("a monitored session goes on from its checkpoint")
+
+
+try:
+    bytes_are_the_same()
+    restored_in_other_parts()
+    many_names()
+    first_format()
+    savers(False)
+    savers(True)
+    from_another_server()
+    summaries_are_the_same()
+    monitored_session_resumes()
+finally:
+    shutil.rmtree(FOLDER, ignore_errors=True)

@@ -1,0 +1,216 @@
+"""Functions and control flow over functions: the same graphs in a session on the servers and in one of
+TensorFlow's own, with results compared.
+
+    functions.py --target grpc://HOST:PORT --devices /job:ps/task:0,/job:worker/task:1
+"""
+
+import argparse
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+tf1.enable_control_flow_v2()
+
+CASES = []
+
+
+def case(build):
+    CASES.append(build)
+    return build
+
+
+def numbers(*shape):
+    return (np.arange(np.prod(shape, dtype=np.int64)).reshape(shape) % 7 / 7 - 0.4).astype(np.float32)
+
+
+@case
+def branches(at):
+    x = tf1.placeholder(tf.float32, [])
+    with at(1):
+        y = tf.cond(x > 0, lambda: x * 2, lambda: x - tf.constant(1.0))
+    z = tf.cond(x > 5, lambda: tf.cond(x > 7, lambda: x, lambda: -x), lambda: tf.constant(0.5))
+    grads = tf1.gradients([y, z], [x])
+    return [y, z, *grads], [{x: 3.0}, {x: -3.0}, {x: 6.0}, {x: 8.0}]
+
+
+@case
+def loops(at):
+    n = tf1.placeholder(tf.int32, [])
+    x = tf1.placeholder(tf.float32, [2])
+    with at(1):
+        _, y = tf.while_loop(lambda i, _: i < n, lambda i, v: (i + 1, v * x + 1), [0, x])
+    grads = tf1.gradients(y, x)
+    return [y, *grads], [{n: 0, x: [1.0, 2.0]}, {n: 5, x: [0.5, -2.0]}]
+
+
+@case
+def loops_in_loops(at):
+    x = tf1.placeholder(tf.float32, [])
+
+    def outer(i, v):
+        inner = tf.while_loop(lambda j, _: j < i, lambda j, w: (j + 1, w * x), [0, v])
+        return i + 1, tf.cond(inner[1] > 10, lambda: inner[1] / 2, lambda: inner[1] + 1)
+
+    with at(0):
+        _, y = tf.while_loop(lambda i, _: i < 4, outer, [0, x])
+    return [y, *tf1.gradients(y, x)], [{x: 1.5}, {x: -0.5}]
+
+
+@case
+def calls(at):
+    @tf.function
+    def square(x):
+        return x * x
+
+    @tf.function
+    def both(x):
+        with at(1):
+            y = square(x) + 1
+        return y, square(y)
+
+    x = tf1.placeholder(tf.float32, [3])
+    y, z = both(x)
+    return [y, z, *tf1.gradients(z, x)], [{x: [1.0, 2.0, 3.0]}]
+
+
+@case
+def defuns(at):
+    from tensorflow.python.framework import function
+
+    @function.Defun(tf.float32, tf.float32, func_name="Product")
+    def product(x, y):
+        return x * y + 1.0
+
+    x = tf1.placeholder(tf.float32, [])
+    with at(1):
+        y = product(x, product(x, 3.0))
+    return [y], [{x: 2.0}]
+
+
+@case
+def switch_cases(at):
+    index = tf1.placeholder(tf.int32, [])
+    x = tf1.placeholder(tf.float32, [])
+    with at(1):
+        y = tf.switch_case(index, [lambda: x, lambda: x * x, lambda: tf.exp(x)])
+    return [y, *tf1.gradients(y, x)], [{index: i, x: 3.0} for i in (0, 1, 2, 7, -1)]
+
+
+@case
+def effects(at):
+    with at(0):
+        counter = tf1.get_variable("counter", [], initializer=tf1.zeros_initializer(), use_resource=True)
+
+    @tf.function
+    def add(by):
+        counter.assign_add(by)
+        return counter.read_value()
+
+    def turn(i):
+        with tf.control_dependencies([counter.assign_add(1.0)]):
+            return i + 1
+
+    x = tf1.placeholder(tf.float32, [])
+    first = add(x)
+    with tf.control_dependencies([first]):
+        [looped] = tf.nest.flatten(tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)]))
+        with tf.control_dependencies([looped]):
+            last = tf.cond(x > 1, lambda: counter.assign_add(100.0), lambda: tf.identity(counter))
+            with tf.control_dependencies([last]):
+                after = counter.read_value()
+    return [first, looped, last, after], [{x: 1.0}, {x: 2.0}]
+
+
+@case
+def lists(at):
+    x = tf1.placeholder(tf.float32, [4, 2])
+    array = tf.TensorArray(tf.float32, 4, element_shape=[2]).unstack(x)
+    with at(1):
+        _, out = tf.while_loop(
+            lambda i, _: i < 4,
+            lambda i, out: (i + 1, out.write(i, array.read(3 - i) * 2)),
+            [0, tf.TensorArray(tf.float32, 4, element_shape=[2])],
+        )
+    y = out.stack()
+    gathered, joined = out.gather([2, 0]), out.concat()
+    grads = tf1.gradients([y, gathered], x)
+    return [y, gathered, joined, *grads], [{x: numbers(4, 2)}]
+
+
+@case
+def mapped(at):
+    x = tf1.placeholder(tf.float32, [3, 2])
+    y = tf.map_fn(lambda row: tf.reduce_sum(row * row), x)
+    z = tf.scan(lambda a, row: a + row, x)
+    return [y, z, *tf1.gradients([y, z], x)], [{x: numbers(3, 2)}]
+
+
+@case
+def recursion_in_the_graph(at):
+    x = tf1.placeholder(tf.float32, [2])
+    deep = x
+    for _ in range(12):
+        deep = tf.function(lambda v: v * 1.25 + 0.5)(deep)
+    return [deep, *tf1.gradients(deep, x)], [{x: [1.0, -1.0]}]
+
+
+@case
+def lstm(at):
+    x = tf1.placeholder(tf.float32, [2, 5, 3])
+    with at(1):
+        layer = tf.keras.layers.LSTM(
+            4,
+            return_sequences=True,
+            kernel_initializer="ones",
+            recurrent_initializer="zeros",
+        )
+        y = layer(x)
+    weights = layer.trainable_weights
+    return [y, *tf1.gradients(tf.reduce_sum(y * y), weights)], [{x: numbers(2, 5, 3)}]
+
+
+def run(build, target, devices):
+    """What each feed gives; and what goes wrong as its class."""
+    graph = tf.Graph()
+    with graph.as_default():
+        def at(i):
+            return tf1.device(devices[i % len(devices)] if devices else None)
+
+        fetches, feeds = build(at)
+        init = tf1.global_variables_initializer()
+        config = tf1.ConfigProto(allow_soft_placement=False)
+        with tf1.Session(target, graph=graph, config=config) as session:
+            session.run(init)
+            return [session.run(fetches, feed) for feed in feeds]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--devices", default="")
+    parser.add_argument("--filter", default="")
+    args = parser.parse_args()
+    devices = [d for d in args.devices.split(",") if d]
+    failed = 0
+    for build in CASES:
+        if args.filter not in build.__name__:
+            continue
+        try:
+            ours, theirs = run(build, args.target, devices), run(build, "", [])
+            for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+                for j, (u, v) in enumerate(zip(a, b, strict=True)):
+                    np.testing.assert_allclose(u, v, rtol=1e-5, atol=1e-6, err_msg=f"feed {i}, fetch {j}")
+            print("ok", build.__name__)
+        except Exception as error:
+            failed += 1
+            print("failed", build.__name__, type(error).__name__, str(error)[:1500])
+    raise SystemExit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
