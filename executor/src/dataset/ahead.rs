@@ -140,7 +140,7 @@ fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull
 impl DatasetIterator for Ahead {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.start()?;
-        let taken = self.shared.wait(&pull.cancellation, |buffer| {
+        self.shared.wait(&pull.cancellation, |buffer| {
             if let Some(first) = buffer.elements.pop_front() {
                 return Some(first.map(Some));
             }
@@ -152,8 +152,7 @@ impl DatasetIterator for Ahead {
                 buffer.was_full = false;
             }
             None
-        })?;
-        taken
+        })?
     }
 }
 

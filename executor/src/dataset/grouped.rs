@@ -53,19 +53,21 @@ pub(crate) fn group_by_window(
                         break;
                     };
                     let of = integer(&key.call(pull, element.clone())?, "key_func")?;
-                    if !sizes.contains_key(&of) {
-                        let results = window_size.call(pull, vec![Tensor::scalar(of)])?;
-                        match usize::try_from(integer(&results, "window_size_func")?) {
-                            Ok(size @ 1..) => sizes.insert(of, size),
-                            _ => crate::invalid!(
-                                "Window size must be greater than zero, but got {}.",
-                                integer(&results, "window_size_func")?
-                            ),
-                        };
-                    }
+                    let size = match sizes.get(&of) {
+                        Some(size) => *size,
+                        None => {
+                            let results = window_size.call(pull, vec![Tensor::scalar(of)])?;
+                            let size = integer(&results, "window_size_func")?;
+                            let Ok(size @ 1..) = usize::try_from(size) else {
+                                crate::invalid!("Window size must be greater than zero, but got {size}.");
+                            };
+                            sizes.insert(of, size);
+                            size
+                        }
+                    };
                     let group = groups.entry(of).or_default();
                     group.push(element);
-                    if Some(&group.len()) == sizes.get(&of) {
+                    if group.len() == size {
                         full = Some(of);
                         break;
                     }
