@@ -3,7 +3,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-from job import classifier, digits, wait
+from job import classifier, digits, wait, wait_for_file
 
 CLIENTS = 2
 
@@ -55,6 +55,9 @@ def train(job, last_step):
 
 def run(job):
     done = os.path.join(job.scratch, "first-run-over")
+    if not job.is_chief:
+        # A worker that comes before the chief has initialised sleeps for half a minute.
+        wait_for_file(os.path.join(job.scratch, "model", "checkpoint"))
     train(job, 60)
     model = os.path.join(job.scratch, "model")
     if not job.is_chief:

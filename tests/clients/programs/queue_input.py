@@ -1,4 +1,4 @@
-"""Input by queue runners: file names, a reader, shuffled batches, and an end that comes as OutOfRange."""
+"""Input by queue runners: file names, their lines, shuffled batches, and an end that comes as OutOfRange."""
 import os
 
 import numpy as np
@@ -13,11 +13,12 @@ def run(job):
             out.writelines(f"{part * 10 + i},{(part * 10 + i) * 0.5}\n" for i in range(10))
     with tf.device("/job:worker/task:0"):
         queue = tf.train.string_input_producer(names, num_epochs=2, shuffle=True, seed=1)
-        reader = tf.TextLineReader()
-        _, line = reader.read(queue)
-        number, half = tf.decode_csv(line, [[0], [0.0]])
+        lines = tf.string_split([tf.read_file(queue.dequeue())], "\n").values
+        number, half = tf.decode_csv(lines, [[0], [0.0]])
+        number.set_shape([10])
+        half.set_shape([10])
         numbers, halves = tf.train.shuffle_batch(
-            [number, half], batch_size=4, capacity=20, min_after_dequeue=8, num_threads=1, seed=2
+            [number, half], batch_size=4, capacity=30, min_after_dequeue=8, num_threads=1, seed=2, enqueue_many=True
         )
         pairs = tf.train.batch([numbers[0], halves[0]], batch_size=3, allow_smaller_final_batch=True)
     seen = []

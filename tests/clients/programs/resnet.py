@@ -3,7 +3,8 @@ import tensorflow.compat.v1 as tf
 
 from job import dense, digits
 
-TOLERANCE = 2e-3
+# Many small steps through batch normalisation: rounding grows.
+TOLERANCE = 1e-2
 
 
 def convolution(x, filters, name, stride=1):

@@ -189,6 +189,9 @@ pub(super) struct FixedUnigram {
     table: Vec<(f32, i64)>,
 }
 
+/// Reserved ids take memory that nothing in the input stands for.
+const MAX_RESERVED: i64 = 1 << 20;
+
 impl FixedUnigram {
     pub(super) fn new(init: &KernelInit<'_>, range: i64) -> Result<FixedUnigram> {
         let file: String = init.attr("vocab_file")?;
@@ -202,8 +205,8 @@ impl FixedUnigram {
         }
         let reserved: i64 = init.attr("num_reserved_ids")?;
         let distortion: f32 = init.attr("distortion")?;
-        if !(0..=range).contains(&reserved) {
-            invalid!("num_reserved_ids must be in [0, range_max], got {reserved}");
+        if !(0..=range.min(MAX_RESERVED)).contains(&reserved) {
+            invalid!("num_reserved_ids must be in [0, range_max], and at most {MAX_RESERVED}, got {reserved}");
         }
         let is_own = |id: i64| id % shards == shard;
         let mut weights: Vec<f32> = (0..reserved).filter(|&id| is_own(id)).map(|_| 0.0).collect();
