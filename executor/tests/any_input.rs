@@ -352,8 +352,8 @@ fn handle(device: &Arc<dyn Device>, i: usize, value: Tensor) -> Result<Value> {
 /// Ops that write what they are given to the standard error stream.
 const LOUD: [&str; 2] = ["Print", "PrintV2"];
 
-/// Ops that read messages, which chance does not write.
-const READERS: [&str; 4] = ["ParseTensor", "ParseExample", "ParseExampleV2", "ParseSingleExample"];
+/// Ops that draw until enough is different, however long chance takes: only a cancelled step stops them.
+const PATIENT: &str = "CandidateSampler";
 
 /// What the last panic said and where it was.
 static PANIC: Mutex<String> = Mutex::new(String::new());
@@ -371,12 +371,16 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     }));
     let mut wrong: BTreeMap<String, (usize, String)> = BTreeMap::new();
     let mut never_right = Vec::new();
-    let quiet = graph::ops::all().iter().filter(|op| !LOUD.contains(&op.name()));
+    let quiet =
+        graph::ops::all().iter().filter(|op| !LOUD.contains(&op.name()) && !op.name().ends_with(PATIENT));
     for op in quiet {
         let mut right = 0usize;
         let mut tried = 0usize;
+        // By the name: an op added elsewhere changes nothing here.
+        let seed: u64 =
+            op.name().bytes().fold(7u64, |seed, byte| (seed * 31 ^ u64::from(byte)) & 0xffff_ffff);
         for round in 0..ROUNDS {
-            let random = Random(Cell::new(round << 32 | op.index as u64));
+            let random = Random(Cell::new(round << 32 | seed));
             let Some(node) = node(&random, op) else { continue };
             if op.role() != Role::Compute || executor::supported_device_types(&node).is_empty() {
                 continue;
@@ -411,9 +415,8 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     let wrong: Vec<String> =
         wrong.iter().map(|(what, (n, how))| format!("{what} ({n} times)\n    {how}")).collect();
     assert!(wrong.is_empty(), "{}\n{} kinds", wrong.join("\n"), wrong.len());
-    // Placeholders have no answer but an error, and what is behind other handles than variables' is tested elsewhere.
-    // Any other op must be seen to work, or the inputs are too wrong.
-    never_right.retain(|op| !READERS.contains(op) && !op.contains("Iterator") && !op.contains("Dataset"));
-    assert_eq!(never_right, ["Placeholder", "PlaceholderV2", "_Arg", "_Retval"]);
+    // An op that chance made work must still do so, or inputs have become too wrong. That the others work, the
+    // comparison with TensorFlow shows.
+    expect_test::expect_file!["never_right.txt"].assert_eq(&(never_right.join("\n") + "\n"));
     Ok(())
 }

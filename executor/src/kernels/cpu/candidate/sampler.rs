@@ -206,7 +206,9 @@ impl FixedUnigram {
         let reserved: i64 = init.attr("num_reserved_ids")?;
         let distortion: f32 = init.attr("distortion")?;
         if !(0..=range.min(MAX_RESERVED)).contains(&reserved) {
-            invalid!("num_reserved_ids must be in [0, range_max], and at most {MAX_RESERVED}, got {reserved}");
+            invalid!(
+                "num_reserved_ids must be in [0, range_max], and at most {MAX_RESERVED}, got {reserved}"
+            );
         }
         let is_own = |id: i64| id % shards == shard;
         let mut weights: Vec<f32> = (0..reserved).filter(|&id| is_own(id)).map(|_| 0.0).collect();
