@@ -53,7 +53,7 @@ impl Sampler {
         let attempts: i64 = init.attr("max_attempts")?;
         let attempts = usize::try_from(attempts).ok().filter(|&a| a > 0 && a <= i32::MAX as usize);
         if let Some(covered) = covered
-            && !(covered >= 0.0)
+            && (covered < 0.0 || covered.is_nan())
         {
             crate::invalid!("Min object covered must be non-negative: {covered}");
         }
@@ -81,7 +81,7 @@ impl Sampler {
             Some(covered) => covered,
             None => {
                 let covered: f32 = ctx.input(2)?.item()?;
-                if !(covered >= 0.0) {
+                if covered < 0.0 || covered.is_nan() {
                     crate::invalid!("Min object covered must be non-negative: {covered}");
                 }
                 covered

@@ -215,7 +215,7 @@ pub(super) fn fourth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
 
 pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let sigma = number(ctx, 5, "soft_nms_sigma")?;
-    if !(sigma >= 0.0) {
+    if sigma < 0.0 || sigma.is_nan() {
         crate::invalid!("soft_nms_sigma_ must be non-negative.");
     }
     let (chosen, most) = with_scores(ctx, sigma)?;

@@ -121,7 +121,7 @@ impl<T: Real> Beam<T> {
                     let before = if parent.label == Some(last) { parent.old.blank } else { parent.old.total };
                     label = log_sum(label, before);
                 }
-                label = label + input[last];
+                label += input[last];
             }
             let with_blank = old.total + input[blank];
             self.prefixes[b].new = Chances { total: log_sum(with_blank, label), blank: with_blank, label };

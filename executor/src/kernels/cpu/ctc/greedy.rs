@@ -20,7 +20,7 @@ pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, merged: boo
         for t in 0..scores.lengths[b] {
             let row = scores.at(t, b);
             let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-            *cost = *cost - row[best];
+            *cost -= row[best];
             if best != blank && !(merged && last == Some(best)) {
                 sequence.push(best as i64);
             }

@@ -31,7 +31,7 @@ pub(super) struct Range {
 impl Range {
     pub(super) fn of_attrs(init: &KernelInit<'_>) -> Result<Range> {
         let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
-        if !(min < max) {
+        if min >= max || min.is_nan() || max.is_nan() {
             crate::invalid!("min has to be smaller than max, was: {min} >= {max}");
         }
         Ok(Range::new(min, max, Levels::of(init)?))

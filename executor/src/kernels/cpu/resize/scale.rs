@@ -73,7 +73,7 @@ impl Sampler {
     }
 
     /// For each output position the first input position that counts, and the weights from there on.
-    fn spans(self, input: usize, output: usize, scale: f32, translation: f32) -> Vec<(usize, Vec<f32>)> {
+    fn spans(self, input: usize, output: usize, scale: f32, translation: f32) -> Vec<Span> {
         let inverse = 1.0 / scale;
         let moved = -inverse * translation;
         // Shrinking takes the mean over more than the kernel's own width.
@@ -98,6 +98,9 @@ impl Sampler {
     }
 }
 
+/// The first input position that counts, and the weights from there on.
+type Span = (usize, Vec<f32>);
+
 /// Two numbers, for rows and columns.
 fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
     match *ctx.input(i)?.values::<f32>()? {
@@ -107,7 +110,7 @@ fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
 }
 
 /// The spans of rows and of columns.
-fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Vec<(usize, Vec<f32>)>; 2]> {
+fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Vec<Span>; 2]> {
     let (scale, translation) = (pair(ctx, 2, "scale")?, pair(ctx, 3, "translation")?);
     if !scale.iter().all(|&s| s > 0.0) {
         crate::invalid!("scale must be greater than zero, got {scale:?}");
