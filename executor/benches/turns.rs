@@ -2,7 +2,6 @@
 
 use anabranch_executor::cancel::Cancellation;
 use anabranch_executor::kernel::Step;
-use anabranch_executor::resource::ResourceStore;
 use anabranch_executor::{CpuDevice, Error, Executor, KernelCache, LocalRendezvous, Pool, Result};
 use graph::Graph;
 use std::sync::{Arc, mpsc};
@@ -47,12 +46,8 @@ fn main() -> Result<()> {
             let executor = Arc::new(Executor::new(&graph, device, Pool::new(threads)?, &KernelCache::new())?);
             let mut times = Vec::new();
             for id in 0..7 {
-                let step = Arc::new(Step {
-                    id,
-                    rendezvous: Arc::new(LocalRendezvous::new()),
-                    cancellation: Arc::new(Cancellation::new()),
-                    resources: ResourceStore::new(""),
-                });
+                let rendezvous = Arc::new(LocalRendezvous::new());
+                let step = Arc::new(Step::new(id, rendezvous, Arc::new(Cancellation::new())));
                 let (sender, receiver) = mpsc::channel();
                 let started = Instant::now();
                 executor.run(step, false, Box::new(move |result| drop(sender.send(result))));

@@ -30,12 +30,15 @@ pub struct Functions {
     within: Option<Arc<Caller>>,
 }
 
+/// A body that is there as long as somebody calls it, and the attributes it was made for.
+type Known = (Attrs, Weak<Compiled>);
+
 /// What all functions of a graph have in common.
 struct Shared {
     library: Arc<FunctionLibrary>,
     device: Arc<dyn Device>,
     pool: Arc<Pool>,
-    known: Mutex<FxHashMap<Arc<str>, Vec<(Attrs, Weak<Compiled>)>>>,
+    known: Mutex<FxHashMap<Arc<str>, Vec<Known>>>,
 }
 
 /// A function whose body is being made, and whose body its call stands in.

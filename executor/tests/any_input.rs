@@ -378,7 +378,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
         let mut tried = 0usize;
         // By the name: an op added elsewhere changes nothing here.
         let seed: u64 =
-            op.name().bytes().fold(7u64, |seed, byte| (seed * 31 ^ u64::from(byte)) & 0xffff_ffff);
+            op.name().bytes().fold(7u64, |seed, byte| ((seed * 31) ^ u64::from(byte)) & 0xffff_ffff);
         for round in 0..ROUNDS {
             let random = Random(Cell::new(round << 32 | seed));
             let Some(node) = node(&random, op) else { continue };

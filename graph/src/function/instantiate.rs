@@ -57,7 +57,7 @@ impl FunctionDef {
                 node.attrs = said.cloned().unwrap_or_default();
                 node.attrs.set("T", dtype);
                 node.attrs.set("index", args.len() as i64);
-                args.push(add_unique(&mut graph, node, |n| own(n))?);
+                args.push(add_unique(&mut graph, node, own)?);
                 arg_types.push(dtype);
             }
             names.args.insert(&arg.name, first..args.len());
@@ -184,6 +184,9 @@ fn add_node<'a>(
     Ok(id)
 }
 
+/// Names of a node's outputs, and their ports.
+type NodeOutputs<'a> = SmallVec<[(&'a str, Range<usize>); 1]>;
+
 /// What the names in a body stand for.
 #[derive(Default)]
 struct Names<'a> {
@@ -191,7 +194,7 @@ struct Names<'a> {
     args: FxHashMap<&'a str, Range<usize>>,
     nodes: FxHashMap<&'a str, NodeId>,
     /// By node: the outputs' names and ports.
-    outputs: FxHashMap<&'a str, SmallVec<[(&'a str, Range<usize>); 1]>>,
+    outputs: FxHashMap<&'a str, NodeOutputs<'a>>,
 }
 
 impl<'a> Names<'a> {

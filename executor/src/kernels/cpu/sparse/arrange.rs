@@ -334,7 +334,10 @@ pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tenso
     moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
         let values = E::view(values)?;
         for (o, source) in out.iter_mut().zip(sources) {
-            *o = source.map_or_else(E::zero, |i| values[i].clone());
+            match source {
+                Some(i) => o.clone_from(&values[i]),
+                None => *o = E::zero(),
+            }
         }
         Ok(())
     }))

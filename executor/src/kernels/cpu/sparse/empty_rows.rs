@@ -72,7 +72,7 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (targets, starts) = (&*targets, &*starts);
     let out_values = moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
         let (values, default) = (E::view(values)?, &E::view(default)?[0]);
-        out.fill(default.clone());
+        out.iter_mut().for_each(|o| o.clone_from(default));
         for (value, &target) in values.iter().zip(targets) {
             out[target as usize].clone_from(value);
         }
