@@ -335,7 +335,7 @@ pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tenso
         let values = E::view(values)?;
         for (o, source) in out.iter_mut().zip(sources) {
             match source {
-                Some(&i) => o.clone_from(&values[i]),
+                Some(i) => o.clone_from(&values[*i]),
                 None => *o = E::zero(),
             }
         }
