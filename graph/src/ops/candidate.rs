@@ -5,99 +5,32 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
+/// What samplers have in common.
+const SAMPLER: OpDef = OpDef {
+    inputs: &["true_classes: int64"],
+    outputs: &["sampled_candidates: int64", "true_expected_count: float", "sampled_expected_count: float"],
+    infer: sampler,
+    gradient: Gradient::Leaf,
+    traits: Traits::STATEFUL,
+    ..OpDef::NEW
+};
+
+const RANGE: &[&str] = &[
+    "num_true: int >= 1",
+    "num_sampled: int >= 1",
+    "unique: bool",
+    "range_max: int >= 1",
+    "seed: int = 0",
+    "seed2: int = 0",
+];
+
 pub(super) const OPS: &[OpDef] = &[
-    OpDef {
-        name: "UniformCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
-        attrs: &[
-            "num_true: int >= 1",
-            "num_sampled: int >= 1",
-            "unique: bool",
-            "range_max: int >= 1",
-            "seed: int = 0",
-            "seed2: int = 0",
-        ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "LogUniformCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
-        attrs: &[
-            "num_true: int >= 1",
-            "num_sampled: int >= 1",
-            "unique: bool",
-            "range_max: int >= 1",
-            "seed: int = 0",
-            "seed2: int = 0",
-        ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "LearnedUnigramCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
-        attrs: &[
-            "num_true: int >= 1",
-            "num_sampled: int >= 1",
-            "unique: bool",
-            "range_max: int >= 1",
-            "seed: int = 0",
-            "seed2: int = 0",
-        ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "ThreadUnsafeUnigramCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
-        attrs: &[
-            "num_true: int >= 1",
-            "num_sampled: int >= 1",
-            "unique: bool",
-            "range_max: int >= 1",
-            "seed: int = 0",
-            "seed2: int = 0",
-        ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
+    OpDef { name: "UniformCandidateSampler", attrs: RANGE, ..SAMPLER },
+    OpDef { name: "LogUniformCandidateSampler", attrs: RANGE, ..SAMPLER },
+    OpDef { name: "LearnedUnigramCandidateSampler", attrs: RANGE, ..SAMPLER },
+    OpDef { name: "ThreadUnsafeUnigramCandidateSampler", attrs: RANGE, ..SAMPLER },
     OpDef {
         name: "FixedUnigramCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
         attrs: &[
             "num_true: int >= 1",
             "num_sampled: int >= 1",
@@ -112,19 +45,10 @@ pub(super) const OPS: &[OpDef] = &[
             "seed: int = 0",
             "seed2: int = 0",
         ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..SAMPLER
     },
     OpDef {
         name: "AllCandidateSampler",
-        inputs: &["true_classes: int64"],
-        outputs: &[
-            "sampled_candidates: int64",
-            "true_expected_count: float",
-            "sampled_expected_count: float",
-        ],
         attrs: &[
             "num_true: int >= 1",
             "num_sampled: int >= 1",
@@ -132,10 +56,7 @@ pub(super) const OPS: &[OpDef] = &[
             "seed: int = 0",
             "seed2: int = 0",
         ],
-        traits: Traits::STATEFUL,
-        infer: sampler,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..SAMPLER
     },
     OpDef {
         name: "ComputeAccidentalHits",

@@ -1,31 +1,25 @@
 //! Datasets that put elements of another together, or take them apart.
 
-use super::check::scalar;
-use super::{Gradient, OpDef};
+use super::OpDef;
+use super::dataset_source::{DATASET, ELEMENTS, ELEMENTS_AND_METADATA};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "BatchDataset",
         inputs: &["input_dataset: variant", "batch_size: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: ELEMENTS_AND_METADATA,
+        ..DATASET
     },
     OpDef {
         name: "BatchDatasetV2",
         inputs: &["input_dataset: variant", "batch_size: int64", "drop_remainder: bool"],
-        outputs: &["handle: variant"],
         attrs: &[
             "parallel_copy: bool = false",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelBatchDataset",
@@ -35,7 +29,6 @@ pub(super) const OPS: &[OpDef] = &[
             "num_parallel_calls: int64",
             "drop_remainder: bool",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "parallel_copy: bool = false",
             "output_types: list(type) >= 1",
@@ -43,9 +36,7 @@ pub(super) const OPS: &[OpDef] = &[
             "deterministic: string = 'default'",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "PaddedBatchDataset",
@@ -55,16 +46,13 @@ pub(super) const OPS: &[OpDef] = &[
             "padded_shapes: N * int64",
             "padding_values: Toutput_types",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "Toutput_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "N: int >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "PaddedBatchDatasetV2",
@@ -75,7 +63,6 @@ pub(super) const OPS: &[OpDef] = &[
             "padding_values: Toutput_types",
             "drop_remainder: bool",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "parallel_copy: bool = false",
             "Toutput_types: list(type) >= 1",
@@ -83,27 +70,19 @@ pub(super) const OPS: &[OpDef] = &[
             "N: int >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "UnbatchDataset",
         inputs: &["input_dataset: variant"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: ELEMENTS_AND_METADATA,
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalUnbatchDataset",
         inputs: &["input_dataset: variant"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: ELEMENTS,
+        ..DATASET
     },
     OpDef {
         name: "WindowDataset",
@@ -114,11 +93,8 @@ pub(super) const OPS: &[OpDef] = &[
             "stride: int64",
             "drop_remainder: bool",
         ],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: ELEMENTS_AND_METADATA,
+        ..DATASET
     },
     OpDef {
         name: "SlidingWindowDataset",
@@ -128,15 +104,12 @@ pub(super) const OPS: &[OpDef] = &[
             "window_shift: int64",
             "window_stride: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "drop_remainder: bool = true",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalSlidingWindowDataset",
@@ -146,10 +119,7 @@ pub(super) const OPS: &[OpDef] = &[
             "window_shift: int64",
             "window_stride: int64",
         ],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: ELEMENTS,
+        ..DATASET
     },
 ];

@@ -1,13 +1,13 @@
 //! Datasets that apply a function to the elements of another.
 
 use super::check::scalar;
+use super::dataset_source::{DATASET, ELEMENTS};
 use super::{Gradient, OpDef, Traits};
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "MapDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -18,14 +18,11 @@ pub(super) const OPS: &[OpDef] = &[
             "force_synchronous: bool = false",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalMapDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -35,14 +32,11 @@ pub(super) const OPS: &[OpDef] = &[
             "preserve_cardinality: bool = false",
             "force_synchronous: bool = false",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelMapDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments", "num_parallel_calls: int32"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -53,14 +47,11 @@ pub(super) const OPS: &[OpDef] = &[
             "preserve_cardinality: bool = false",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelMapDatasetV2",
         inputs: &["input_dataset: variant", "other_arguments: Targuments", "num_parallel_calls: int64"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -72,14 +63,11 @@ pub(super) const OPS: &[OpDef] = &[
             "use_unbounded_threadpool: bool = false",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "FlatMapDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -87,9 +75,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "InterleaveDataset",
@@ -99,7 +85,6 @@ pub(super) const OPS: &[OpDef] = &[
             "cycle_length: int64",
             "block_length: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -107,9 +92,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelInterleaveDataset",
@@ -122,7 +105,6 @@ pub(super) const OPS: &[OpDef] = &[
             "buffer_output_elements: int64",
             "prefetch_input_elements: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -130,9 +112,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalParallelInterleaveDataset",
@@ -145,16 +125,13 @@ pub(super) const OPS: &[OpDef] = &[
             "buffer_output_elements: int64",
             "prefetch_input_elements: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelInterleaveDatasetV2",
@@ -165,7 +142,6 @@ pub(super) const OPS: &[OpDef] = &[
             "block_length: int64",
             "num_parallel_calls: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -174,9 +150,7 @@ pub(super) const OPS: &[OpDef] = &[
             "sloppy: bool = false",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelInterleaveDatasetV3",
@@ -187,7 +161,6 @@ pub(super) const OPS: &[OpDef] = &[
             "block_length: int64",
             "num_parallel_calls: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "deterministic: string = 'default'",
@@ -196,9 +169,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelInterleaveDatasetV4",
@@ -211,7 +182,6 @@ pub(super) const OPS: &[OpDef] = &[
             "prefetch_input_elements: int64",
             "num_parallel_calls: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "deterministic: string = 'default'",
@@ -220,9 +190,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "LegacyParallelInterleaveDatasetV2",
@@ -234,7 +202,6 @@ pub(super) const OPS: &[OpDef] = &[
             "buffer_output_elements: int64",
             "prefetch_input_elements: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "deterministic: string = 'default'",
@@ -243,14 +210,11 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "FilterDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "predicate: func",
             "Targuments: list(type) >= 0",
@@ -258,14 +222,11 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ParallelFilterDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments", "num_parallel_calls: int64"],
-        outputs: &["handle: variant"],
         attrs: &[
             "predicate: func",
             "deterministic: string = 'default'",
@@ -274,15 +235,13 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "FilterByLastComponentDataset",
         inputs: &["input_dataset: variant"],
         outputs: &["output: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        attrs: ELEMENTS,
         infer: scalar,
         gradient: Gradient::Leaf,
         ..OpDef::NEW
@@ -296,7 +255,6 @@ pub(super) const OPS: &[OpDef] = &[
             "num_parallel_calls: int64",
             "drop_remainder: bool",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -305,9 +263,7 @@ pub(super) const OPS: &[OpDef] = &[
             "preserve_cardinality: bool = false",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalMapAndBatchDataset",
@@ -318,7 +274,6 @@ pub(super) const OPS: &[OpDef] = &[
             "num_parallel_calls: int64",
             "drop_remainder: bool",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Targuments: list(type) >= 0",
@@ -326,14 +281,11 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "preserve_cardinality: bool = false",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ScanDataset",
         inputs: &["input_dataset: variant", "initial_state: Tstate", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Tstate: list(type) >= 1",
@@ -344,14 +296,11 @@ pub(super) const OPS: &[OpDef] = &[
             "use_default_device: bool = true",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalScanDataset",
         inputs: &["input_dataset: variant", "initial_state: Tstate", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "f: func",
             "Tstate: list(type) >= 1",
@@ -360,14 +309,11 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "preserve_cardinality: bool = false",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "TakeWhileDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "predicate: func",
             "Targuments: list(type) >= 0",
@@ -375,23 +321,18 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalTakeWhileDataset",
         inputs: &["input_dataset: variant", "other_arguments: Targuments"],
-        outputs: &["handle: variant"],
         attrs: &[
             "predicate: func",
             "Targuments: list(type) >= 0",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "GroupByWindowDataset",
@@ -401,7 +342,6 @@ pub(super) const OPS: &[OpDef] = &[
             "reduce_func_other_arguments: Treduce_func_other_arguments",
             "window_size_func_other_arguments: Twindow_size_func_other_arguments",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "key_func: func",
             "reduce_func: func",
@@ -413,9 +353,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalGroupByWindowDataset",
@@ -425,7 +363,6 @@ pub(super) const OPS: &[OpDef] = &[
             "reduce_func_other_arguments: Treduce_func_other_arguments",
             "window_size_func_other_arguments: Twindow_size_func_other_arguments",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "key_func: func",
             "reduce_func: func",
@@ -436,9 +373,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "GroupByReducerDataset",
@@ -449,7 +384,6 @@ pub(super) const OPS: &[OpDef] = &[
             "reduce_func_other_arguments: Treduce_func_other_arguments",
             "finalize_func_other_arguments: Tfinalize_func_other_arguments",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "key_func: func",
             "init_func: func",
@@ -462,10 +396,8 @@ pub(super) const OPS: &[OpDef] = &[
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalGroupByReducerDataset",
@@ -476,7 +408,6 @@ pub(super) const OPS: &[OpDef] = &[
             "reduce_func_other_arguments: Treduce_func_other_arguments",
             "finalize_func_other_arguments: Tfinalize_func_other_arguments",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "key_func: func",
             "init_func: func",
@@ -489,9 +420,7 @@ pub(super) const OPS: &[OpDef] = &[
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
 ];

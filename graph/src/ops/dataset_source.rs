@@ -3,25 +3,30 @@
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 
+/// What the rows of datasets have in common: they give a handle, which is the dataset.
+pub(super) const DATASET: OpDef =
+    OpDef { outputs: &["handle: variant"], infer: scalar, gradient: Gradient::Leaf, ..OpDef::NEW };
+
+/// What is known of a dataset's elements.
+pub(super) const ELEMENTS: &[&str] = &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"];
+pub(super) const ELEMENTS_AND_METADATA: &[&str] =
+    &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"];
+
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "TensorDataset",
         inputs: &["components: Toutput_types"],
-        outputs: &["handle: variant"],
         attrs: &[
             "Toutput_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "TensorSliceDataset",
         inputs: &["components: Toutput_types"],
-        outputs: &["handle: variant"],
         attrs: &[
             "Toutput_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
@@ -29,105 +34,79 @@ pub(super) const OPS: &[OpDef] = &[
             "metadata: string = ''",
             "replicate_on_split: bool = false",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "SparseTensorSliceDataset",
         inputs: &["indices: int64", "values: Tvalues", "dense_shape: int64"],
-        outputs: &["handle: variant"],
         attrs: &["Tvalues: type"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ListDataset",
         inputs: &["tensors: Tinput_types"],
-        outputs: &["handle: variant"],
         attrs: &[
             "Tinput_types: list(type) >= 1",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "RangeDataset",
         inputs: &["start: int64", "stop: int64", "step: int64"],
-        outputs: &["handle: variant"],
         attrs: &[
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
             "replicate_on_split: bool = false",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "RandomDataset",
         inputs: &["seed: int64", "seed2: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
+        attrs: ELEMENTS_AND_METADATA,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "RandomDatasetV2",
         inputs: &["seed: int64", "seed2: int64", "seed_generator: resource"],
-        outputs: &["handle: variant"],
         attrs: &[
             "rerandomize_each_iteration: bool = false",
             "output_types: list(type) >= 1",
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalRandomDataset",
         inputs: &["seed: int64", "seed2: int64"],
-        outputs: &["handle: variant"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
+        attrs: ELEMENTS,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "TextLineDataset",
         inputs: &["filenames: string", "compression_type: string", "buffer_size: int64"],
-        outputs: &["handle: variant"],
         attrs: &["metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "TFRecordDataset",
         inputs: &["filenames: string", "compression_type: string", "buffer_size: int64"],
-        outputs: &["handle: variant"],
         attrs: &["metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "TFRecordDatasetV2",
@@ -137,12 +116,9 @@ pub(super) const OPS: &[OpDef] = &[
             "buffer_size: int64",
             "byte_offsets: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &["metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "FixedLengthRecordDataset",
@@ -153,12 +129,9 @@ pub(super) const OPS: &[OpDef] = &[
             "footer_bytes: int64",
             "buffer_size: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &["metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "FixedLengthRecordDatasetV2",
@@ -170,12 +143,9 @@ pub(super) const OPS: &[OpDef] = &[
             "buffer_size: int64",
             "compression_type: string",
         ],
-        outputs: &["handle: variant"],
         attrs: &["metadata: string = ''"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "CSVDataset",
@@ -190,15 +160,12 @@ pub(super) const OPS: &[OpDef] = &[
             "select_cols: int64",
             "record_defaults: output_types",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "output_types: list({float, double, int32, int64, string}) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "CSVDatasetV2",
@@ -214,15 +181,12 @@ pub(super) const OPS: &[OpDef] = &[
             "record_defaults: output_types",
             "exclude_cols: int64",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "output_types: list({float, double, int32, int64, string}) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "ExperimentalCSVDataset",
@@ -237,15 +201,12 @@ pub(super) const OPS: &[OpDef] = &[
             "select_cols: int64",
             "record_defaults: output_types",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "output_types: list({float, double, int32, int64, string}) >= 1",
             "output_shapes: list(shape) >= 1",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
     OpDef {
         name: "GeneratorDataset",
@@ -254,7 +215,6 @@ pub(super) const OPS: &[OpDef] = &[
             "next_func_other_args: Tnext_func_args",
             "finalize_func_other_args: Tfinalize_func_args",
         ],
-        outputs: &["handle: variant"],
         attrs: &[
             "init_func: func",
             "next_func: func",
@@ -266,17 +226,8 @@ pub(super) const OPS: &[OpDef] = &[
             "output_shapes: list(shape) >= 1",
             "metadata: string = ''",
         ],
-        infer: scalar,
-        gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..DATASET
     },
-    OpDef {
-        name: "DatasetFromGraph",
-        inputs: &["graph_def: string"],
-        outputs: &["handle: variant"],
-        infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
-    },
+    OpDef { name: "DatasetFromGraph", inputs: &["graph_def: string"], ..DATASET },
 ];

@@ -6,275 +6,164 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
+/// An op that gives a handle.
+pub(super) const HANDLE: OpDef =
+    OpDef { infer: handle, gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
+
+/// Ops on what is behind a handle. The peer's that take a resource are stateful, those that take a reference not.
+pub(super) const BY_RESOURCE: OpDef =
+    OpDef { gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
+pub(super) const BY_REFERENCE: OpDef = OpDef { gradient: Gradient::Leaf, ..OpDef::NEW };
+
+const QUEUE: &[&str] = &[
+    "component_types: list(type) >= 1",
+    "shapes: list(shape) >= 0 = []",
+    "capacity: int = -1",
+    "container: string = ''",
+    "shared_name: string = ''",
+];
+
+const SHUFFLED: &[&str] = &[
+    "component_types: list(type) >= 1",
+    "shapes: list(shape) >= 0 = []",
+    "capacity: int = -1",
+    "min_after_dequeue: int = 0",
+    "seed: int = 0",
+    "seed2: int = 0",
+    "container: string = ''",
+    "shared_name: string = ''",
+];
+
+const PRIORITY: &[&str] = &[
+    "component_types: list(type) >= 0 = []",
+    "shapes: list(shape) >= 0",
+    "capacity: int = -1",
+    "container: string = ''",
+    "shared_name: string = ''",
+];
+
+const GIVEN: &[&str] = &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"];
+const TAKEN: &[&str] = &["component_types: list(type) >= 1", "timeout_ms: int = -1"];
+
 pub(super) const OPS: &[OpDef] = &[
-    OpDef {
-        name: "FIFOQueue",
-        outputs: &["handle: Ref(string)"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "FIFOQueueV2",
-        outputs: &["handle: resource"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "PaddingFIFOQueue",
-        outputs: &["handle: Ref(string)"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "PaddingFIFOQueueV2",
-        outputs: &["handle: resource"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "RandomShuffleQueue",
-        outputs: &["handle: Ref(string)"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "min_after_dequeue: int = 0",
-            "seed: int = 0",
-            "seed2: int = 0",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "RandomShuffleQueueV2",
-        outputs: &["handle: resource"],
-        attrs: &[
-            "component_types: list(type) >= 1",
-            "shapes: list(shape) >= 0 = []",
-            "capacity: int = -1",
-            "min_after_dequeue: int = 0",
-            "seed: int = 0",
-            "seed2: int = 0",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "PriorityQueue",
-        outputs: &["handle: Ref(string)"],
-        attrs: &[
-            "component_types: list(type) >= 0 = []",
-            "shapes: list(shape) >= 0",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "PriorityQueueV2",
-        outputs: &["handle: resource"],
-        attrs: &[
-            "component_types: list(type) >= 0 = []",
-            "shapes: list(shape) >= 0",
-            "capacity: int = -1",
-            "container: string = ''",
-            "shared_name: string = ''",
-        ],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "FakeQueue",
-        inputs: &["resource: resource"],
-        outputs: &["handle: Ref(string)"],
-        infer: handle,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
-    },
+    OpDef { name: "FIFOQueue", outputs: &["handle: Ref(string)"], attrs: QUEUE, ..HANDLE },
+    OpDef { name: "FIFOQueueV2", outputs: &["handle: resource"], attrs: QUEUE, ..HANDLE },
+    OpDef { name: "PaddingFIFOQueue", outputs: &["handle: Ref(string)"], attrs: QUEUE, ..HANDLE },
+    OpDef { name: "PaddingFIFOQueueV2", outputs: &["handle: resource"], attrs: QUEUE, ..HANDLE },
+    OpDef { name: "RandomShuffleQueue", outputs: &["handle: Ref(string)"], attrs: SHUFFLED, ..HANDLE },
+    OpDef { name: "RandomShuffleQueueV2", outputs: &["handle: resource"], attrs: SHUFFLED, ..HANDLE },
+    OpDef { name: "PriorityQueue", outputs: &["handle: Ref(string)"], attrs: PRIORITY, ..HANDLE },
+    OpDef { name: "PriorityQueueV2", outputs: &["handle: resource"], attrs: PRIORITY, ..HANDLE },
+    OpDef { name: "FakeQueue", inputs: &["resource: resource"], outputs: &["handle: Ref(string)"], ..HANDLE },
     OpDef {
         name: "QueueEnqueue",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: GIVEN,
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        attrs: GIVEN,
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueEnqueueMany",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: GIVEN,
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueManyV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        attrs: GIVEN,
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeue",
         inputs: &["handle: Ref(string)"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        attrs: TAKEN,
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueDequeueV2",
         inputs: &["handle: resource"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        attrs: TAKEN,
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeueMany",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        attrs: TAKEN,
         infer: batch,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueDequeueManyV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        attrs: TAKEN,
         infer: batch,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeueUpTo",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        attrs: TAKEN,
         infer: batch,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueDequeueUpToV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: &["component_types: list(type) >= 1", "timeout_ms: int = -1"],
+        attrs: TAKEN,
         infer: batch,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueClose",
         inputs: &["handle: Ref(string)"],
         attrs: &["cancel_pending_enqueues: bool = false"],
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueCloseV2",
         inputs: &["handle: resource"],
         attrs: &["cancel_pending_enqueues: bool = false"],
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueIsClosed",
         inputs: &["handle: Ref(string)"],
         outputs: &["is_closed: bool"],
         infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueIsClosedV2",
         inputs: &["handle: resource"],
         outputs: &["is_closed: bool"],
         infer: scalar,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..BY_RESOURCE
     },
     OpDef {
         name: "QueueSize",
         inputs: &["handle: Ref(string)"],
         outputs: &["size: int32"],
         infer: scalar,
-        gradient: Gradient::Leaf,
-        ..OpDef::NEW
+        ..BY_REFERENCE
     },
     OpDef {
         name: "QueueSizeV2",
         inputs: &["handle: resource"],
         outputs: &["size: int32"],
         infer: scalar,
-        gradient: Gradient::Leaf,
-        traits: Traits::STATEFUL,
-        ..OpDef::NEW
+        ..BY_RESOURCE
     },
 ];
 

@@ -10,25 +10,74 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
+/// Rows picked, and put together by segment.
+const PICKED: OpDef = OpDef {
+    inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
+    outputs: &["output: T"],
+    infer: some_rows,
+    ..OpDef::NEW
+};
+
+/// The same, of so many segments.
+const COUNTED: OpDef = OpDef {
+    inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
+    outputs: &["output: T"],
+    infer: counted_rows,
+    ..OpDef::NEW
+};
+
+const GRAD: OpDef = OpDef {
+    inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
+    outputs: &["output: T"],
+    attrs: GRADIENTS,
+    infer: counted_rows,
+    ..OpDef::NEW
+};
+
+/// The same, of the picked rows alone.
+const GRAD_V2: OpDef = OpDef {
+    inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
+    outputs: &["output: T", "sorted_unique_indices: Tidx"],
+    attrs: GRADIENTS,
+    infer: picked_rows,
+    ..OpDef::NEW
+};
+
+const FLOATS: &[&str] = &[
+    "T: {bfloat16, half, float, double}",
+    "Tidx: {int32, int64} = int32",
+    "Tsegmentids: {int32, int64} = int32",
+    "sparse_gradient: bool = false",
+];
+
+const COUNTED_FLOATS: &[&str] = &[
+    "T: {bfloat16, half, float, double}",
+    "Tidx: {int32, int64} = int32",
+    "Tnumsegments: {int32, int64} = int32",
+    "Tsegmentids: {int32, int64} = int32",
+    "sparse_gradient: bool = false",
+];
+
+const GRADIENTS: &[&str] = &[
+    "T: {bfloat16, half, float, double}",
+    "Tidx: {int32, int64} = int32",
+    "Tsegmentids: {int32, int64} = int32",
+];
+
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "SparseSegmentSum",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
-        outputs: &["output: T"],
         attrs: &[
             "T: realnumbertype",
             "Tidx: {int32, int64} = int32",
             "Tsegmentids: {int32, int64} = int32",
             "sparse_gradient: bool = false",
         ],
-        infer: |infer| rows(infer, None),
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..OpDef::NEW
+        ..PICKED
     },
     OpDef {
         name: "SparseSegmentSumWithNumSegments",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
-        outputs: &["output: T"],
         attrs: &[
             "T: realnumbertype",
             "Tidx: {int32, int64} = int32",
@@ -36,159 +85,49 @@ pub(super) const OPS: &[OpDef] = &[
             "Tsegmentids: {int32, int64} = int32",
             "sparse_gradient: bool = false",
         ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..OpDef::NEW
+        ..COUNTED
     },
-    OpDef {
-        name: "SparseSegmentSumGrad",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "SparseSegmentSumGradV2",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
-        outputs: &["output: T", "sorted_unique_indices: Tidx"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: picked_rows,
-        ..OpDef::NEW
-    },
+    OpDef { name: "SparseSegmentSumGrad", ..GRAD },
+    OpDef { name: "SparseSegmentSumGradV2", ..GRAD_V2 },
     OpDef {
         name: "SparseSegmentMean",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-            "sparse_gradient: bool = false",
-        ],
-        infer: |infer| rows(infer, None),
+        attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..OpDef::NEW
+        ..PICKED
     },
     OpDef {
         name: "SparseSegmentMeanWithNumSegments",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tnumsegments: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-            "sparse_gradient: bool = false",
-        ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
+        attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..OpDef::NEW
+        ..COUNTED
     },
-    OpDef {
-        name: "SparseSegmentMeanGrad",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "SparseSegmentMeanGradV2",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
-        outputs: &["output: T", "sorted_unique_indices: Tidx"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: picked_rows,
-        ..OpDef::NEW
-    },
+    OpDef { name: "SparseSegmentMeanGrad", ..GRAD },
+    OpDef { name: "SparseSegmentMeanGradV2", ..GRAD_V2 },
     OpDef {
         name: "SparseSegmentSqrtN",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-            "sparse_gradient: bool = false",
-        ],
-        infer: |infer| rows(infer, None),
+        attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..OpDef::NEW
+        ..PICKED
     },
     OpDef {
         name: "SparseSegmentSqrtNWithNumSegments",
-        inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tnumsegments: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-            "sparse_gradient: bool = false",
-        ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
+        attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..OpDef::NEW
+        ..COUNTED
     },
-    OpDef {
-        name: "SparseSegmentSqrtNGrad",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "output_dim0: int32"],
-        outputs: &["output: T"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: |infer| {
-            let count = scalar(infer, 3)?;
-            rows(infer, count)
-        },
-        ..OpDef::NEW
-    },
-    OpDef {
-        name: "SparseSegmentSqrtNGradV2",
-        inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
-        outputs: &["output: T", "sorted_unique_indices: Tidx"],
-        attrs: &[
-            "T: {bfloat16, half, float, double}",
-            "Tidx: {int32, int64} = int32",
-            "Tsegmentids: {int32, int64} = int32",
-        ],
-        infer: picked_rows,
-        ..OpDef::NEW
-    },
+    OpDef { name: "SparseSegmentSqrtNGrad", ..GRAD },
+    OpDef { name: "SparseSegmentSqrtNGradV2", ..GRAD_V2 },
 ];
+
+fn some_rows(infer: &mut Infer<'_>) -> Result<()> {
+    rows(infer, None)
+}
+
+fn counted_rows(infer: &mut Infer<'_>) -> Result<()> {
+    let count = scalar(infer, 3)?;
+    rows(infer, count)
+}
 
 /// As many rows as there are segments.
 fn rows(infer: &mut Infer<'_>, count: Option<i64>) -> Result<()> {
