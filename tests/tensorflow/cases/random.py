@@ -82,6 +82,12 @@ def multinomial_of_seeds(c):
         yield Call(c.values((rows, 5), -3, 3), np.array(count, np.int32), seeds(c, i), exact=True)
 
 
+@case("StatelessShuffle")
+def shuffle_of_key(c):
+    for i, shape in enumerate(((7,), (5, 2), (1,), (0, 3), (40,))):
+        yield Call(c.distinct(shape), *key(i), exact=True)
+
+
 @case("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
 def keys(c):
     for i in range(3):
