@@ -478,12 +478,11 @@ fn matrices() -> Vec<Case> {
         case("TensorScatterMax").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], 1.5, 3.0),
         case("TensorScatterMin").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -3.0, 1.5),
         case("ScatterNdNonAliasingAdd").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -2.0, 2.0),
-        case("TensorStridedSliceUpdate")
-            .x(&[3, 4], -2.0, 2.0)
-            .k(&[1, 0])
-            .k(&[3, 4])
-            .k(&[1, 2])
-            .x(&[2], -2.0, 2.0),
+        case("TensorStridedSliceUpdate").x(&[3, 4], -2.0, 2.0).k(&[1, 0]).k(&[3, 4]).k(&[1, 2]).x(
+            &[2],
+            -2.0,
+            2.0,
+        ),
         case("Digamma").x(&[2, 4], 0.5, 3.0),
         case("Zeta").fixed(&[2, 4], 1.5, 3.0).x(&[2, 4], 0.5, 3.0),
         case("Igamma").x(&[2, 4], 0.5, 3.0).x(&[4], 0.5, 6.0),

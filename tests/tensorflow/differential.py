@@ -75,7 +75,6 @@ PEER_FAULTS = {
     ("ConjugateTranspose", "T", "string"): "its process ends",
     ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
     ("TopKV2", "Tk", "int16"): "reads k as a wider type",
-    ("StatefulRandomBinomial", "S", "int64"): "its process ends",
     ("ParameterizedTruncatedNormal", "T", "int64"): "its process ends",
     ("SplitV", "Tlen", "int8"): "its process ends",
     ("Cast", "SrcT", "string"): "is registered, but refuses",

@@ -38,16 +38,6 @@ pub(super) const OPS: &[OpDef] = &[
         ..OF_STATE
     },
     OpDef {
-        name: "StatefulRandomBinomial",
-        inputs: &["resource: resource", "algorithm: int64", "shape: S", "counts: T", "probs: T"],
-        attrs: &[
-            "S: {int32, int64}",
-            "T: {half, float, double, int32, int64} = double",
-            "dtype: {half, float, double, int32, int64} = int64",
-        ],
-        ..OF_STATE
-    },
-    OpDef {
         name: "RngSkip",
         inputs: &["resource: resource", "algorithm: int64", "delta: int64"],
         outputs: &[],

@@ -177,11 +177,7 @@ fn added_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Re
     Ok(vec![Some(dz), None, Some(picked(scope, forward, dz)?)])
 }
 
-fn replaced_gradient(
-    scope: &Scope,
-    forward: &Forward,
-    dz: &[Option<Output>],
-) -> Result<Vec<Option<Output>>> {
+fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let zeros = scope.zeros_like(forward.input(2));
@@ -193,8 +189,7 @@ fn replaced_gradient(
 /// Of the least or the greatest: shared out among all that are equal to it.
 fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
-    let (x, indices, updates, z) =
-        (forward.input(0), forward.input(1), forward.input(2), forward.output(0));
+    let (x, indices, updates, z) = (forward.input(0), forward.input(1), forward.input(2), forward.output(0));
     let dtype = scope.dtype(dz);
     let among = |a: Output, b: Output| {
         let equal = scope.op("Equal").input(a).input(b).output();
@@ -209,7 +204,6 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
     let back = scope.mul(picked(scope, forward, share)?, of_updates);
     Ok(vec![Some(scope.mul(share, of_x)), None, Some(back)])
 }
-
 
 fn rows(infer: &mut Infer<'_>) -> Result<()> {
     let params = infer.input(0);

@@ -10,7 +10,12 @@ const DENSE: &str = "dense_types: list({int64, string}) >= 0";
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "SparseCross",
-        inputs: &["indices: N * int64", "values: sparse_types", "shapes: N * int64", "dense_inputs: dense_types"],
+        inputs: &[
+            "indices: N * int64",
+            "values: sparse_types",
+            "shapes: N * int64",
+            "dense_inputs: dense_types",
+        ],
         outputs: &["output_indices: int64", "output_values: out_type", "output_shape: int64"],
         attrs: &[
             COUNT,

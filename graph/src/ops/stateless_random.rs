@@ -1,7 +1,7 @@
 //! Pseudo-random numbers of seeds, or of a key and a counter, among the inputs: the same in each step.
 
 use super::random::{gamma_gradient, multinomial, shape_given};
-use super::{Gradient, OpDef};
+use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -44,17 +44,6 @@ pub(super) const OPS: &[OpDef] = &[
             check_seeds(infer, 2)?;
             multinomial(infer)
         },
-        ..SEEDED
-    },
-    OpDef {
-        name: "StatelessRandomBinomial",
-        inputs: &["shape: S", "seed: Tseed", "counts: T", "probs: T"],
-        attrs: &[
-            "S: {int32, int64}",
-            SEED,
-            "T: {half, float, double, int32, int64} = double",
-            "dtype: {half, float, double, int32, int64} = int64",
-        ],
         ..SEEDED
     },
     OpDef {
@@ -139,6 +128,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
         ..OpDef::NEW
     },
 ];

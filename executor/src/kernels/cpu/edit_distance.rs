@@ -60,16 +60,18 @@ fn distances<T: PartialEq>(
             wanted_here = &wanted[truths[j].1.clone()];
             j += 1;
         }
-        let place = at.iter().zip(shape.iter()).try_fold(0, |place, (&k, &d)| {
-            usize::try_from(k).ok().filter(|&k| k < d).map(|k| place * d + k)
-        });
+        let place = at
+            .iter()
+            .zip(shape.iter())
+            .try_fold(0, |place, (&k, &d)| usize::try_from(k).ok().filter(|&k| k < d).map(|k| place * d + k));
         let Some(place) = place else {
             invalid!("index {at:?} of a sequence is outside of the shape {shape}");
         };
         ctx.check_cancelled()?;
         let distance = distance(given_here, wanted_here) as f32;
         // A sequence that should be empty and is not is infinitely far.
-        distances[place] = if normalize && distance > 0.0 { distance / wanted_here.len() as f32 } else { distance };
+        distances[place] =
+            if normalize && distance > 0.0 { distance / wanted_here.len() as f32 } else { distance };
     }
     ctx.set_output(0, out);
     Ok(())

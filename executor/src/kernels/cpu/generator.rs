@@ -2,9 +2,7 @@
 
 use super::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
-use super::random::{
-    COUNTED, DRAWN, Generator, Source, binomial, bits, integers, normal, truncated, uniform,
-};
+use super::random::{Generator, Source, bits, integers, normal, truncated, uniform};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Tensor};
@@ -27,9 +25,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatefulUniform", FLOAT, |i| uniform(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulUniformInt", WHOLE, |i| integers(i, Source::Generator(Generator::of(i)))),
     KernelDef::of("StatefulUniformFullInt", BITS, |i| bits(i, Source::Generator(Generator::of(i)))),
-    KernelDef::of("StatefulRandomBinomial", &[("T", DRAWN), ("dtype", COUNTED), ("S", INDEX)], |i| {
-        binomial(i, Source::Generator(Generator::of(i)))
-    }),
     KernelDef::of("RngSkip", &[], |i| {
         let generator = Generator::of(i);
         Kernel::sync(move |ctx| skip(ctx, &generator).map(|_| ()))

@@ -1,7 +1,6 @@
 //! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds. A kernel keeps its place
 //! in its stream from step to step; what it gives does not depend on the number of threads.
 
-mod binomial;
 mod bounded;
 pub(super) mod distribution;
 mod draw;
@@ -13,7 +12,6 @@ mod shuffle;
 mod source;
 mod words;
 
-pub(super) use self::binomial::binomial;
 pub(super) use self::bounded::bounded_by_batch;
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;

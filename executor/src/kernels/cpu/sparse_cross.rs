@@ -31,6 +31,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let &[first, second] = salt.values::<i64>()? else {
                 invalid!("salt must have 2 elements, got shape {}", salt.shape());
             };
+            let is_number = |dtype: &DType| *dtype == DType::Int64;
+            let of_numbers = ["sparse_types", "dense_types"].map(|attr| ctx.node().attr::<Vec<DType>>(attr));
+            for dtypes in of_numbers {
+                if is_strong && dtypes?.iter().any(is_number) {
+                    return Err(Error::unimplemented("strong hashes of numbers in SparseCrossHashed"));
+                }
+            }
             let salt = SipHasher24::new_with_keys(first as u64, second as u64);
             hashed(ctx, buckets, None, &|feature| match feature {
                 Feature::Text(text) if is_strong => salt.hash(text),
@@ -121,7 +128,9 @@ const MOST_ROWS: i64 = 1 << 28;
 fn row_count(count: i64) -> Result<usize> {
     match usize::try_from(count) {
         Ok(rows) if count <= MOST_ROWS => Ok(rows),
-        _ => Err(Error::new(Code::ResourceExhausted, format!("a feature column of {count} rows is too large"))),
+        _ => {
+            Err(Error::new(Code::ResourceExhausted, format!("a feature column of {count} rows is too large")))
+        }
     }
 }
 

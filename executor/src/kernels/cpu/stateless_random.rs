@@ -3,8 +3,8 @@
 use super::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
 use super::random::{
-    self, COUNTED, DRAWN, Source, binomial, bits, gamma, integers, multinomial, normal, poisson, seeds,
-    truncated, uniform,
+    self, COUNTED, DRAWN, Source, bits, gamma, integers, multinomial, normal, poisson, seeds, truncated,
+    uniform,
 };
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef};
@@ -29,16 +29,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatelessTruncatedNormal", SEEDED, |i| truncated(i, Source::Seeds(1))),
     KernelDef::of("StatelessRandomUniformInt", SEEDED_INTEGERS, |i| integers(i, Source::Seeds(1))),
     KernelDef::of("StatelessRandomUniformFullInt", SEEDED_BITS, |i| bits(i, Source::Seeds(1))),
-    KernelDef::of(
-        "StatelessMultinomial",
-        &[("T", FLOATS), ("output_dtype", INDEX), ("Tseed", INDEX)],
-        |i| multinomial(i, Source::Seeds(2)),
-    ),
-    KernelDef::of(
-        "StatelessRandomBinomial",
-        &[("T", DRAWN), ("dtype", COUNTED), ("S", INDEX), ("Tseed", INDEX)],
-        |i| binomial(i, Source::Seeds(1)),
-    ),
+    KernelDef::of("StatelessMultinomial", &[("T", FLOATS), ("output_dtype", INDEX), ("Tseed", INDEX)], |i| {
+        multinomial(i, Source::Seeds(2))
+    }),
     KernelDef::of("StatelessRandomGammaV2", &[("dtype", DRAWN), ("T", INDEX), ("Tseed", INDEX)], |i| {
         gamma(i, Source::Seeds(1))
     }),

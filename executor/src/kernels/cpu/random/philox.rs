@@ -21,10 +21,7 @@ impl Philox {
 
     /// The stream at a counter, given by its lower and its upper half.
     pub(crate) fn at_counter(key: u64, [low, high]: [u64; 2]) -> Philox {
-        Philox {
-            key: [key as u32, (key >> 32) as u32],
-            counter: u128::from(low) | u128::from(high) << 64,
-        }
+        Philox { key: [key as u32, (key >> 32) as u32], counter: u128::from(low) | u128::from(high) << 64 }
     }
 
     /// The stream of two seeds of which either may be weak: they are the counter of a fixed key, and what comes

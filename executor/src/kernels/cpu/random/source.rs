@@ -182,7 +182,10 @@ impl Generator {
                 words = rest;
             }
             let &mut [ref mut low, ref mut high, key, ..] = words else {
-                invalid!("For the Philox algorithm, the size of state must be at least 3; got {}", words.len());
+                invalid!(
+                    "For the Philox algorithm, the size of state must be at least 3; got {}",
+                    words.len()
+                );
             };
             let stream = Philox::at_counter(key as u64, [*low as u64, *high as u64]);
             [*low, *high] = stream.at(groups).counter().map(|half| half as i64);

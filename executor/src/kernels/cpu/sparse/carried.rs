@@ -56,8 +56,9 @@ fn carried(serialized: &Tensor) -> Result<Vec<Parts>> {
         }
         _ => {
             let decode = |(i, s): (usize, &bytes::Bytes)| {
-                checkpoint::tensor::decode(s)
-                    .map_err(|_| Error::invalid(format!("Could not parse serialized_sparse[{}, {}]", i / 3, i % 3)))
+                checkpoint::tensor::decode(s).map_err(|_| {
+                    Error::invalid(format!("Could not parse serialized_sparse[{}, {}]", i / 3, i % 3))
+                })
             };
             serialized.as_strings()?.iter().enumerate().map(decode).collect::<Result<_>>()?
         }
