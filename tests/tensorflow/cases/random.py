@@ -54,6 +54,9 @@ EXACT = lambda c: "Uniform" in c.op
 
 @case(*(f"StatelessRandom{kind}" for kind in FILLED), "StatelessTruncatedNormal")
 def of_seeds(c):
+    # The peer registers unsigned seeds and refuses them when it runs.
+    if c.is_unsigned("Tseed"):
+        return
     for i, shape in enumerate(SHAPES):
         yield Call(c.array(shape), seeds(c, i), steps=2, exact=EXACT(c))
 
