@@ -55,6 +55,9 @@ def cross(c):
     # The first form takes columns of its internal type alone.
     if internal and set(kinds) != {internal}:
         return
+    # Sparse numbers are refused by name.
+    if c.op == "SparseCrossHashed" and kinds[0] == "int64":
+        return
     values = lambda shape, kind: c.values(shape, -20, 20, kind)
     first = INDEX([[0, 0], [1, 0], [1, 1]]), values((3,), kinds[0]), SHAPE(2, 2)
     second = INDEX([[0, 0], [1, 0], [1, 2]]), values((3,), kinds[0]), SHAPE(2, 3)

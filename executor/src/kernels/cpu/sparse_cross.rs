@@ -31,12 +31,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let &[first, second] = salt.values::<i64>()? else {
                 invalid!("salt must have 2 elements, got shape {}", salt.shape());
             };
-            let is_number = |dtype: &DType| *dtype == DType::Int64;
-            let of_numbers = ["sparse_types", "dense_types"].map(|attr| ctx.node().attr::<Vec<DType>>(attr));
-            for dtypes in of_numbers {
-                if is_strong && dtypes?.iter().any(is_number) {
-                    return Err(Error::unimplemented("strong hashes of numbers in SparseCrossHashed"));
-                }
+            let has_numbers = |attr: &str| -> Result<bool> {
+                Ok(ctx.node().attr::<Vec<DType>>(attr)?.contains(&DType::Int64))
+            };
+            if has_numbers("sparse_types")? || is_strong && has_numbers("dense_types")? {
+                return Err(Error::unimplemented("SparseCrossHashed of sparse numbers, or strong hashes of numbers"));
             }
             let salt = SipHasher24::new_with_keys(first as u64, second as u64);
             hashed(ctx, buckets, None, &|feature| match feature {
