@@ -35,7 +35,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
                 Ok(ctx.node().attr::<Vec<DType>>(attr)?.contains(&DType::Int64))
             };
             if has_numbers("sparse_types")? || is_strong && has_numbers("dense_types")? {
-                return Err(Error::unimplemented("SparseCrossHashed of sparse numbers, or strong hashes of numbers"));
+                return Err(Error::unimplemented(
+                    "SparseCrossHashed of sparse numbers, or strong hashes of numbers",
+                ));
             }
             let salt = SipHasher24::new_with_keys(first as u64, second as u64);
             hashed(ctx, buckets, None, &|feature| match feature {
