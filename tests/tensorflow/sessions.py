@@ -402,6 +402,25 @@ def whatever_is_fed_and_fetched(env):
         assert session.run(values, {v: [7.0, 9.0]}).tolist() == [9]
 
 
+@check
+def a_variable_fetched_beside_its_update(env):
+    v = tf.get_variable("updated_ref", initializer=[1.0, 2.0], use_resource=False)
+    update = tf.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(v))
+    add = tf.assign_add(v, [10.0, 10.0])
+    p = tf.placeholder(tf.bool, [])
+    maybe = tf.cond(p, lambda: tf.assign_sub(v, [1.0, 1.0]), lambda: tf.zeros([2]))
+    with tf.Session(env.target) as session:
+        with fails(tf.errors.FailedPreconditionError, "uninitialized value updated_ref"):
+            session.run(v)
+        session.run(v.initializer)
+        _, whole, read = session.run([update, v, v.value()])
+        assert whole.tolist() == read.tolist() == [0.5, 1.5]
+        before, after = session.run([v, add])
+        assert before.tolist() == after.tolist() == [10.5, 11.5]
+        assert session.run([v, maybe], {p: False})[0].tolist() == [10.5, 11.5]
+        assert session.run([v, maybe], {p: True})[0].tolist() == [9.5, 10.5]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True, help="grpc:// address of worker 0")

@@ -280,6 +280,8 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
             Err(Status::new(Code::Internal, text))
         }
         Sent { value: Value::Host(tensor), .. } => Ok(tensor),
+        // What the step has left there, as clients of TensorFlow expect who fetch a variable beside its update.
+        Sent { value: Value::Ref(variable), .. } => variable.value().map_err(|e| crate::failure(&e)),
         Sent { value, .. } => {
             let text = format!("the value of {key} is not in host memory: {value:?}");
             Err(Status::new(Code::Internal, text))

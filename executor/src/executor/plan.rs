@@ -230,12 +230,14 @@ impl Plan {
             let missing = inputs.len() - (end - first) as usize;
             crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
-        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || passes_ref[id.index()]));
+        let action = Action::new(device, kernels, functions, node, &outputs)?;
+        let takes_any_ref = passes_ref[id.index()] || matches!(action, Action::Send { to_client: true, .. });
+        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || takes_any_ref));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action: Action::new(device, kernels, functions, node, &outputs)?,
+            action,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),
