@@ -3,6 +3,7 @@
 
 use super::micro::{Registers, Right};
 use super::product::Threads;
+use super::simd::{Vector, vectorized};
 use crate::error::Result;
 use graph::Buffer;
 use rayon::prelude::*;
@@ -14,9 +15,6 @@ pub(super) struct Panels {
     steps: usize,
     columns: usize,
 }
-
-/// Steps that are copied at a time where columns become rows: their lines stay in the first cache.
-const TURNED: usize = 64;
 
 impl Panels {
     /// Panels of nothing yet.
@@ -114,20 +112,48 @@ pub(super) struct Columns<'a> {
 
 impl Source for Columns<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
-        for (i, rows) in panel.chunks_mut(TURNED * step).enumerate() {
-            turn(&self.data[first * self.stride + i * TURNED..], self.stride, width, step, rows);
-        }
+        let from = &self.data[first * self.stride..];
+        vectorized(Turn { from, stride: self.stride, width, step, rows: panel });
     }
 }
 
 /// Writes `width` runs of elements, `stride` apart, as the columns of rows of `step`; further columns are zero.
-pub(super) fn turn(from: &[f32], stride: usize, width: usize, step: usize, rows: &mut [f32]) {
-    let count = rows.len() / step;
-    for j in 0..width {
-        let column = &from[j * stride..][..count];
-        rows[j..].iter_mut().step_by(step).zip(column).for_each(|(to, &value)| *to = value);
-    }
-    if width < step {
-        rows.chunks_exact_mut(step).for_each(|row| row[width..].fill(0.0));
+struct Turn<'a> {
+    from: &'a [f32],
+    stride: usize,
+    width: usize,
+    step: usize,
+    rows: &'a mut [f32],
+}
+
+/// Rows and columns that are turned in registers.
+const SIDE: usize = 8;
+
+impl Vector for Turn<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Turn { from, stride, width, step, rows } = self;
+        let count = rows.len() / step;
+        let (whole_columns, whole_rows) = (width / SIDE * SIDE, count / SIDE * SIDE);
+        for t in (0..whole_rows).step_by(SIDE) {
+            for j in (0..whole_columns).step_by(SIDE) {
+                let square: [[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
+                    let run = &from[(j + i) * stride + t..][..SIDE];
+                    std::array::from_fn(|k| run[k])
+                });
+                for k in 0..SIDE {
+                    let row: [f32; SIDE] = std::array::from_fn(|i| square[i][k]);
+                    rows[(t + k) * step + j..][..SIDE].copy_from_slice(&row);
+                }
+            }
+        }
+        for (t, row) in rows.chunks_exact_mut(step).enumerate() {
+            let first = if t < whole_rows { whole_columns } else { 0 };
+            for (j, to) in row[..width].iter_mut().enumerate().skip(first) {
+                *to = from[j * stride + t];
+            }
+            row[width..].fill(0.0);
+        }
     }
 }

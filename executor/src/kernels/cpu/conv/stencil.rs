@@ -15,7 +15,7 @@ const STEPS: usize = 512;
 
 /// Elements of a tile's band, at most about that many, and its pixels.
 const BAND: usize = 192 << 10;
-const PIXELS: usize = 1024;
+const PIXELS: usize = 256;
 
 /// Images made of others by a filter.
 #[derive(Debug)]
