@@ -122,7 +122,11 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let mut out = ctx.allocate(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
     match Stencil::forward(&sizes).filter(|_| is_single::<T>()) {
         Some(stencil) => {
-            stencil.run(bytemuck::cast_slice(input), &stencil.pack(bytemuck::cast_slice(filter))?, out.values_mut()?);
+            stencil.run(
+                bytemuck::cast_slice(input),
+                &stencil.pack(bytemuck::cast_slice(filter))?,
+                out.values_mut()?,
+            );
         }
         None => PatchProduct::new(sizes)?.forward(input, filter, out.values_mut()?),
     }
@@ -189,7 +193,11 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
     let dx = match Stencil::backward(&sizes).filter(|_| is_single::<T>()) {
         Some(stencil) => {
             let mut dx = ctx.allocate(T::Wide::DTYPE, shape)?;
-            stencil.run(bytemuck::cast_slice(dy), &stencil.pack(bytemuck::cast_slice(filter))?, dx.values_mut()?);
+            stencil.run(
+                bytemuck::cast_slice(dy),
+                &stencil.pack(bytemuck::cast_slice(filter))?,
+                dx.values_mut()?,
+            );
             dx
         }
         None => {
@@ -219,7 +227,11 @@ fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Resul
         let dw = dw.values_mut::<T::Wide>()?;
         match FilterGradient::new(&sizes).filter(|_| is_single::<T>()) {
             Some(gradient) => {
-                gradient.add(bytemuck::cast_slice(input), bytemuck::cast_slice(dy), bytemuck::cast_slice_mut(dw))?;
+                gradient.add(
+                    bytemuck::cast_slice(input),
+                    bytemuck::cast_slice(dy),
+                    bytemuck::cast_slice_mut(dw),
+                )?;
             }
             None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw),
         }

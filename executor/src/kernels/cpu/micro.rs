@@ -98,7 +98,9 @@ impl Registers {
     pub(super) fn sweep(&self, left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
         assert_eq!(left.rows.len(), place.rows.len(), "rows of a product that do not fit");
         assert!(0 < place.width && place.width <= self.columns, "a panel of {} columns", place.width);
-        let (Some(last_left), Some(last_place)) = (left.rows.iter().max(), place.rows.iter().max()) else { return };
+        let (Some(last_left), Some(last_place)) = (left.rows.iter().max(), place.rows.iter().max()) else {
+            return;
+        };
         let steps: usize = left.runs.iter().map(|run| run.len).sum();
         let reached = left.runs.iter().filter(|run| run.len > 0);
         if let Some(reached) = reached.map(|run| run.start + (run.len - 1) * left.step).max() {

@@ -34,7 +34,8 @@ impl Band {
         let last = [0, 1].map(|i| ((phase.count[i].max(1) - 1) * phase.stride[i]) as isize);
         let size = [image.rows, image.columns];
         let is_inside = [0, 1].iter().all(|&i| low[i] >= 0 && last[i] + high[i] < size[i] as isize);
-        let aliases = reads_pixels && (image.channels.wrapping_mul(phase.stride[1]) * size_of::<f32>()).is_multiple_of(ALIASES);
+        let aliases = reads_pixels
+            && (image.channels.wrapping_mul(phase.stride[1]) * size_of::<f32>()).is_multiple_of(ALIASES);
         let is_copied = !is_inside || aliases;
         Band {
             image,
@@ -107,7 +108,8 @@ impl Band {
             start
         } else {
             // The band is inside: neither is negative.
-            let place = (number * self.image.rows + top as usize) * self.image.columns + self.origin[1] as usize;
+            let place =
+                (number * self.image.rows + top as usize) * self.image.columns + self.origin[1] as usize;
             place * self.pixel
         };
         for (i, row) in rows.enumerate() {

@@ -109,7 +109,8 @@ impl FilterGradient<'_> {
         for number in lines.start / image.rows..lines.end.div_ceil(image.rows) {
             let top = number * image.rows;
             let rows = lines.start.saturating_sub(top)..(lines.end - top).min(image.rows);
-            self.band.take(&self.phase, input, number, rows, copies, |_, start| runs.push(Run { start, len }));
+            self.band
+                .take(&self.phase, input, number, rows, copies, |_, start| runs.push(Run { start, len }));
         }
     }
 }

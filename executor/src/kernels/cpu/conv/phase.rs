@@ -100,7 +100,8 @@ impl Phase {
 
     /// Which of the pixels' rows are among rows `rows` of the image.
     pub(super) fn rows_within(&self, rows: std::ops::Range<usize>) -> std::ops::Range<usize> {
-        let number = |row: usize| row.saturating_sub(self.first[0]).div_ceil(self.every[0]).min(self.count[0]);
+        let number =
+            |row: usize| row.saturating_sub(self.first[0]).div_ceil(self.every[0]).min(self.count[0]);
         number(rows.start)..number(rows.end)
     }
 }

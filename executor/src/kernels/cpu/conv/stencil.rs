@@ -22,7 +22,6 @@ const PIXELS: usize = 256;
 pub(super) struct Stencil {
     sizes: ConvSizes,
     is_gradient: bool,
-    from: Image,
     to: Image,
     /// Channels of a group.
     depth: usize,
@@ -69,7 +68,6 @@ impl Stencil {
         Some(Stencil {
             sizes,
             is_gradient,
-            from,
             to,
             depth,
             width,
@@ -110,7 +108,8 @@ impl Stencil {
 
     /// Lines of a tile.
     fn lines(&self) -> usize {
-        let seen = self.parts.iter().map(|part| part.band.line() * part.phase.stride[0] / part.phase.every[0]);
+        let seen =
+            self.parts.iter().map(|part| part.band.line() * part.phase.stride[0] / part.phase.every[0]);
         let seen = seen.max().unwrap_or(1).max(1);
         let mut lines = (BAND / seen).min(PIXELS / self.to.columns);
         if self.threads == Threads::All {
@@ -122,7 +121,14 @@ impl Stencil {
     }
 
     /// The lines from `first_line` on, which number through the batch.
-    fn tile(&self, input: &[f32], filter: &[Panels], first_line: usize, out: &mut [f32], scratch: &mut Scratch) {
+    fn tile(
+        &self,
+        input: &[f32],
+        filter: &[Panels],
+        first_line: usize,
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
         let groups = self.sizes.groups();
         for (part, filter) in self.parts.iter().zip(filter.chunks_exact(groups)) {
             self.find_pixels(part, input, first_line, out.len() / self.to.line(), scratch);
@@ -134,7 +140,8 @@ impl Stencil {
             for (group, panels) in filter.iter().enumerate() {
                 for panel in panels.iter() {
                     for (step, runs) in &part.blocks {
-                        let left = Left { data: &data[group * self.depth..], rows: &scratch.from, runs, step: 1 };
+                        let left =
+                            Left { data: &data[group * self.depth..], rows: &scratch.from, runs, step: 1 };
                         let place = &mut out[group * self.width + panel.first..];
                         let mut place =
                             Place { data: place, rows: &scratch.to, width: panel.width, add: *step > 0 };
@@ -146,7 +153,14 @@ impl Stencil {
     }
 
     /// Notes where the pixels of a phase on these lines are, and where what they see begins.
-    fn find_pixels(&self, part: &Part, input: &[f32], first_line: usize, lines: usize, scratch: &mut Scratch) {
+    fn find_pixels(
+        &self,
+        part: &Part,
+        input: &[f32],
+        first_line: usize,
+        lines: usize,
+        scratch: &mut Scratch,
+    ) {
         let Part { phase, band, .. } = part;
         let Scratch { copies, from, to } = scratch;
         (copies.clear(), from.clear(), to.clear());

@@ -32,7 +32,8 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
     registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
     for (&row, &place) in rows.iter().zip(&places) {
         for j in 0..width {
-            let sum: f32 = steps.iter().enumerate().map(|(t, step)| a[row + step] * b[t * right_step + j]).sum();
+            let sum: f32 =
+                steps.iter().enumerate().map(|(t, step)| a[row + step] * b[t * right_step + j]).sum();
             let expected = if add { before[place + j] + sum } else { sum };
             assert_eq!(out[place + j], expected, "{registers:?}, {count} rows, column {j} of {width}");
         }
