@@ -70,7 +70,7 @@ fn every_gradient_is_the_slope() -> Fallible {
     let file = folder.join("manifest.json");
     manifest.retain(|m| m["op"].as_str().is_some_and(|op| !NOT_THE_CLIENTS.contains(&op)));
     std::fs::write(&file, serde_json::Value::from(manifest).to_string())?;
-    let said = python::run(python::script("gradients.py")?.arg(&file))?;
+    let said = python::run(python::script("tests/tensorflow/gradients.py")?.arg(&file))?;
     assert!(said.contains(" 0 differences"), "{said}");
     Ok(())
 }
