@@ -68,7 +68,8 @@ def peer(threads):
             how = dict(ksize=[1, size, size, 1], strides=[1, stride, stride, 1], padding="SAME")
             x = noise(batch, h, w, c)
             if op == "MaxPoolGrad":
-                y = tf.Variable(raw.MaxPool(input=x.initialized_value(), **how), use_resource=False)
+                x = tf.constant(rng.random((batch, h, w, c), np.float32))
+                y = tf.Variable(raw.MaxPool(input=x, **how), use_resource=False)
                 dy = noise(*y.shape.as_list())
                 return lambda: raw.MaxPoolGrad(orig_input=x, orig_output=y, grad=dy, **how)
             if op == "AvgPool":

@@ -65,7 +65,8 @@ impl FilterGradient<'_> {
         for line in (0..all_lines).step_by(lines) {
             let lines = line..(line + lines).min(all_lines);
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
-            (copies.clear(), runs.clear());
+            copies.clear();
+            runs.clear();
             self.find_lines(input, lines, &mut copies, &mut runs);
             let data = if self.band.is_copied { copies.data() } else { input };
             let mut add = |group: usize, column: usize, width: usize, right: &Right<'_>| {

@@ -163,7 +163,9 @@ impl Stencil {
     ) {
         let Part { phase, band, .. } = part;
         let Scratch { copies, from, to } = scratch;
-        (copies.clear(), from.clear(), to.clear());
+        copies.clear();
+        from.clear();
+        to.clear();
         let (height, end) = (self.to.rows, first_line + lines);
         let step = band.step(phase);
         for image in first_line / height..end.div_ceil(height) {
