@@ -194,7 +194,7 @@ def fed_outputs(target):
             assert session.run([taken, looped, called], {x: 1.0}) == [12, 16, 48]
             assert session.run([taken, looped, called], {branch: 100.0}) == [110, 800, 2400]
             assert session.run([called], {looped: 7.0}) == [21]
-            assert session.run([called, branch], {looped: 7.0, x: -1.0}) == [21, -2]
+            assert session.run([called, taken], {looped: 7.0, x: -1.0}) == [21, 8]
             assert session.run(called, {call: 4.0}) == 4
 
 
