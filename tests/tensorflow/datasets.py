@@ -287,6 +287,11 @@ def blocks_that_do_not_fit():
 
 
 @pipeline
+def blocks_of_a_file_whose_footer_is_cut_off():
+    return tf.data.FixedLengthRecordDataset(lines("d.txt", b"ab"), 4, header_bytes=2, footer_bytes=1)
+
+
+@pipeline
 def mapped():
     table = tf.constant([10, 20, 30, 40], tf.int64)
     return Dataset.range(4).map(lambda i: (tf.gather(table, i), tf.gather(["a", "b", "c", "d"], i)))
