@@ -67,9 +67,6 @@ FUNCTIONS = re.compile(
     r"|(Empty)?TensorList.*"
 )
 
-# Kernels that the peer has and we have not: optimizers of complex variables.
-COMPLEX_OPTIMIZER = re.compile(r"(Resource)?(Sparse)?Apply.*")
-
 # What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
 PEER_FAULTS = {
     ("ConjugateTranspose", "T", "string"): "its process ends",
@@ -103,7 +100,6 @@ def combinations(op, definition):
     for chosen in itertools.product(*choices):
         types = {a.name: t for a, t in zip(attrs, chosen)}
         faulty = any((op, name, t) in PEER_FAULTS for name, t in types.items())
-        faulty |= bool(COMPLEX_OPTIMIZER.fullmatch(op)) and types.get("T") in ("complex64", "complex128")
         if not faulty and any(fits(kernel, types) for kernel in defs):
             yield types
 

@@ -403,22 +403,37 @@ def whatever_is_fed_and_fetched(env):
 
 
 @check
-def a_variable_fetched_beside_its_update(env):
-    v = tf.get_variable("updated_ref", initializer=[1.0, 2.0], use_resource=False)
-    update = tf.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(v))
-    add = tf.assign_add(v, [10.0, 10.0])
-    p = tf.placeholder(tf.bool, [])
-    maybe = tf.cond(p, lambda: tf.assign_sub(v, [1.0, 1.0]), lambda: tf.zeros([2]))
+def what_is_fetched_of_a_variable_is_what_it_holds_when_the_step_ends(env):
     with tf.Session(env.target) as session:
-        with fails(tf.errors.FailedPreconditionError, "uninitialized value updated_ref"):
-            session.run(v)
+
+        def fetched(read, write, after=False):
+            v = tf.Variable(0.0, use_resource=False)
+            value = read(v)
+            with tf.control_dependencies([value] if after else []):
+                written = write(v)
+            session.run(v.initializer)
+            return session.run([value, written.op])[0]
+
+        def assign(v):
+            return tf.assign(v, 5.0)
+
+        def descend(v):
+            return tf.raw_ops.ApplyGradientDescent(var=v._ref(), alpha=1.0, delta=2.0 * (v - 3.0))
+
+        for read in (lambda v: v._ref(), lambda v: v.value(), tf.identity, lambda v: tf.identity(tf.identity(v))):
+            assert fetched(read, assign) == 5
+            assert fetched(read, assign, after=True) == 5
+            assert fetched(read, lambda v: tf.assign_add(v, 1.0)) == 1
+            assert fetched(read, descend) == 6
+        v = tf.Variable(0.0, use_resource=False)
+        first = tf.assign(v, 5.0)
+        with tf.control_dependencies([first]):
+            second = tf.assign(v, 7.0)
         session.run(v.initializer)
-        _, whole, read = session.run([update, v, v.value()])
-        assert whole.tolist() == read.tolist() == [0.5, 1.5]
-        before, after = session.run([v, add])
-        assert before.tolist() == after.tolist() == [10.5, 11.5]
-        assert session.run([v, maybe], {p: False})[0].tolist() == [10.5, 11.5]
-        assert session.run([v, maybe], {p: True})[0].tolist() == [9.5, 10.5]
+        assert session.run([first, tf.identity(first), second.op])[:2] == [7, 7]
+        never = tf.Variable(0.0, use_resource=False, name="never_set")
+        with fails(tf.errors.FailedPreconditionError, "Attempting to use uninitialized value never_set"):
+            session.run(tf.identity(never))
 
 
 def main():

@@ -17,11 +17,7 @@ use std::sync::Arc;
 /// What running a node means.
 pub(super) enum Action {
     Kernel(Arc<Kernel>),
-    /// `to_client`: a reference is sent as such, and read when the step hands over what was fetched.
-    Send {
-        key: Arc<RendezvousKey>,
-        to_client: bool,
-    },
+    Send(Arc<RendezvousKey>),
     /// `to_device`: what arrives is moved into the device's own memory.
     Recv {
         key: Arc<RendezvousKey>,
@@ -47,7 +43,7 @@ impl Action {
     ) -> Result<Action> {
         match node.op.role() {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
-            Role::Send => Ok(Action::Send { key: key(node)?, to_client: node.attr("client_terminated")? }),
+            Role::Send => Ok(Action::Send(key(node)?)),
             Role::Recv => {
                 let on_host = host_ports(device, node, &node.op.outputs, outputs)?;
                 let to_device = device.has_own_memory() && !on_host.first().is_some_and(|host| *host);
@@ -63,7 +59,7 @@ impl Action {
     /// Whether running it early lets another device, or an operation that takes time but no thread, go on.
     pub(super) fn is_awaited_elsewhere(&self) -> bool {
         match self {
-            Action::Send { .. } | Action::Recv { .. } => true,
+            Action::Send(_) | Action::Recv { .. } => true,
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
             Action::Nothing | Action::Steer(_) | Action::Constant => false,
         }

@@ -161,12 +161,12 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// The error of a node whose kernel panicked.
+/// The error of a kernel that panicked, for its node.
 pub(crate) fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
     let what = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name())).at_node(&node.name)
+    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name()))
 }

@@ -51,7 +51,7 @@ impl<F: Flow> Run<F> {
                 Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
                 Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
             },
-            Action::Send { key, .. } => self.send(task, key, slots, local),
+            Action::Send(key) => self.send(task, key, slots, local),
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
             Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
             Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
@@ -68,7 +68,7 @@ impl<F: Flow> Run<F> {
         // SAFETY: this thread has the task, whose producers have all counted it down.
         empty(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
         match &planned.action {
-            Action::Send { key, .. } => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
+            Action::Send(key) => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
                 Ok(()) => F::deliver(self, task, None, local),
                 Err(error) => self.fail(id, error),
             },

@@ -230,9 +230,8 @@ impl Plan {
             let missing = inputs.len() - (end - first) as usize;
             crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
-        let action = Action::new(device, kernels, functions, node, &outputs)?;
-        let takes_any_ref = passes_ref[id.index()] || matches!(action, Action::Send { to_client: true, .. });
-        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || takes_any_ref));
+        let hands_on = passes_ref[id.index()] || is_fetch(node);
+        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || hands_on));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
@@ -377,6 +376,12 @@ impl Plan {
     pub(super) fn has_own_memory(&self) -> bool {
         !self.wants_host.is_empty()
     }
+}
+
+/// Whether the node gives its input to the client. Of a reference that is what the variable holds when the step ends,
+/// whatever in the step writes it: clients of TensorFlow are used to that.
+fn is_fetch(node: &Node) -> bool {
+    node.op.role() == Role::Send && node.attr::<bool>("client_terminated").unwrap_or(false)
 }
 
 /// By node: whether it passes on a reference that it is given. Only to who reads a value when it runs; what goes
