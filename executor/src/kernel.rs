@@ -22,6 +22,8 @@ pub struct KernelDef {
     /// Names of arguments whose tensors are in host memory on every device.
     pub host_memory: &'static [&'static str],
     pub make: MakeKernel,
+    /// The op is known, and answers that its kernel is not there.
+    pub is_absent: bool,
 }
 
 /// Builds a kernel for one node, once, when its graph is registered.
@@ -34,6 +36,7 @@ impl KernelDef {
         types: &[],
         host_memory: &[],
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
+        is_absent: false,
     };
 
     /// A kernel for one type attribute `T`.
@@ -42,7 +45,12 @@ impl KernelDef {
         types: &'static [(&'static str, &'static [DType])],
         make: MakeKernel,
     ) -> Self {
-        KernelDef { op, types, host_memory: &[], make }
+        KernelDef { op, types, make, ..KernelDef::NEW }
+    }
+
+    /// A row for an op that graphs may hold, and that fails by name where it would run.
+    pub const fn absent(op: &'static str) -> Self {
+        KernelDef { op, is_absent: true, ..KernelDef::NEW }
     }
 
     /// Whether the kernel takes the node's attributes.

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import synchronisation  # noqa: E402
-from synchronisation import accumulators, barriers, queues, replicas, staging, tables  # noqa: E402,F401
+from synchronisation import accumulators, barriers, queues, readers, replicas, staging, tables  # noqa: E402,F401
 
 tf.disable_v2_behavior()
 

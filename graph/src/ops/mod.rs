@@ -50,6 +50,7 @@ pub mod pool;
 mod quantize;
 mod queue;
 mod random;
+mod reader;
 mod reduce;
 mod resize;
 mod resource;
@@ -70,6 +71,7 @@ mod stack;
 mod staging;
 mod string;
 mod summary;
+mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
@@ -152,6 +154,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     quantize,
     queue,
     random,
+    reader,
     reduce,
     resize,
     resource,
@@ -171,6 +174,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     staging,
     string,
     summary,
+    summary_writer,
     table,
     tensor_array,
     tensor_list,

@@ -55,6 +55,7 @@ mod product;
 mod quantize;
 mod queue;
 pub(crate) mod random;
+mod reader;
 mod reduce;
 mod resize;
 mod resource;
@@ -78,6 +79,7 @@ mod step_object;
 mod strided;
 mod string;
 mod summary;
+mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
@@ -143,6 +145,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     quantize::KERNELS,
     queue::KERNELS,
     random::KERNELS,
+    reader::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,
     resource::KERNELS,
@@ -162,6 +165,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     staging::KERNELS,
     string::KERNELS,
     summary::KERNELS,
+    summary_writer::KERNELS,
     table::KERNELS,
     tensor_array::KERNELS,
     tensor_list::KERNELS,
