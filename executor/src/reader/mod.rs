@@ -74,12 +74,14 @@ impl Reader {
         self.progress.with(step, |progress| Ok(progress.serialize().into()), done);
     }
 
+    /// Goes where it was when this was serialised. A reader that cannot is reset, as TensorFlow's is.
     pub fn restore(&self, step: &Arc<Cancellation>, state: &Bytes, done: Finish<()>) {
         let restored = self.check_keeps_state("RestoreState");
-        match restored.and_then(|()| Progress::restore(state, &self.name)) {
-            Ok(restored) => self.put(step, restored, done),
-            Err(error) => done(Err(error)),
-        }
+        let (new, said) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
+            Ok(restored) => (restored, Ok(())),
+            Err(error) => (Progress::default(), Err(error)),
+        };
+        self.put(step, new, Box::new(move |put| done(put.and(said))));
     }
 
     /// Back to where it was when it was made.

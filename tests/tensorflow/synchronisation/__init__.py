@@ -73,9 +73,9 @@ class Told:
         self.outcome = outcome
 
 
-def until(condition):
+def until(condition, deadline_s=DEADLINE):
     """Waits until a condition holds."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, "the condition does not come true"
         threading.Event().wait(0.005)

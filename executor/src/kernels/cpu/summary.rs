@@ -19,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let node = init.node.name.clone();
         Kernel::sync(move |ctx| {
             let tag = tag(ctx.input(0)?, "tags must be scalar")?;
-            let summary = of_histogram(tag, ctx.input(1)?, &node)?;
+            let summary = of_histogram(tag, ctx.input(1)?, &node, "Histogram")?;
             give(ctx, summary)
         })
     }),
@@ -75,9 +75,9 @@ pub(super) fn of_value(tag: &[u8], write: impl FnOnce(&mut Writer)) -> Writer {
     summary
 }
 
-/// A summary of how values are distributed; `name` is for messages.
-pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str) -> Result<Writer> {
-    let histogram = histogram::of(values, name)?;
+/// A summary of how values are distributed; messages call it `name`, and `infinite` where a value is that.
+pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str, infinite: &str) -> Result<Writer> {
+    let histogram = histogram::of(values, &histogram::OfWhat { name, infinite })?;
     Ok(of_value(tag, |v| _ = v.message(5, |h| histogram.write(h))))
 }
 

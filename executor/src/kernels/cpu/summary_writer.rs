@@ -60,7 +60,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("WriteHistogramSummary", &[], |_| {
         writes_summary(|ctx| {
             let tag = scalar_string(ctx.input(2)?, "tag")?;
-            of_histogram(tag, ctx.input(3)?, &String::from_utf8_lossy(tag))
+            of_histogram(tag, ctx.input(3)?, &String::from_utf8_lossy(tag), "summary histogram")
         })
     }),
     KernelDef::of("WriteImageSummary", &[], |init| {

@@ -32,11 +32,18 @@ pub(super) struct Histogram {
     buckets: Vec<f64>,
 }
 
+/// How messages name a histogram.
+pub(super) struct OfWhat<'a> {
+    pub(super) name: &'a str,
+    /// What it is called where a value is infinite.
+    pub(super) infinite: &'a str,
+}
+
 /// The histogram of a tensor's elements.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no finite number, with the name.
-pub(super) fn of(values: &Tensor, name: &str) -> Result<Histogram> {
+/// `InvalidArgument` for what is no finite number.
+pub(super) fn of(values: &Tensor, of_what: &OfWhat<'_>) -> Result<Histogram> {
     let mut histogram = Histogram {
         min: f64::MAX,
         max: -f64::MAX,
@@ -46,24 +53,25 @@ pub(super) fn of(values: &Tensor, name: &str) -> Result<Histogram> {
         buckets: vec![0.0; limits().len()],
     };
     if values.dtype() == DType::Bool {
-        histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), name)?;
+        histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), of_what)?;
         return Ok(histogram);
     }
     dispatch!(real, values.dtype(), T => {
-        histogram.add_all(values.values::<T>()?.iter().map(|v| v.to_f64().unwrap_or(f64::NAN)), name)
+        histogram.add_all(values.values::<T>()?.iter().map(|v| v.to_f64().unwrap_or(f64::NAN)), of_what)
     })?;
     Ok(histogram)
 }
 
 impl Histogram {
-    fn add_all(&mut self, values: impl Iterator<Item = f64>, name: &str) -> Result<()> {
+    fn add_all(&mut self, values: impl Iterator<Item = f64>, of_what: &OfWhat<'_>) -> Result<()> {
         let limits = limits();
+        let OfWhat { name, infinite } = of_what;
         for value in values {
             if value.is_nan() {
                 crate::invalid!("Nan in summary histogram for: {name}");
             }
             if value.is_infinite() {
-                crate::invalid!("Infinity in Histogram for: {name}");
+                crate::invalid!("Infinity in {infinite} for: {name}");
             }
             self.add(value, limits);
         }
