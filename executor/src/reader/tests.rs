@@ -18,7 +18,7 @@ fn queue() -> Arc<Queue> {
 
 fn put(queue: &Queue, unit: impl Into<Bytes>) {
     let step = Arc::new(Cancellation::new());
-    queue.enqueue(&step, Element::from([Tensor::string(unit)]), Box::new(|done| assert!(done.is_ok())));
+    queue.enqueue(&step, smallvec::smallvec![Tensor::string(unit)], Box::new(|done| assert!(done.is_ok())));
 }
 
 type Answer = Receiver<Result<Vec<String>>>;
