@@ -21,6 +21,8 @@ pub struct KernelDef {
     pub types: &'static [(&'static str, &'static [DType])],
     /// Names of arguments whose tensors are in host memory on every device.
     pub host_memory: &'static [&'static str],
+    /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
+    pub is_brief: bool,
     pub make: MakeKernel,
     /// The op is known, and answers that its kernel is not there.
     pub is_absent: bool,
@@ -35,6 +37,7 @@ impl KernelDef {
         op: "",
         types: &[],
         host_memory: &[],
+        is_brief: false,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
         is_absent: false,
     };
@@ -51,6 +54,11 @@ impl KernelDef {
     /// A row for an op that graphs may hold, and that fails by name where it would run.
     pub const fn absent(op: &'static str) -> Self {
         KernelDef { op, is_absent: true, ..KernelDef::NEW }
+    }
+
+    /// The row of a kernel that is brief.
+    pub const fn brief(self) -> Self {
+        KernelDef { is_brief: true, ..self }
     }
 
     /// Whether the kernel takes the node's attributes.

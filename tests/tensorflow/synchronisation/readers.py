@@ -154,6 +154,15 @@ def damaged_records(peer):
 
 
 @scenario
+def records_that_are_cut_off(peer):
+    whole = open(records("uncut", [b"first", b"second", b"third"]), "rb").read()
+    for length in (0, 7, 12, 15, 19, 30, 35, 39, len(whole) - 1):
+        with peer.session() as s:
+            source = Input(peer, tf.TFRecordReader(), [file(f"cut{length}", whole[:length]), records("next", [b"next"])]).start(s)
+            source.say_all(4)
+
+
+@scenario
 def whole_files(peer):
     paths = [file("whole0", b"all\0of it\n"), file("whole1", b""), file("whole2", b"x" * 300_000)]
     with peer.session() as s:

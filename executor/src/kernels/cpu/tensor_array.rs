@@ -32,9 +32,9 @@ const CONCATENATED: &[DType] = &[
 macro_rules! generations {
     ($($v1:literal $v2:literal $v3:literal: $types:expr, $host:expr, $make:expr;)*) => {
         &[$(
-            KernelDef { host_memory: $host, ..KernelDef::of($v1, $types, $make) },
-            KernelDef { host_memory: $host, ..KernelDef::of($v2, $types, $make) },
-            KernelDef { host_memory: $host, ..KernelDef::of($v3, $types, $make) },
+            KernelDef { op: $v1, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
+            KernelDef { op: $v2, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
+            KernelDef { op: $v3, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
         )*
             KernelDef {
                 op: "TensorArrayGradWithShape",
