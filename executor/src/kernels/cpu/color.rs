@@ -115,7 +115,7 @@ fn each_pixel<W: super::scalar::Real + graph::Element>(
 /// A number that is input 1.
 fn scalar(ctx: &KernelContext<'_>, name: &str) -> Result<f32> {
     let given = ctx.input(1)?;
-    if given.num_elements() != 1 {
+    if given.shape().rank() != 0 {
         crate::invalid!("{name} must be scalar: {}", given.shape());
     }
     Ok(given.values::<f32>()?[0])

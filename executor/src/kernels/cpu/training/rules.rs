@@ -146,14 +146,10 @@ fn ftrl_with_shrinkage<W: Float>(
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let zero = W::zero();
-    if lr.is_nan() || lr < zero || (lr == zero && !multiply_by_lr) {
-        crate::invalid!("lr is not a positive scalar: []");
+    if lr != zero || !multiply_by_lr {
+        expect_positive(lr)?;
     }
-    for (name, value) in [("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)] {
-        if value.is_nan() || value < zero {
-            crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
-        }
-    }
+    expect_penalties(&[("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)])?;
     if lr_power.is_nan() || lr_power > zero {
         crate::invalid!("lr_power is not a non-positive scalar: []");
     }
@@ -168,14 +164,13 @@ fn ftrl_with_shrinkage<W: Float>(
         let root = power(grown);
         let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
         let bound = l1 * scale;
-        let clamped = if linear > bound {
-            bound
-        } else if linear < -bound {
-            -bound
+        // What is no number is not beyond the bound either.
+        let var = if linear.abs() > bound {
+            (sign(linear) * bound - linear) / (root / per + two * l2 * scale)
         } else {
-            linear
+            zero
         };
-        [(clamped - linear) / (root / per + two * l2 * scale), grown, linear]
+        [var, grown, linear]
     })
 }
 
@@ -200,6 +195,8 @@ pub(super) fn proximal_gradient_descent<W: Float>(
 
 pub(super) fn proximal_adagrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, l1, l2) = (s[0], s[1], s[2]);
+    expect_positive(lr)?;
+    expect_penalties(&[("l1", l1), ("l2", l2)])?;
     Ok(move |[var, accum]: [W; 2], g: W| {
         let accum = accum + g * g;
         let lr = lr / accum.sqrt();
@@ -223,6 +220,24 @@ pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W
         let m = m * beta + g * (W::one() - beta);
         [var - lr * (logbase * sign_decay * (sign(g) * sign(m))).exp() * g, m]
     })
+}
+
+/// Refuses a learning rate that is not positive, NaN among them.
+fn expect_positive<W: Float>(lr: W) -> Result<()> {
+    if lr > W::zero() {
+        return Ok(());
+    }
+    crate::invalid!("lr is not a positive scalar: []")
+}
+
+/// Refuses penalties that are negative or NaN.
+fn expect_penalties<W: Float>(penalties: &[(&str, W)]) -> Result<()> {
+    for (name, value) in penalties {
+        if value.is_nan() || *value < W::zero() {
+            crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
+        }
+    }
+    Ok(())
 }
 
 /// -1, 0 or 1.
