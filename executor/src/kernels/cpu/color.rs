@@ -3,9 +3,9 @@
 use super::dispatch::{FLOATS, dispatch};
 use super::threads::for_rows;
 use super::wide::{Float, Lane, narrowed, widened};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Tensor};
+use graph::{Code, DType, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
@@ -80,18 +80,18 @@ fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     pure.map(|p| (one - s + s * p) * v)
 }
 
-/// Checks that pixels have three channels.
-fn check_colours(x: &Tensor) -> Result<()> {
+/// Checks that pixels have three channels; `code` is the failure's where they have another number.
+fn check_colours(x: &Tensor, code: Code) -> Result<()> {
     match x.shape().last() {
         None => crate::invalid!("input must be at least 1D{}", x.shape()),
         Some(3) => Ok(()),
-        Some(n) => crate::invalid!("input must have 3 channels but instead has {n} channels."),
+        Some(n) => Err(Error::new(code, format!("input must have 3 channels but instead has {n} channels."))),
     }
 }
 
 fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
     let x = ctx.input(0)?;
-    check_colours(x)?;
+    check_colours(x, Code::FailedPrecondition)?;
     let x = widened::<T>(x)?;
     let out = each_pixel::<T::Wide>(&x, pixel)?;
     ctx.set_output(0, narrowed::<T>(out)?);
@@ -112,15 +112,6 @@ fn each_pixel<W: super::scalar::Real + graph::Element>(
     Ok(out)
 }
 
-/// A number that is input 1.
-fn scalar(ctx: &KernelContext<'_>, name: &str) -> Result<f32> {
-    let given = ctx.input(1)?;
-    if given.shape().rank() != 0 {
-        crate::invalid!("{name} must be scalar: {}", given.shape());
-    }
-    Ok(given.values::<f32>()?[0])
-}
-
 fn check_images(x: &Tensor) -> Result<()> {
     if x.shape().rank() < 3 {
         crate::invalid!("input must be at least 3-D, got shape{}", x.shape());
@@ -135,8 +126,8 @@ fn adjust<T: Lane<Wide = f32>>(
 ) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x)?;
-    let amount = scalar(ctx, name)?;
-    check_colours(x)?;
+    let amount: f32 = ctx.scalar(1, name)?.item()?;
+    check_colours(x, Code::InvalidArgument)?;
     let out = each_pixel::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
     ctx.set_output(0, narrowed::<T>(out)?);
     Ok(())
@@ -146,7 +137,7 @@ fn adjust<T: Lane<Wide = f32>>(
 fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x)?;
-    let factor = scalar(ctx, "contrast_factor")?;
+    let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
     let x = widened::<T>(x)?;
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {

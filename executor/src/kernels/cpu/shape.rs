@@ -46,8 +46,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {
             let (a, b) = shape_vectors(ctx)?;
-            let out: Vec<i64> =
-                pairs(&a, &b)?.into_iter().map(|(a, b)| if a == 1 { b } else { a }).collect();
+            let out: Vec<i64> = pairs(&a, &b)?.into_iter().map(|(a, b)| if a == 1 { b } else { a }).collect();
             ctx.set_output(0, integers(dtype, &out)?);
             Ok(())
         })

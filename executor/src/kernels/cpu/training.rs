@@ -46,10 +46,10 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     centered_rms_prop 4 "":
         "ApplyCenteredRMSProp" "SparseApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp"
         "ResourceSparseApplyCenteredRMSProp";
-    ftrl 3 "multiply_linear_by_lr":
-        "ApplyFtrl" "SparseApplyFtrl" "ResourceApplyFtrl" "ResourceSparseApplyFtrl";
-    ftrl_v2 3 "multiply_linear_by_lr":
-        "ApplyFtrlV2" "SparseApplyFtrlV2" "ResourceApplyFtrlV2" "ResourceSparseApplyFtrlV2";
+    ftrl 3 "multiply_linear_by_lr": "ApplyFtrl" "ResourceApplyFtrl";
+    ftrl_v2 3 "multiply_linear_by_lr": "ApplyFtrlV2" "ResourceApplyFtrlV2";
+    sparse_ftrl 3 "multiply_linear_by_lr": "SparseApplyFtrl" "ResourceSparseApplyFtrl";
+    sparse_ftrl_v2 3 "multiply_linear_by_lr": "SparseApplyFtrlV2" "ResourceSparseApplyFtrlV2";
     adadelta 3 "": "ApplyAdadelta" "SparseApplyAdadelta" "ResourceApplyAdadelta" "ResourceSparseApplyAdadelta";
     proximal_gradient_descent 1 "":
         "ApplyProximalGradientDescent" "SparseApplyProximalGradientDescent"

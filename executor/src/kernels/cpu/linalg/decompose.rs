@@ -61,7 +61,9 @@ impl<F: Entry> Lu<F> {
 
     pub(super) fn is_singular(&self) -> bool {
         // A pivot that is no number is none either.
-        (0..self.factors.rows).map(|d| self.factors.at(d, d).modulus()).any(|size| size == 0.0 || size.is_nan())
+        (0..self.factors.rows)
+            .map(|d| self.factors.at(d, d).modulus())
+            .any(|size| size == 0.0 || size.is_nan())
     }
 
     pub(super) fn determinant(&self) -> F {

@@ -137,6 +137,34 @@ pub(super) fn ftrl_v2<W: Float>(
     ftrl_with_shrinkage(s[0], s[1], s[2], s[3], s[4], multiply_by_lr)
 }
 
+/// Refuses settings without meaning, as the dense form does not.
+pub(super) fn sparse_ftrl<W: Float>(
+    s: &[W],
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    check_ftrl(s[0], &[("l1", s[1]), ("l2", s[2])], s[3], multiply_by_lr)?;
+    ftrl(s, multiply_by_lr)
+}
+
+pub(super) fn sparse_ftrl_v2<W: Float>(
+    s: &[W],
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    check_ftrl(s[0], &[("l1", s[1]), ("l2", s[2]), ("l2 shrinkage", s[3])], s[4], multiply_by_lr)?;
+    ftrl_v2(s, multiply_by_lr)
+}
+
+fn check_ftrl<W: Float>(lr: W, penalties: &[(&str, W)], lr_power: W, multiply_by_lr: bool) -> Result<()> {
+    if lr != W::zero() || !multiply_by_lr {
+        expect_positive(lr)?;
+    }
+    expect_penalties(penalties)?;
+    if lr_power.is_nan() || lr_power > W::zero() {
+        crate::invalid!("lr_power is not a non-positive scalar: []");
+    }
+    Ok(())
+}
+
 fn ftrl_with_shrinkage<W: Float>(
     lr: W,
     l1: W,
@@ -146,13 +174,6 @@ fn ftrl_with_shrinkage<W: Float>(
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let zero = W::zero();
-    if lr != zero || !multiply_by_lr {
-        expect_positive(lr)?;
-    }
-    expect_penalties(&[("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)])?;
-    if lr_power.is_nan() || lr_power > zero {
-        crate::invalid!("lr_power is not a non-positive scalar: []");
-    }
     let two = W::one() + W::one();
     let is_root = lr_power == -W::one() / two;
     let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
