@@ -4,6 +4,7 @@ import collections
 import json
 import multiprocessing
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -92,8 +93,6 @@ class Side:
         try:
             while not self.is_done() and self.pipe.poll():
                 result = self.pipe.recv()
-                if os.environ.get("DEBUG_SLOW") and time.monotonic() - self.heard > 2:
-                    print("SLOW", bool(self.server), time.monotonic() - self.heard, self.probes[len(self.results)].label, flush=True)
                 self.heard = time.monotonic()
                 if isinstance(result, Failure) and result.kind == "UnavailableError" and self.server and self.server.has_ended():
                     self.server.start()
@@ -108,8 +107,6 @@ class Side:
             self.give_up(HUNG)
 
     def give_up(self, why):
-        if os.environ.get("DEBUG_SLOW"):
-            print("GIVE UP", bool(self.server), why, self.probes[len(self.results)].label, flush=True)
         self.end()
         self.results.append(Failure(why, ""))
         self.begin(len(self.results))
@@ -191,5 +188,7 @@ class Steps:
 
 
 def failure(error):
-    lines = [line for line in str(getattr(error, "message", None) or error).splitlines() if "Graph execution error" not in line]
-    return Failure(type(error).__name__, " ".join(lines).strip()[:300])
+    """The failure without what a message says of where."""
+    said = " ".join(str(getattr(error, "message", None) or error).split())
+    said = re.sub(r"Graph execution error: |Detected at node .*? Node: '\S+' |\[\[.*", "", said)
+    return Failure(type(error).__name__, said[:300])
