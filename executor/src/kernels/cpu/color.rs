@@ -75,7 +75,15 @@ fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     let (zero, one, two) = (W::zero(), W::one(), W::of(2.0));
     let sixths = h * W::of(6.0);
     // NaN is no number between them and stays.
-    let bound = |x: W| if x < zero { zero } else if x > one { one } else { x };
+    let bound = |x: W| {
+        if x < zero {
+            zero
+        } else if x > one {
+            one
+        } else {
+            x
+        }
+    };
     let away = |from: f64| (sixths - W::of(from)).abs();
     let pure = [bound(away(3.0) - one), bound(two - away(2.0)), bound(two - away(4.0))];
     pure.map(|p| (one - s + s * p) * v)

@@ -5,14 +5,20 @@
 //! in the order of the op's inputs.
 
 use crate::error::Result;
-use num_traits::Float;
+use crate::kernels::cpu::scalar::Analytic;
+use num_traits::{Float, Num};
 
-pub(super) fn gradient_descent<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
+/// What rules compute with that compare nothing: real and complex numbers.
+pub(super) trait Field: Analytic + Num {}
+
+impl<T: Analytic + Num> Field for T {}
+
+pub(super) fn gradient_descent<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
     let alpha = s[0];
     Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
 }
 
-pub(super) fn momentum<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, momentum) = (s[0], s[1]);
     Ok(move |[var, accum]: [W; 2], g: W| {
         let accum = accum * momentum + g;
@@ -21,7 +27,7 @@ pub(super) fn momentum<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 
     })
 }
 
-pub(super) fn keras_momentum<W: Float>(
+pub(super) fn keras_momentum<W: Field>(
     s: &[W],
     nesterov: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -34,7 +40,7 @@ pub(super) fn keras_momentum<W: Float>(
 }
 
 /// Kingma and Ba, 2014; with Nesterov's momentum, Dozat, 2016.
-pub(super) fn adam<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
     let alpha = lr * (one - s[1]).sqrt() / (one - s[0]);
@@ -73,7 +79,7 @@ pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -
 }
 
 /// Duchi, Hazan and Singer, 2011.
-pub(super) fn adagrad<W: Float>(
+pub(super) fn adagrad<W: Field>(
     s: &[W],
     update_slots: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -84,7 +90,7 @@ pub(super) fn adagrad<W: Float>(
     })
 }
 
-pub(super) fn adagrad_v2<W: Float>(
+pub(super) fn adagrad_v2<W: Field>(
     s: &[W],
     update_slots: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -105,7 +111,7 @@ pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W
 }
 
 /// Tieleman and Hinton, 2012.
-pub(super) fn rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, ms, mom]: [W; 3], g: W| {
         let ms = ms + (g * g - ms) * (W::one() - rho);
@@ -115,7 +121,7 @@ pub(super) fn rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) 
 }
 
 /// Graves, 2013.
-pub(super) fn centered_rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
+pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, mg, ms, mom]: [W; 4], g: W| {
         let ms = ms + (g * g - ms) * (W::one() - rho);
@@ -127,76 +133,83 @@ pub(super) fn centered_rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W
 
 /// McMahan and others, 2013.
 pub(super) fn ftrl<W: Float>(s: &[W], multiply_by_lr: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    ftrl_with_shrinkage(s[0], s[1], s[2], W::zero(), s[3], multiply_by_lr)
+    Ok(Ftrl::new(s, false, multiply_by_lr).rule(false))
 }
 
 pub(super) fn ftrl_v2<W: Float>(
     s: &[W],
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    ftrl_with_shrinkage(s[0], s[1], s[2], s[3], s[4], multiply_by_lr)
+    Ok(Ftrl::new(s, true, multiply_by_lr).rule(false))
 }
 
-/// Refuses settings without meaning, as the dense form does not.
 pub(super) fn sparse_ftrl<W: Float>(
     s: &[W],
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    check_ftrl(s[0], &[("l1", s[1]), ("l2", s[2])], s[3], multiply_by_lr)?;
-    ftrl(s, multiply_by_lr)
+    Ok(Ftrl::new(s, false, multiply_by_lr).checked()?.rule(true))
 }
 
 pub(super) fn sparse_ftrl_v2<W: Float>(
     s: &[W],
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    check_ftrl(s[0], &[("l1", s[1]), ("l2", s[2]), ("l2 shrinkage", s[3])], s[4], multiply_by_lr)?;
-    ftrl_v2(s, multiply_by_lr)
+    Ok(Ftrl::new(s, true, multiply_by_lr).checked()?.rule(true))
 }
 
-fn check_ftrl<W: Float>(lr: W, penalties: &[(&str, W)], lr_power: W, multiply_by_lr: bool) -> Result<()> {
-    if lr != W::zero() || !multiply_by_lr {
-        expect_positive(lr)?;
-    }
-    expect_penalties(penalties)?;
-    if lr_power.is_nan() || lr_power > W::zero() {
-        crate::invalid!("lr_power is not a non-positive scalar: []");
-    }
-    Ok(())
-}
-
-fn ftrl_with_shrinkage<W: Float>(
+/// The settings of FTRL, which only its sparse forms check.
+struct Ftrl<W> {
     lr: W,
     l1: W,
     l2: W,
     shrinkage: W,
     lr_power: W,
     multiply_by_lr: bool,
-) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    let zero = W::zero();
-    let two = W::one() + W::one();
-    let is_root = lr_power == -W::one() / two;
-    let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
-    // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
-    let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
-    Ok(move |[var, accum, linear]: [W; 3], g: W| {
-        let shrunk = g + two * shrinkage * var;
-        let grown = accum + g * g;
-        let root = power(grown);
-        let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
-        let bound = l1 * scale;
-        // What is no number is not beyond the bound either.
-        let var = if linear.abs() > bound {
-            (sign(linear) * bound - linear) / (root / per + two * l2 * scale)
-        } else {
-            zero
-        };
-        [var, grown, linear]
-    })
+}
+
+impl<W: Float> Ftrl<W> {
+    fn new(s: &[W], has_shrinkage: bool, multiply_by_lr: bool) -> Ftrl<W> {
+        let (shrinkage, lr_power) = if has_shrinkage { (s[3], s[4]) } else { (W::zero(), s[3]) };
+        Ftrl { lr: s[0], l1: s[1], l2: s[2], shrinkage, lr_power, multiply_by_lr }
+    }
+
+    fn checked(self) -> Result<Ftrl<W>> {
+        if self.lr != W::zero() || !self.multiply_by_lr {
+            expect_positive(self.lr)?;
+        }
+        expect_penalties(&[("l1", self.l1), ("l2", self.l2), ("l2 shrinkage", self.shrinkage)])?;
+        if self.lr_power.is_nan() || self.lr_power > W::zero() {
+            crate::invalid!("lr_power is not a non-positive scalar: []");
+        }
+        Ok(self)
+    }
+
+    /// What is no number is not beyond the bound, and makes the variable zero; `keeps_nan`: it makes it NaN.
+    fn rule(self, keeps_nan: bool) -> impl Fn([W; 3], W) -> [W; 3] + use<W> {
+        let Ftrl { lr, l1, l2, shrinkage, lr_power, multiply_by_lr } = self;
+        let (zero, two) = (W::zero(), W::one() + W::one());
+        let is_root = lr_power == -W::one() / two;
+        let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
+        // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
+        let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
+        move |[var, accum, linear]: [W; 3], g: W| {
+            let shrunk = g + two * shrinkage * var;
+            let grown = accum + g * g;
+            let root = power(grown);
+            let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
+            let bound = l1 * scale;
+            let var = if linear.abs() > bound || (keeps_nan && linear.is_nan()) {
+                (sign(linear) * bound - linear) / (root / per + two * l2 * scale)
+            } else {
+                zero
+            };
+            [var, grown, linear]
+        }
+    }
 }
 
 /// Zeiler, 2012.
-pub(super) fn adadelta<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn adadelta<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, epsilon) = (s[0], s[1], s[2]);
     Ok(move |[var, accum, accum_update]: [W; 3], g: W| {
         let accum = accum * rho + g * g * (W::one() - rho);
