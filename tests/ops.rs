@@ -44,3 +44,14 @@ fn every_op_computes_what_the_peers_kernel_does() -> Fallible {
     assert!(said.contains(" 0 differences"), "{said}");
     Ok(())
 }
+
+/// Seed and number of cases are `ANABRANCH_CASES_SEED` and `ANABRANCH_CASES_COUNT`, the cases of each op.
+#[test]
+fn every_op_answers_generated_inputs_as_the_peer_does() -> Fallible {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-cases.json");
+    std::fs::write(&file, op_table::json().to_string())?;
+    let mut client = python::script("generated.py")?;
+    let said = python::run(client.arg(&file).args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
+    assert!(said.contains("; 0 differences"), "{said}");
+    Ok(())
+}

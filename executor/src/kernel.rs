@@ -221,6 +221,15 @@ impl<'a> KernelContext<'a> {
         }
     }
 
+    /// Input `i`, which must be of rank 0; `name` is what the error calls it.
+    pub fn scalar(&self, i: usize, name: &str) -> Result<&Tensor> {
+        let value = self.input(i)?;
+        if value.shape().rank() != 0 {
+            crate::invalid!("{name} must be a scalar, not shape {}", value.shape());
+        }
+        Ok(value)
+    }
+
     /// Input `i` by value: unique, and so writable in place, where nobody else reads it.
     #[inline]
     pub fn take_input(&mut self, i: usize) -> Result<Tensor> {

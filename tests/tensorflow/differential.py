@@ -113,6 +113,22 @@ def fits(kernel, types):
     )
 
 
+def is_called(op):
+    """Whether the op is compared here, by itself."""
+    elsewhere = (SYNCHRONISATION, EVENT_FILES, FUNCTIONS)
+    return not (op in EXCUSED or PIPELINE.search(op) or any(ops.fullmatch(op) for ops in elsewhere))
+
+
+def context_of(op, types):
+    """The label of an op with these types, and what its generator is given."""
+    definition = op_def_registry.get(op)
+    label = " ".join([op, *(f"{k}={v}" for k, v in types.items())])
+    context = cases.Context(op, types, zlib.crc32(label.encode()))
+    context.signature_inputs = [a.name for a in definition.input_arg]
+    context.signature_attrs = [a.name for a in definition.attr]
+    return label, context
+
+
 def probes_of(op, number, wanted):
     """Every probe of one op."""
     definition = op_def_registry.get(op)
@@ -121,12 +137,9 @@ def probes_of(op, number, wanted):
     made = []
     for types in combinations(op, definition):
         main = next(iter(types.values()), None)
-        label = " ".join([op, *(f"{k}={v}" for k, v in types.items())])
+        label, context = context_of(op, types)
         if not re.search(wanted, label):
             continue
-        context = cases.Context(op, types, zlib.crc32(label.encode()))
-        context.signature_inputs = [a.name for a in definition.input_arg]
-        context.signature_attrs = [a.name for a in definition.attr]
         # Other index types change little: they get the first calls only.
         index = tuple(types[a] for a in index_types)
         few = first.setdefault(main, index) != index
@@ -218,8 +231,7 @@ def main():
     probes, wrong = [], Lines()
     started = time.time()
     for op in sorted(table):
-        elsewhere = (SYNCHRONISATION, EVENT_FILES, FUNCTIONS)
-        if op in EXCUSED or PIPELINE.search(op) or any(ops.fullmatch(op) for ops in elsewhere):
+        if not is_called(op):
             continue
         if op not in cases.GENERATORS and op not in cases.special.SPECIAL:
             wrong.append(f"{op}: there is no case")
@@ -249,4 +261,5 @@ def main():
     sys.exit(1 if wrong else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

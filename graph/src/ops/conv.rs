@@ -161,8 +161,14 @@ impl Conv {
     pub fn of_images(node: &impl ReadAttr) -> Result<Conv> {
         let format = DataFormat::parse(&node.read_attr::<String>("data_format")?)?;
         let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
-            let [n, h, w, c] = positive(&values, format, what, larger)?;
-            if n == 1 && c == 1 { Ok([1, h, w]) } else { Err(Error::unimplemented(inner)) }
+            if let Ok(sizes) = <[i64; 4]>::try_from(&values[..])
+                && let [n, _, _, c] = format.to_nhwc(sizes)
+                && (n, c) != (1, 1)
+            {
+                return Err(Error::unimplemented(inner));
+            }
+            let [_, h, w, _] = positive(&values, format, what, larger)?;
+            Ok([1, h, w])
         };
         let kind: String = node.read_attr("padding")?;
         let explicit: Vec<i64> = node.read_attr("explicit_paddings")?;
@@ -275,7 +281,8 @@ impl Conv {
         let Some([fd, fh, fw, filter_channels, out_channels]) = self.filter(filter, 1) else {
             crate::invalid!("filter must be {rank}-dimensional: {}", Shape::new(filter)?);
         };
-        if filter.contains(&0) {
+        // What has no output asks nothing of the filter.
+        if batch > 0 && out_channels > 0 && filter.contains(&0) {
             crate::invalid!("filter must not have zero elements (i.e. all dimensions must be non-zero)");
         }
         Ok(ConvSizes {

@@ -222,6 +222,8 @@ pub struct PoolSizes {
 
 const POSITIVE: &str = "Sliding window ksize and strides must be positive";
 
+const NOT_OVER_BATCHES: &str = "Pooling is not yet supported on the batch dimension.";
+
 impl Pool {
     /// Parses the attributes of a node that pools images.
     pub fn of(node: &impl ReadAttr) -> Result<Pool> {
@@ -236,6 +238,9 @@ impl Pool {
             Ok(format) => DataFormat::parse(&format)?,
             Err(_) => DataFormat::Nhwc,
         };
+        if strides.len() == 4 && strides[0] != 1 {
+            return Err(Error::unimplemented(NOT_OVER_BATCHES));
+        }
         let size = |values, what| -> Result<[usize; 5]> {
             let [n, h, w, c] = positive(values, format, what, POSITIVE)?;
             Ok([n, 1, h, w, c])
@@ -274,7 +279,7 @@ impl Pool {
 
     fn not_over_batches(self) -> Result<Pool> {
         if self.ksize[0] != 1 || self.strides[0] != 1 {
-            return Err(Error::unimplemented("Pooling is not yet supported on the batch dimension."));
+            return Err(Error::unimplemented(NOT_OVER_BATCHES));
         }
         if self.volumes && self.is_depthwise() {
             return Err(Error::unimplemented("Pooling is not yet supported on the depth dimension."));

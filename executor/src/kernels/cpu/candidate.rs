@@ -49,13 +49,17 @@ fn kernel(init: &KernelInit<'_>, sampler: Box<dyn Sampler>) -> Result<Kernel> {
         if unique && count > sampler.range() {
             invalid!("Sampler's range is too small.");
         }
+        let classes = classes.values::<i64>()?;
+        let range = sampler.range();
+        if let Some(class) = classes.iter().find(|c| !(0..range).contains(*c)) {
+            invalid!("`true_candidate` out of range [0, {range}), received {class}");
+        }
         let count = usize::try_from(count).unwrap_or(0);
         let mut sampled = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
         let mut true_counts = Tensor::zeros(graph::DType::Float, Shape::new(&[batch, columns])?)?;
         let mut sampled_counts = Tensor::zeros(graph::DType::Float, Shape::new(&[count])?)?;
         let mut numbers = Singles::new(stream.reserve((count as u64).wrapping_mul(RESERVED)));
         let cancelled = || ctx.check_cancelled();
-        let classes = classes.values::<i64>()?;
         sampler.batch(
             &mut |sample| fill(sampled.values_mut::<i64>()?, unique, || sample(&mut numbers), &cancelled),
             &mut |picked, tries, probability| {

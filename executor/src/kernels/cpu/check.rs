@@ -110,8 +110,8 @@ impl Stream {
 
 fn text_of(value: &Tensor) -> Result<&[u8]> {
     match value.as_strings()? {
-        [text] => Ok(text),
-        _ => Err(Error::invalid(format!("expected a scalar string, got shape {}", value.shape()))),
+        [text] if value.shape().rank() == 0 => Ok(text),
+        _ => Err(Error::invalid(format!("Input is expected to be scalar, but got {}", value.shape()))),
     }
 }
 

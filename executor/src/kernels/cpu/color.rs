@@ -3,9 +3,9 @@
 use super::dispatch::{FLOATS, dispatch};
 use super::threads::for_rows;
 use super::wide::{Float, Lane, narrowed, widened};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Tensor};
+use graph::{Code, DType, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
@@ -74,24 +74,33 @@ fn to_hsv<W: super::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
 fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     let (zero, one, two) = (W::zero(), W::one(), W::of(2.0));
     let sixths = h * W::of(6.0);
-    let bound = |x: W| x.max(zero).min(one);
+    // NaN is no number between them and stays.
+    let bound = |x: W| {
+        if x < zero {
+            zero
+        } else if x > one {
+            one
+        } else {
+            x
+        }
+    };
     let away = |from: f64| (sixths - W::of(from)).abs();
     let pure = [bound(away(3.0) - one), bound(two - away(2.0)), bound(two - away(4.0))];
     pure.map(|p| (one - s + s * p) * v)
 }
 
-/// Checks that pixels have three channels.
-fn check_colours(x: &Tensor) -> Result<()> {
+/// Checks that pixels have three channels; `code` is the failure's where they have another number.
+fn check_colours(x: &Tensor, code: Code) -> Result<()> {
     match x.shape().last() {
         None => crate::invalid!("input must be at least 1D{}", x.shape()),
         Some(3) => Ok(()),
-        Some(n) => crate::invalid!("input must have 3 channels but instead has {n} channels."),
+        Some(n) => Err(Error::new(code, format!("input must have 3 channels but instead has {n} channels."))),
     }
 }
 
 fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
     let x = ctx.input(0)?;
-    check_colours(x)?;
+    check_colours(x, Code::FailedPrecondition)?;
     let x = widened::<T>(x)?;
     let out = each_pixel::<T::Wide>(&x, pixel)?;
     ctx.set_output(0, narrowed::<T>(out)?);
@@ -112,15 +121,6 @@ fn each_pixel<W: super::scalar::Real + graph::Element>(
     Ok(out)
 }
 
-/// A number that is input 1.
-fn scalar(ctx: &KernelContext<'_>, name: &str) -> Result<f32> {
-    let given = ctx.input(1)?;
-    if given.num_elements() != 1 {
-        crate::invalid!("{name} must be scalar: {}", given.shape());
-    }
-    Ok(given.values::<f32>()?[0])
-}
-
 fn check_images(x: &Tensor) -> Result<()> {
     if x.shape().rank() < 3 {
         crate::invalid!("input must be at least 3-D, got shape{}", x.shape());
@@ -135,8 +135,8 @@ fn adjust<T: Lane<Wide = f32>>(
 ) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x)?;
-    let amount = scalar(ctx, name)?;
-    check_colours(x)?;
+    let amount: f32 = ctx.scalar(1, name)?.item()?;
+    check_colours(x, Code::InvalidArgument)?;
     let out = each_pixel::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
     ctx.set_output(0, narrowed::<T>(out)?);
     Ok(())
@@ -146,7 +146,7 @@ fn adjust<T: Lane<Wide = f32>>(
 fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x)?;
-    let factor = scalar(ctx, "contrast_factor")?;
+    let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
     let x = widened::<T>(x)?;
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {

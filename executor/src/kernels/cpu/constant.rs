@@ -160,14 +160,8 @@ where
     T: Element + Float,
     usize: AsPrimitive<T>,
 {
-    for (i, name) in ["start", "stop", "num"].into_iter().enumerate() {
-        let shape = ctx.input(i)?.shape();
-        if shape.num_elements() != 1 {
-            invalid!("{name} must be a scalar, not shape {shape}");
-        }
-    }
-    let (start, stop) = (ctx.input(0)?.item::<T>()?, ctx.input(1)?.item::<T>()?);
-    let num = ctx.input(2)?.to_i64s()?[0];
+    let (start, stop) = (ctx.scalar(0, "start")?.item::<T>()?, ctx.scalar(1, "stop")?.item::<T>()?);
+    let num = ctx.scalar(2, "num")?.to_i64s()?[0];
     let count = usize::try_from(num).ok().filter(|&n| n > 0);
     let count = count.ok_or_else(|| Error::invalid(format!("Requires num > 0: {num}")))?;
     let mut out = ctx.allocate(T::DTYPE, Shape::new(&[count])?)?;

@@ -103,10 +103,7 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
         invalid!("params must be at least 1 dimensional");
     }
     let axis = if ctx.num_inputs() > 2 {
-        let given = ctx.input(2)?;
-        let &[axis] = given.to_i64s()?.as_slice() else {
-            invalid!("axis must be scalar, not of shape {}", given.shape());
-        };
+        let axis = ctx.scalar(2, "axis")?.to_i64s()?[0];
         resolve_axis(axis, rank).ok_or_else(|| {
             let at_least = if axis < 0 { axis.saturating_neg() } else { axis.saturating_add(1) };
             Error::invalid(format!("Shape must be at least rank {at_least} but is rank {rank}"))

@@ -90,6 +90,10 @@ fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
     match compression {
         Compression::None => Ok(s.clone()),
         Compression::Zlib => inflate(&mut ZlibDecoder::new(&s[..])),
+        // The decoder takes a header that is cut off for one that may come, whatever it begins with.
+        Compression::Gzip if s.iter().zip([0x1f, 0x8b]).any(|(&byte, magic)| byte != magic) => {
+            Err(Error::new(Code::DataLoss, "cannot be decompressed: incorrect header check"))
+        }
         Compression::Gzip => inflate(&mut MultiGzDecoder::new(&s[..])),
     }
 }

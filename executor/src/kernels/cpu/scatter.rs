@@ -150,7 +150,9 @@ fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Resu
     let Some((&count, row)) = params.split_first() else {
         crate::invalid!("params must be at least 1-D, got shape {params}");
     };
-    if updates.rank() > 0 && updates[..] != [&at[..], row].concat() {
+    // Without indices, what is behind a handle takes updates of any shape.
+    let is_nothing = !is_ref && at.num_elements() == 0;
+    if !is_nothing && updates.rank() > 0 && updates[..] != [&at[..], row].concat() {
         if !is_ref && !updates.starts_with(at) {
             crate::invalid!(
                 "The shape of indices ({at}) must be a prefix of the shape of updates ({updates})"
@@ -193,6 +195,9 @@ fn slices(params: &Shape, indices: &Tensor, updates: &Shape, ignore_bad: bool) -
     let Some((&depth, batch)) = at.split_last() else {
         crate::invalid!("indices must be at least 1-D, got shape {at}");
     };
+    if params.rank() == 0 {
+        crate::invalid!("Output must be at least 1-D, got shape: {params}");
+    }
     if depth > params.rank() {
         crate::invalid!("indices of shape {at} have {depth} numbers each, params has shape {params}");
     }

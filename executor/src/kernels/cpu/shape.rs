@@ -18,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {
             let count = ctx.input(0)?.num_elements();
-            let out = integers(dtype, &[count])?.reshaped(Shape::scalar())?;
+            let out = integers(dtype, &[count as i64])?.reshaped(Shape::scalar())?;
             ctx.set_output(0, out);
             Ok(())
         })
@@ -46,8 +46,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {
             let (a, b) = shape_vectors(ctx)?;
-            let out: Vec<usize> =
-                pairs(&a, &b)?.into_iter().map(|(a, b)| if a == 1 { b } else { a }).collect();
+            let out: Vec<i64> = pairs(&a, &b)?.into_iter().map(|(a, b)| if a == 1 { b } else { a }).collect();
             ctx.set_output(0, integers(dtype, &out)?);
             Ok(())
         })
@@ -66,15 +65,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Sizes as a vector of the type.
-fn integers(dtype: DType, values: &[usize]) -> Result<Tensor> {
+fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     match dtype {
-        DType::Int64 => {
-            let mut out = Tensor::unspecified(dtype, Shape::new(&[values.len()])?)?;
-            for (o, &v) in out.values_mut::<i64>()?.iter_mut().zip(values) {
-                *o = v as i64;
-            }
-            Ok(out)
-        }
+        DType::Int64 => Ok(Tensor::vector(values)?),
         _ => {
             let mut out = Tensor::unspecified(DType::Int32, Shape::new(&[values.len()])?)?;
             for (o, &v) in out.values_mut::<i32>()?.iter_mut().zip(values) {
@@ -91,7 +84,8 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
     Kernel::sync(move |ctx| {
         for i in 0..ctx.num_inputs() {
-            let sizes = integers(dtype, ctx.input(i)?.shape())?;
+            let sizes: SmallVec<[i64; 6]> = ctx.input(i)?.shape().iter().map(|&d| d as i64).collect();
+            let sizes = integers(dtype, &sizes)?;
             ctx.set_output(i, sizes);
         }
         Ok(())
@@ -226,40 +220,41 @@ fn broadcast_to<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<usize>, Vec<usize>)> {
-    let read = |i: usize| -> Result<Vec<usize>> {
+/// Both inputs, shapes as numbers: nothing has these shapes, so that any number is as good as another.
+fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
+    let read = |i: usize| -> Result<Vec<i64>> {
         let sizes = ctx.input(i)?;
         if sizes.shape().rank() != 1 {
             invalid!("In[{i}] must be a vector.{}", sizes.shape());
         }
-        Ok(Shape::from_i64(&sizes.to_i64s()?)?.to_vec())
+        Ok(sizes.to_i64s()?.to_vec())
     };
     Ok((read(0)?, read(1)?))
 }
 
 /// The dimensions of both, from the front, the shorter shape filled up with 1.
-fn pairs(a: &[usize], b: &[usize]) -> Result<Vec<(usize, usize)>> {
+fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
     let rank = a.len().max(b.len());
-    let at = |dims: &[usize], i: usize| {
+    let at = |dims: &[i64], i: usize| {
         let pad = rank - dims.len();
         if i < pad { 1 } else { dims[i - pad] }
     };
     let both: Vec<_> = (0..rank).map(|i| (at(a, i), at(b, i))).collect();
     if both.iter().any(|&(x, y)| x != y && x != 1 && y != 1) {
-        invalid!("Incompatible shapes: {} vs. {}", Shape::new(a)?, Shape::new(b)?);
+        invalid!("Incompatible shapes: {a:?} vs. {b:?}");
     }
     Ok(both)
 }
 
 /// Along which axes of the broadcast shape the gradients of both operands are summed. Equal shapes need no sum;
 /// otherwise axes that are 1 in both are summed too, as they may be new.
-fn reduced_axes(a: &[usize], b: &[usize]) -> Result<(Vec<usize>, Vec<usize>)> {
+fn reduced_axes(a: &[i64], b: &[i64]) -> Result<(Vec<i64>, Vec<i64>)> {
     if a == b {
         return Ok((Vec::new(), Vec::new()));
     }
     let both = pairs(a, b)?;
-    let ones = |pick: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-        both.iter().enumerate().filter(|(_, pair)| pick(pair) == 1).map(|(i, _)| i).collect()
+    let ones = |pick: fn(&(i64, i64)) -> i64| -> Vec<i64> {
+        (0..).zip(&both).filter(|(_, pair)| pick(pair) == 1).map(|(i, _)| i).collect()
     };
     Ok((ones(|p| p.0), ones(|p| p.1)))
 }

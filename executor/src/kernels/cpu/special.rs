@@ -79,6 +79,9 @@ fn zeta(x: f64, q: f64) -> f64 {
     if x < 1.0 || x.is_nan() || q.is_nan() {
         return f64::NAN;
     }
+    if q == f64::INFINITY {
+        return 0.0;
+    }
     if q <= 0.0 {
         if q == q.floor() {
             // A pole, unless negative terms turn the sign.

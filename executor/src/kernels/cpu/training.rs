@@ -47,10 +47,10 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     fraction centered_rms_prop 4 "":
         "ApplyCenteredRMSProp" "SparseApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp"
         "ResourceSparseApplyCenteredRMSProp";
-    float ftrl 3 "multiply_linear_by_lr":
-        "ApplyFtrl" "SparseApplyFtrl" "ResourceApplyFtrl" "ResourceSparseApplyFtrl";
-    float ftrl_v2 3 "multiply_linear_by_lr":
-        "ApplyFtrlV2" "SparseApplyFtrlV2" "ResourceApplyFtrlV2" "ResourceSparseApplyFtrlV2";
+    float ftrl 3 "multiply_linear_by_lr": "ApplyFtrl" "ResourceApplyFtrl";
+    float ftrl_v2 3 "multiply_linear_by_lr": "ApplyFtrlV2" "ResourceApplyFtrlV2";
+    float sparse_ftrl 3 "multiply_linear_by_lr": "SparseApplyFtrl" "ResourceSparseApplyFtrl";
+    float sparse_ftrl_v2 3 "multiply_linear_by_lr": "SparseApplyFtrlV2" "ResourceSparseApplyFtrlV2";
     fraction adadelta 3 "": "ApplyAdadelta" "SparseApplyAdadelta" "ResourceApplyAdadelta" "ResourceSparseApplyAdadelta";
     float proximal_gradient_descent 1 "":
         "ApplyProximalGradientDescent" "SparseApplyProximalGradientDescent"

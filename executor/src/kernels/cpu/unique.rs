@@ -109,7 +109,13 @@ fn axis(ctx: &KernelContext<'_>) -> Result<usize> {
     let shape = ctx.input(0)?.shape();
     let given = match ctx.num_inputs() {
         1 => Vec::new(),
-        _ => ctx.input(1)?.to_i64s()?,
+        _ => {
+            let given = ctx.input(1)?;
+            if given.shape().rank() != 1 {
+                invalid!("axis expects a 1D vector.");
+            }
+            given.to_i64s()?
+        }
     };
     match *given {
         [] if shape.rank() != 1 => invalid!("unique expects a 1D vector."),

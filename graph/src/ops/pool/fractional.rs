@@ -105,12 +105,17 @@ impl Fractional {
                 "Fractional pooling is not yet supported on the batch nor channel dimension.",
             ));
         }
+        let deterministic: bool = node.read_attr("deterministic")?;
+        let seeds = [node.read_attr("seed")?, node.read_attr("seed2")?];
+        if !deterministic && seeds != [0, 0] {
+            crate::invalid!("Both seed and seed2 should be 0 if deterministic is false.");
+        }
         Ok(Fractional {
             ratios: [rows, columns],
             pseudo_random: node.read_attr("pseudo_random")?,
             overlapping: node.read_attr("overlapping")?,
-            deterministic: node.read_attr("deterministic")?,
-            seeds: [node.read_attr("seed")?, node.read_attr("seed2")?],
+            deterministic,
+            seeds,
         })
     }
 

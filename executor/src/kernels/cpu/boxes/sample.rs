@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::random::{WordStream, Words};
-use graph::{DType, Shape, Tensor};
+use graph::{Code, DType, Shape, Tensor};
 
 /// A box in pixels; the ends do not belong to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -181,7 +181,7 @@ fn covers(crop: &Rectangle, least: f32, boxes: &[Rectangle]) -> bool {
 
 /// Boxes in pixels.
 fn boxes(given: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
-    if given.num_elements() > 0 && (given.shape().rank() != 3 || given.shape()[2] != 4) {
+    if given.shape().rank() != 3 || given.shape()[2] != 4 {
         crate::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", given.shape());
     }
     let (corners, _) = given.values::<f32>()?.as_chunks::<4>();
@@ -234,8 +234,16 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
             crate::invalid!("size must have two elements, got shape {}", size.shape());
         };
         let within = |wanted: i64, given: usize, name: &str| {
-            let fits = usize::try_from(wanted).ok().filter(|&w| w <= given);
-            fits.ok_or_else(|| Error::invalid(format!("Cropping size: {name} {wanted} of {given}")))
+            let Ok(size) = usize::try_from(wanted) else {
+                crate::invalid!("target_{name} must not be negative, is {wanted}");
+            };
+            if size > given {
+                return Err(Error::new(
+                    Code::FailedPrecondition,
+                    format!("{name} must be >= target_{name}: {name} = {given}, target_{name} = {size}"),
+                ));
+            }
+            Ok(size)
         };
         let (rows, columns) = (within(rows, height, "height")?, within(columns, width, "width")?);
         let mut words = stream.reserve(2);

@@ -222,7 +222,7 @@ impl FixedUnigram {
             }
         }
         if weights.is_empty()
-            || i64::try_from(weights.len()).is_ok_and(|n| n > range)
+            || i64::try_from(weights.len()).is_ok_and(|n| n != range)
             || total.is_nan()
             || total <= 0.0
         {

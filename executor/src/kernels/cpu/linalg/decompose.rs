@@ -60,7 +60,10 @@ impl<F: Entry> Lu<F> {
     }
 
     pub(super) fn is_singular(&self) -> bool {
-        (0..self.factors.rows).any(|d| self.factors.at(d, d) == F::ZERO)
+        // A pivot that is no number is none either.
+        (0..self.factors.rows)
+            .map(|d| self.factors.at(d, d).modulus())
+            .any(|size| size == 0.0 || size.is_nan())
     }
 
     pub(super) fn determinant(&self) -> F {

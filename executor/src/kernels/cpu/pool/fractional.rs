@@ -169,15 +169,15 @@ fn forward<T: Number>(ctx: &mut KernelContext<'_>, attrs: &Fractional, fold: Fol
     let &[batch, h, w, c] = input.shape().dims() else {
         crate::invalid!("tensor_in must be 4-dimensional, got {}", input.shape());
     };
-    let mut outputs = [0; 2];
-    for (i, size) in [h, w].into_iter().enumerate() {
-        outputs[i] = attrs.output_size(size, i);
-        if outputs[i] == 0 {
+    let outputs = [0, 1].map(|i| attrs.output_size([h, w][i], i));
+    let ratios = [1.0, attrs.ratios[0], attrs.ratios[1], 1.0];
+    for (i, output) in [batch, outputs[0], outputs[1], c].into_iter().enumerate() {
+        if output == 0 {
             crate::invalid!(
-                "Pooling ratio is higher than input dimension size for dimension {}. Input dim size: {size} \
-                 pooling ratio: {}",
-                i + 1,
-                attrs.ratios[i]
+                "Pooling ratio is higher than input dimension size for dimension {i}. Input dim size: {} pooling \
+                 ratio: {}",
+                input.shape()[i],
+                ratios[i]
             );
         }
     }
@@ -206,17 +206,23 @@ fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result
     let windows = Windows::checked(input.shape(), grad.shape(), ctx.input(3)?, ctx.input(4)?, overlapping)?;
     let mut out = Tensor::zeros(T::DTYPE, input.shape().clone())?;
     let (values, grads, sums) = (input.values::<T>()?, grad.values::<T>()?, out.values_mut::<T>()?);
-    let c = windows.sizes[2];
+    let (c, largest, mut is_other) = (windows.sizes[2], pooled.values::<T>()?, false);
     windows.each(input.shape()[0], |i, pixels| {
         for channel in 0..c {
             // The first of the largest.
             let first =
                 pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
             if let Some(at) = first {
+                if values[at] != largest[i * c + channel] {
+                    is_other = true;
+                }
                 sums[at] = sums[at].plus(grads[i * c + channel]);
             }
         }
     });
+    if is_other {
+        crate::invalid!("tensor_out_dup is not the same as tensor_out");
+    }
     ctx.set_output(0, out);
     Ok(())
 }

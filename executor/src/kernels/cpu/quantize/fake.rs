@@ -48,7 +48,8 @@ impl Range {
     fn apply(&self, x: f32) -> f32 {
         let inverse = 1.0 / self.scale;
         let zero = (-self.min * inverse + 0.5).floor();
-        let shifted = x.min(self.max).max(self.min) - self.min;
+        let bounded = if x.is_nan() { x } else { x.min(self.max).max(self.min) };
+        let shifted = bounded - self.min;
         (shifted * inverse - zero + 0.5).floor() * self.scale
     }
 
@@ -76,13 +77,18 @@ fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A gradient where it flows; elsewhere zero times it, which is zero only of what is finite.
+fn masked(dy: f32, flows: bool) -> f32 {
+    dy * f32::from(u8::from(flows))
+}
+
 pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> {
     check_same(ctx)?;
     let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
     let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
     let pairs = dy.values::<f32>()?.iter().zip(x.values::<f32>()?);
     for (o, (&dy, &x)) in out.values_mut::<f32>()?.iter_mut().zip(pairs) {
-        *o = if range.contains(x) { dy } else { 0.0 };
+        *o = masked(dy, range.contains(x));
     }
     ctx.set_output(0, out);
     Ok(())
@@ -157,16 +163,12 @@ pub(super) fn by_inputs_grad(ctx: &mut KernelContext<'_>, levels: Levels, per_ch
         for (i, ((dx, &dy), &x)) in all.enumerate() {
             let channel = i % ranges.len();
             *dx = match &ranges[channel] {
-                Some(range) if x < range.min => {
-                    below[channel] += f64::from(dy);
-                    0.0
+                Some(range) => {
+                    below[channel] += f64::from(masked(dy, x < range.min));
+                    above[channel] += f64::from(masked(dy, x > range.max));
+                    masked(dy, range.contains(x))
                 }
-                Some(range) if x > range.max => {
-                    above[channel] += f64::from(dy);
-                    0.0
-                }
-                Some(range) if !range.contains(x) => 0.0,
-                _ => dy,
+                None => dy,
             };
         }
     }

@@ -40,8 +40,8 @@ impl RoundTrip {
 }
 
 fn check_bits(bits: i64, signed: bool) -> Result<()> {
-    let least = if signed { 1 } else { 0 };
-    if bits <= least || bits >= 63 {
+    let most = if signed { 61 } else { 62 };
+    if !(1..=most).contains(&bits) {
         crate::invalid!("num_bits is out of range: {bits} with signed_input {signed}");
     }
     Ok(())
@@ -152,7 +152,8 @@ pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64
     let pairs = dy.values::<T>()?.iter().zip(x.values::<T>()?);
     for (i, (dx, (&dy, &x))) in dx.values_mut::<T>()?.iter_mut().zip(pairs).enumerate() {
         let slice = i / inner % count;
-        *dx = if x >= low[slice] && x <= high[slice] { dy } else { T::zero() };
+        // Zero times a gradient is zero only of what is finite.
+        *dx = dy * if x >= low[slice] && x <= high[slice] { T::one() } else { T::zero() };
     }
     let (of_min, of_max) = (min.shape().clone(), max.shape().clone());
     ctx.set_output(0, dx);

@@ -88,11 +88,11 @@ where
     f32: AsPrimitive<T>,
 {
     let sizes = Sizes::backward(ctx)?;
-    let rows = taps(grid, sizes.input[0], sizes.output[0]);
-    let columns = taps(grid, sizes.input[1], sizes.output[1]);
     let mut out = Tensor::zeros(T::DTYPE, sizes.input_shape()?)?;
     let (channels, image_in) = (sizes.channels, sizes.input[0] * sizes.input_line());
     if out.num_elements() > 0 {
+        let rows = taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = taps(grid, sizes.input[1], sizes.output[1]);
         let grads = ctx.input(0)?.values::<f32>()?;
         let image_out = sizes.output[0] * sizes.output_line();
         for_rows(out.values_mut::<T>()?, image_in, |first, images| {

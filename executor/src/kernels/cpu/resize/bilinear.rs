@@ -63,12 +63,12 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
 pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::backward(ctx)?;
     let mut out = ctx.allocate(T::DTYPE, sizes.input_shape()?)?;
-    let rows = between(grid, sizes.input[0], sizes.output[0]);
-    let columns = between(grid, sizes.input[1], sizes.output[1]);
     let (grads, channels) = (ctx.input(0)?.values::<f32>()?, sizes.channels);
     let image_in = sizes.input[0] * sizes.input_line();
     let image_out = sizes.output[0] * sizes.output_line();
     if out.num_elements() > 0 {
+        let rows = between(grid, sizes.input[0], sizes.output[0]);
+        let columns = between(grid, sizes.input[1], sizes.output[1]);
         let images = out.values_mut::<T>()?.par_chunks_exact_mut(image_in);
         images.zip(grads.par_chunks_exact(image_out)).for_each(|(out, grads)| {
             let mut sums = vec![T::Wide::zero(); image_in];

@@ -21,10 +21,10 @@ fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
 
 pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let rows = nearest(grid, sizes.input[0], sizes.output[0]);
-    let columns = nearest(grid, sizes.input[1], sizes.output[1]);
     let mut out = ctx.allocate(T::DTYPE, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
+        let rows = nearest(grid, sizes.input[0], sizes.output[0]);
+        let columns = nearest(grid, sizes.input[1], sizes.output[1]);
         let (values, channels) = (ctx.input(0)?.values::<T>()?, sizes.channels);
         for_rows(out.values_mut::<T>()?, sizes.output_line(), |first, lines| {
             for (i, out) in lines.chunks_exact_mut(sizes.output_line()).enumerate() {

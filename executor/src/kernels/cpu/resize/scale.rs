@@ -120,10 +120,10 @@ fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Ve
 
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, sampler: Sampler) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let [rows, columns] = spans(ctx, sampler, &sizes)?;
     let input = as_single::<T>(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
+        let [rows, columns] = spans(ctx, sampler, &sizes)?;
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());
         for_rows(out.values_mut::<f32>()?, sizes.output_line(), |first, lines| {
             let mut sums = vec![0.0; line_in];

@@ -246,6 +246,11 @@ pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
 fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<()> {
     let (a, b) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?);
     same_shapes(&a, &b)?;
+    if a.rank() == 0 {
+        crate::invalid!("Tensors must not be empty");
+    }
+    a.check_bounds()?;
+    b.check_bounds()?;
     let (x, y) = (a.values.values::<T>()?, b.values.values::<T>()?);
     let (mut rows, mut values) = (Vec::new(), Vec::new());
     for (i, j) in merged(&a, &b) {

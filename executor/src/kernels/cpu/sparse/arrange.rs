@@ -2,7 +2,7 @@
 
 use super::super::moved::{Moved, moved};
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use graph::shape::resolve_axis;
@@ -322,7 +322,9 @@ pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
         next += usize::from(is_next);
     }
     if next < kept {
-        invalid!("Elements of backprop_val_grad aren't all propagated. Num elements: {kept}, used: {next}");
+        return Err(Error::internal(format!(
+            "Elements of backprop_val_grad aren't all propagated. Num elements:{kept}, used: {next}"
+        )));
     }
     let out = placed(grad, &sources)?;
     ctx.set_output(0, out);

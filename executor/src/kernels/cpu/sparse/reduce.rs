@@ -38,6 +38,9 @@ fn reduce_with<T: Arithmetic>(
     let (coo, axes) = (Coo::of(ctx, 0)?, ctx.input(3)?);
     coo.check_bounds()?;
     let rank = coo.rank();
+    if axes.shape().rank() > 1 {
+        invalid!("Expected reduction_axes to be a scalar or a vector; got shape: {}", axes.shape());
+    }
     let mut reduced = vec![false; rank];
     for axis in axes.to_i64s()? {
         match resolve_axis(axis, rank) {

@@ -80,8 +80,8 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A segment may be larger than the input's rows justify: more are refused.
-const MOST_SEGMENTS: usize = 1 << 28;
+/// There may be more segments than the input's rows justify: more are not held.
+const MOST_SEGMENTS: usize = 1 << 24;
 
 pub(super) fn segments(init: &KernelInit<'_>) -> Result<Kernel> {
     let separator = init.attr::<Bytes>("separator")?;
@@ -94,8 +94,12 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     let [count] = ctx.input(2)?.to_i64s()?[..] else {
         crate::invalid!("Number of segments must be a scalar")
     };
-    let count = usize::try_from(count).ok().filter(|&n| n <= MOST_SEGMENTS);
-    let Some(count) = count else { crate::invalid!("Number of segments must be in 0..={MOST_SEGMENTS}") };
+    let Ok(count) = usize::try_from(count) else {
+        crate::invalid!("Number of segments must not be negative, is {count}");
+    };
+    if rank == 0 {
+        crate::invalid!("Segment_id cannot have rank 0");
+    }
     if rank > shape.rank() {
         crate::invalid!(
             "Number of dimensions of segment_ids exceeds that of the input: {} and {shape}",
@@ -111,6 +115,12 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     }
     let row: usize = shape[rank..].iter().product();
     let out_shape = Shape::new(&[&[count], &shape[rank..]].concat())?;
+    if out_shape.num_elements() > MOST_SEGMENTS {
+        return Err(Error::new(
+            Code::ResourceExhausted,
+            format!("OOM when allocating strings of shape {out_shape}"),
+        ));
+    }
     let strings = input.as_strings()?;
     let mut joined: Vec<Option<Vec<u8>>> = vec![None; out_shape.num_elements()];
     for (i, id) in ids.to_i64s()?.into_iter().enumerate() {

@@ -133,56 +133,79 @@ pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W
 
 /// McMahan and others, 2013.
 pub(super) fn ftrl<W: Float>(s: &[W], multiply_by_lr: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    ftrl_with_shrinkage(s[0], s[1], s[2], W::zero(), s[3], multiply_by_lr)
+    Ok(Ftrl::new(s, false, multiply_by_lr).rule(false))
 }
 
 pub(super) fn ftrl_v2<W: Float>(
     s: &[W],
     multiply_by_lr: bool,
 ) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    ftrl_with_shrinkage(s[0], s[1], s[2], s[3], s[4], multiply_by_lr)
+    Ok(Ftrl::new(s, true, multiply_by_lr).rule(false))
 }
 
-fn ftrl_with_shrinkage<W: Float>(
+pub(super) fn sparse_ftrl<W: Float>(
+    s: &[W],
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    Ok(Ftrl::new(s, false, multiply_by_lr).checked()?.rule(true))
+}
+
+pub(super) fn sparse_ftrl_v2<W: Float>(
+    s: &[W],
+    multiply_by_lr: bool,
+) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+    Ok(Ftrl::new(s, true, multiply_by_lr).checked()?.rule(true))
+}
+
+/// The settings of FTRL, which only its sparse forms check.
+struct Ftrl<W> {
     lr: W,
     l1: W,
     l2: W,
     shrinkage: W,
     lr_power: W,
     multiply_by_lr: bool,
-) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
-    let zero = W::zero();
-    if lr.is_nan() || lr < zero || (lr == zero && !multiply_by_lr) {
-        crate::invalid!("lr is not a positive scalar: []");
+}
+
+impl<W: Float> Ftrl<W> {
+    fn new(s: &[W], has_shrinkage: bool, multiply_by_lr: bool) -> Ftrl<W> {
+        let (shrinkage, lr_power) = if has_shrinkage { (s[3], s[4]) } else { (W::zero(), s[3]) };
+        Ftrl { lr: s[0], l1: s[1], l2: s[2], shrinkage, lr_power, multiply_by_lr }
     }
-    for (name, value) in [("l1", l1), ("l2", l2), ("l2 shrinkage", shrinkage)] {
-        if value.is_nan() || value < zero {
-            crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
+
+    fn checked(self) -> Result<Ftrl<W>> {
+        if self.lr != W::zero() || !self.multiply_by_lr {
+            expect_positive(self.lr)?;
+        }
+        expect_penalties(&[("l1", self.l1), ("l2", self.l2), ("l2 shrinkage", self.shrinkage)])?;
+        if self.lr_power.is_nan() || self.lr_power > W::zero() {
+            crate::invalid!("lr_power is not a non-positive scalar: []");
+        }
+        Ok(self)
+    }
+
+    /// What is no number is not beyond the bound, and makes the variable zero; `keeps_nan`: it makes it NaN.
+    fn rule(self, keeps_nan: bool) -> impl Fn([W; 3], W) -> [W; 3] + use<W> {
+        let Ftrl { lr, l1, l2, shrinkage, lr_power, multiply_by_lr } = self;
+        let (zero, two) = (W::zero(), W::one() + W::one());
+        let is_root = lr_power == -W::one() / two;
+        let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
+        // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
+        let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
+        move |[var, accum, linear]: [W; 3], g: W| {
+            let shrunk = g + two * shrinkage * var;
+            let grown = accum + g * g;
+            let root = power(grown);
+            let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
+            let bound = l1 * scale;
+            let var = if linear.abs() > bound || (keeps_nan && linear.is_nan()) {
+                (sign(linear) * bound - linear) / (root / per + two * l2 * scale)
+            } else {
+                zero
+            };
+            [var, grown, linear]
         }
     }
-    if lr_power.is_nan() || lr_power > zero {
-        crate::invalid!("lr_power is not a non-positive scalar: []");
-    }
-    let two = W::one() + W::one();
-    let is_root = lr_power == -W::one() / two;
-    let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
-    // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
-    let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
-    Ok(move |[var, accum, linear]: [W; 3], g: W| {
-        let shrunk = g + two * shrinkage * var;
-        let grown = accum + g * g;
-        let root = power(grown);
-        let linear = linear + shrunk * scale - (root - power(accum)) / per * var;
-        let bound = l1 * scale;
-        let clamped = if linear > bound {
-            bound
-        } else if linear < -bound {
-            -bound
-        } else {
-            linear
-        };
-        [(clamped - linear) / (root / per + two * l2 * scale), grown, linear]
-    })
 }
 
 /// Zeiler, 2012.
@@ -206,6 +229,8 @@ pub(super) fn proximal_gradient_descent<W: Float>(
 
 pub(super) fn proximal_adagrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, l1, l2) = (s[0], s[1], s[2]);
+    expect_positive(lr)?;
+    expect_penalties(&[("l1", l1), ("l2", l2)])?;
     Ok(move |[var, accum]: [W; 2], g: W| {
         let accum = accum + g * g;
         let lr = lr / accum.sqrt();
@@ -229,6 +254,24 @@ pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W
         let m = m * beta + g * (W::one() - beta);
         [var - lr * (logbase * sign_decay * (sign(g) * sign(m))).exp() * g, m]
     })
+}
+
+/// Refuses a learning rate that is not positive, NaN among them.
+fn expect_positive<W: Float>(lr: W) -> Result<()> {
+    if lr > W::zero() {
+        return Ok(());
+    }
+    crate::invalid!("lr is not a positive scalar: []")
+}
+
+/// Refuses penalties that are negative or NaN.
+fn expect_penalties<W: Float>(penalties: &[(&str, W)]) -> Result<()> {
+    for (name, value) in penalties {
+        if value.is_nan() || *value < W::zero() {
+            crate::invalid!("{name} regularization strength is not a non-negative scalar: []");
+        }
+    }
+    Ok(())
 }
 
 /// -1, 0 or 1.

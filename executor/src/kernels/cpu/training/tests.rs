@@ -296,16 +296,16 @@ fn what_does_not_fit_is_named() -> Result<()> {
 }
 
 #[test]
-fn ftrl_refuses_settings_without_meaning() -> Result<()> {
+fn sparse_ftrl_refuses_settings_without_meaning() -> Result<()> {
     let bench = Bench::new(vec![Tensor::vector(&[1.0f32])?; 3], false)?;
-    let step = node("ApplyFtrl")?.with_attr("T", DType::Float);
-    let one = Tensor::vector(&[1.0f32])?;
+    let step = node("SparseApplyFtrl")?.with_attr("T", DType::Float).with_attr("Tindices", DType::Int64);
+    let (one, first) = (Tensor::vector(&[1.0f32])?, Tensor::vector(&[0i64])?);
     for settings in
         [[0.0f32, 0.0, 0.0, -0.5], [0.1, -1.0, 0.0, -0.5], [0.1, 0.0, -1.0, -0.5], [0.1, 0.0, 0.0, 0.5]]
     {
         let scalars: Vec<Tensor> = settings.into_iter().map(Tensor::from).collect();
         assert_eq!(
-            bench.run(&step, &one, &one, &scalars).err().map(|e| e.code()),
+            bench.run(&step, &one, &first, &scalars).err().map(|e| e.code()),
             Some(Code::InvalidArgument)
         );
     }
