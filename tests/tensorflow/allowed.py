@@ -94,6 +94,12 @@ ALLOWED = (
         "SparseReduceSumSparse", {"T": "float"}, Call(L([0, 9]), F(1), L(2, 3), I(1)),
     ),
     Allowed(
+        "SparseConcat",
+        r"InvalidArgumentError.*, not InternalError: Encountered overflow",
+        "a shape that is wrong is the caller's fault",
+        "SparseConcat", {"T": "float"}, Call([L([0, 1])] * 2, [F(1)] * 2, [L(2, 3), L(2, -1)], concat_dim=-1),
+    ),
+    Allowed(
         "TensorSummaryV2",
         r"is no SummaryMetadata.*, not no error",
         "bytes that are no message are not taken for one",

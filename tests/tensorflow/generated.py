@@ -105,7 +105,7 @@ def main():
     parser.add_argument("table")
     parser.add_argument("--server", required=True)
     parser.add_argument("--seed", default=os.environ.get("ANABRANCH_CASES_SEED", "1"))
-    parser.add_argument("--count", type=int, default=int(os.environ.get("ANABRANCH_CASES_COUNT", "8")), help="cases of each op")
+    parser.add_argument("--count", type=int, default=int(os.environ.get("ANABRANCH_CASES_COUNT", "4")), help="cases of each op")
     parser.add_argument("--only", default="", help="a regular expression that ops must match")
     parser.add_argument("--log", default=os.devnull, help="where the server writes")
     options = parser.parse_args()
