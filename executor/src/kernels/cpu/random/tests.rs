@@ -3,11 +3,12 @@
 use super::*;
 use crate::cancel::Cancellation;
 use crate::device::Device;
-use crate::kernel::Step;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelInit, Step};
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use crate::testing::LoneDevice;
 use crate::value::Value;
-use graph::{AttrValue, Code, Node};
+use graph::{AttrValue, Code, Node, Shape, Tensor};
 use half::{bf16, f16};
 use std::sync::Arc;
 
