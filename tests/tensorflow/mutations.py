@@ -16,8 +16,8 @@ INTEGERS = (0, 1, -1, 2, 3, -2, 100, 2**31 - 1, -(2**31), 2**40, 2**62)
 TEXTS = (b"", b"\xff\xfe", b"a" * 300, b"-1", b"nan", b" 12 ", b"1e400", b"9223372036854775808")
 NUMBERS = (0, 1, -1, 2, 2**31 - 1)
 FRACTIONS = (0.0, -1.0, 1.0, float("nan"), float("inf"))
-# Attributes that say nothing of what is computed, or make it a matter of chance.
-KEPT = ("seed", "seed2", "container", "shared_name")
+# Attributes that say nothing of what is computed, or make it a matter of chance, or of patience.
+KEPT = ("seed", "seed2", "container", "shared_name", "range_max", "num_sampled")
 
 
 class TooLarge(Exception):

@@ -20,11 +20,11 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["__main__", "sides"])
 
 # So much address space each side has: what needs more fails on both, whatever the machine has.
-MEMORY = 6 << 30
+MEMORY = 4 << 30
 # A graph grows by this many probes before a new session begins.
 PROBES_OF_A_GRAPH = 40
 # A step ends by then, and its side is given up a little later.
-STEP_S = 60
+STEP_S = 30
 
 # What stands for the values of a probe that has none.
 Failure = collections.namedtuple("Failure", "kind message")

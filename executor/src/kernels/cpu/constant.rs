@@ -292,10 +292,7 @@ fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("input must be at least 2-dim, received shape: {}", input.shape());
     };
     let bound = |i: usize, name: &str, what: &str, most: usize| -> Result<i64> {
-        let given = ctx.input(i)?;
-        let &[value] = given.to_i64s()?.as_slice() else {
-            invalid!("num_{name} must be scalar, got shape {}", given.shape());
-        };
+        let value = ctx.scalar(i, &format!("num_{name}"))?.to_i64s()?[0];
         if value > most as i64 {
             invalid!(
                 "num_{name} must be negative or less or equal to number of {what} ({most}) got: {value}"

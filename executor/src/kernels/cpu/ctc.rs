@@ -43,8 +43,9 @@ struct Scores<'a, T> {
 }
 
 impl<'a, T: Element> Scores<'a, T> {
-    /// Of input 0 and the lengths in input `lengths`; `too_long` is the code of one beyond the time there is.
-    fn of(ctx: &'a KernelContext<'_>, lengths: usize, too_long: Code) -> Result<Scores<'a, T>> {
+    /// Of input 0 and the lengths in input `lengths`; `unfit` is the code of too few, and of one beyond the time
+    /// there is.
+    fn of(ctx: &'a KernelContext<'_>, lengths: usize, unfit: Code) -> Result<Scores<'a, T>> {
         let (inputs, lengths) = (ctx.input(0)?, ctx.input(lengths)?);
         let &[time, batch, classes] = inputs.shape().dims() else {
             crate::invalid!("inputs is not a 3-Tensor");
@@ -53,10 +54,11 @@ impl<'a, T: Element> Scores<'a, T> {
             crate::invalid!("sequence_length is not a vector");
         }
         if lengths.num_elements() != batch {
-            crate::invalid!(
-                "len(sequence_length) != batch_size.  len(sequence_length):  {} batch_size: {batch}",
-                lengths.num_elements()
-            );
+            let (count, said) = (lengths.num_elements(), "len(sequence_length) != batch_size.");
+            return Err(Error::new(
+                unfit,
+                format!("{said}  len(sequence_length):  {count} batch_size: {batch}"),
+            ));
         }
         if batch == 0 || classes == 0 {
             crate::invalid!(
@@ -68,7 +70,7 @@ impl<'a, T: Element> Scores<'a, T> {
         for (b, &length) in lengths.values::<i32>()?.iter().enumerate() {
             match usize::try_from(length) {
                 Ok(length) if length <= time => known.push(length),
-                _ => return Err(Error::new(too_long, format!("sequence_length({b}) <= {time}"))),
+                _ => return Err(Error::new(unfit, format!("sequence_length({b}) <= {time}"))),
             }
         }
         let lengths = known;

@@ -127,14 +127,6 @@ fn band(
     Ok(Band { lower, upper, left_above, left_below })
 }
 
-fn scalar_i32(ctx: &KernelContext<'_>, at: usize, name: &str) -> Result<i64> {
-    let value = ctx.input(at)?;
-    match *value.to_i64s()? {
-        [value] => Ok(value),
-        _ => invalid!("{name} must be a scalar, received shape {}", value.shape()),
-    }
-}
-
 /// The padding in input `at`; zero in the first form.
 fn padding<E: Moved>(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<E> {
     if form == Form::First {
@@ -166,7 +158,7 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) 
     let least_columns = longest as i64 + band.lower.max(0);
     let (rows, columns) = match form {
         Form::First => (longest as i64, longest as i64),
-        _ => match (scalar_i32(ctx, 2, "num_rows")?, scalar_i32(ctx, 3, "num_cols")?) {
+        _ => match (ctx.scalar(2, "num_rows")?.to_i64s()?[0], ctx.scalar(3, "num_cols")?.to_i64s()?[0]) {
             (-1, -1) => (least_rows.max(least_columns), least_rows.max(least_columns)),
             (-1, columns) => (least_rows, columns),
             (rows, -1) => (rows, least_columns),

@@ -98,7 +98,7 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
     if dense && input.shape().rank() > 2 {
         invalid!("Shape must be at most rank 2 but is rank {}", input.shape().rank());
     }
-    if size.num_elements() != 1 || size.shape().rank() > 1 {
+    if size.num_elements() != 1 || size.shape().rank() > usize::from(!dense) {
         invalid!("Shape must be rank 0 but is rank {}", size.shape().rank());
     }
     let size = size.to_i64s()?[0];

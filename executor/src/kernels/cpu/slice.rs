@@ -169,7 +169,14 @@ fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &m
     let plan = plan(ctx, attrs, 1, &shape)?;
     let (_, box_layout) = layout(&plan, &shape);
     // Axes of the value are those of the result, from the last one back.
+    if plan.shape.contains(&0) {
+        return Ok(());
+    }
     let given = value.shape();
+    // Axes of size 1 before those of the slice are as good as none.
+    let extra = given.rank().saturating_sub(plan.shape.len());
+    let extra = given.iter().take(extra).take_while(|&&d| d == 1).count();
+    let given = Shape::new(&given[extra..])?;
     let missing = plan.shape.len().checked_sub(given.rank());
     let fits = missing.is_some_and(|missing| {
         plan.shape[missing..].iter().zip(given.iter()).all(|(&to, &from)| from == to || from == 1)
@@ -181,7 +188,7 @@ fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &m
             Shape::new(&plan.shape)?
         );
     };
-    let packed = Layout::packed(given);
+    let packed = Layout::packed(&given);
     let from = plan.shape.iter().enumerate().map(|(axis, _)| match axis.checked_sub(missing) {
         Some(i) if given[i] != 1 => packed.strides[i],
         _ => 0,

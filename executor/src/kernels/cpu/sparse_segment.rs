@@ -76,10 +76,7 @@ where
     let last = segments.last().copied();
     let rows = match ctx.num_inputs() {
         4 => {
-            let given = ctx.input(3)?;
-            let [rows] = *given.to_i64s()? else {
-                invalid!("num_segments should be a scalar, not shape {}", given.shape());
-            };
+            let rows = ctx.scalar(3, "num_segments")?.to_i64s()?[0];
             if rows < 0 {
                 invalid!("segment ids must be >= 0");
             }

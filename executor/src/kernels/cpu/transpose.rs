@@ -140,6 +140,9 @@ fn tile<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn reverse_axes<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let rank = ctx.input(0)?.shape().rank();
     let mut reversed = vec![false; rank];
+    if ctx.input(1)?.shape().rank() != 1 {
+        invalid!("'dims' must be 1-dimension, not {}", ctx.input(1)?.shape().rank());
+    }
     for (i, &axis) in ctx.input(1)?.to_i64s()?.iter().enumerate() {
         let Some(at) = resolve_axis(axis, rank) else {
             invalid!("'axis'[{i}] = {axis} is out of valid range [0, {}", rank as i64 - 1);

@@ -58,7 +58,7 @@ pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape
     if let Source::Node(_) = source {
         return Ok(Shape::new(&[&shape[..], each].concat())?);
     }
-    if !shape.ends_with(each) {
+    if shape.num_elements() > 0 && !shape.ends_with(each) {
         invalid!("Shape passed in must end with broadcasted shape {each}, got {shape}.");
     }
     Ok(shape)

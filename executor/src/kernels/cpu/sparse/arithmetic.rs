@@ -147,7 +147,10 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
             while next < sum_count && sum(next) < index {
                 next += 1;
             }
-            sources.push((next < sum_count && sum(next) == index).then_some(next));
+            // Of equal indices only the first gets something.
+            let is_found = next < sum_count && sum(next) == index;
+            sources.push(is_found.then_some(next));
+            next += usize::from(is_found);
         }
         out.push(placed(grad, &sources)?);
     }

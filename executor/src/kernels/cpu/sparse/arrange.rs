@@ -30,7 +30,7 @@ fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     if values.shape().rank() > 1 || (values.shape().rank() == 1 && values.num_elements() != count) {
         invalid!("sparse_values has incorrect shape {}, should be [] or [{count}]", values.shape());
     }
-    if default.num_elements() != 1 {
+    if default.shape().rank() != 0 {
         invalid!("default_value should be a scalar.");
     }
     let dims = shape.to_i64s()?;
