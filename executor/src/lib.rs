@@ -22,6 +22,7 @@ pub mod queue;
 pub mod rendezvous;
 pub mod resource;
 pub mod rows;
+pub mod shared_memory;
 pub mod staging;
 pub mod table;
 pub mod testing;
