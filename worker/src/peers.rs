@@ -17,6 +17,7 @@ pub(crate) struct Peers {
     connect_deadline: Duration,
     connections: usize,
     roads: Arc<Roads>,
+    are_own: bool,
     by_device: RwLock<FxHashMap<Arc<str>, Known>>,
 }
 
@@ -33,12 +34,18 @@ impl Peers {
         connections: usize,
         roads: Arc<Roads>,
     ) -> Peers {
-        Peers { cluster, connect_deadline, connections, roads, by_device: RwLock::default() }
+        Peers { cluster, connect_deadline, connections, roads, are_own: true, by_device: RwLock::default() }
     }
 
     /// As these, of another cluster.
     pub(crate) fn of(&self, cluster: Cluster) -> Peers {
-        Peers::new(cluster, self.connect_deadline, self.connections, self.roads.clone())
+        let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.roads.clone());
+        Peers { are_own: false, ..peers }
+    }
+
+    /// Whether the cluster is that which the process was started with, so that others know it too.
+    pub(crate) fn are_own(&self) -> bool {
+        self.are_own
     }
 
     /// The task that sends under this key.
@@ -58,11 +65,6 @@ impl Peers {
         self.with(device, unknown, |known| known.road.clone()).ok()
     }
 
-    /// The task's own address, as one to connect to.
-    pub(crate) fn peer(&self, task: TaskName, address: &str) -> Result<Arc<Peer>, Status> {
-        Ok(Arc::new(Peer::new(task, address, self.connect_deadline, self.connections)?))
-    }
-
     fn with<T>(
         &self,
         device: &Arc<str>,
@@ -79,7 +81,8 @@ impl Peers {
         let known = match known {
             Some(known) => known,
             None => {
-                let peer = self.peer(task, address)?;
+                let peer = Peer::new(task, address, self.connect_deadline, self.connections)?;
+                let peer = Arc::new(peer);
                 Known { road: self.roads.road(&peer), peer }
             }
         };

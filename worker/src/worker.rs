@@ -19,7 +19,6 @@ use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome,
 use proto::channel::Peer;
 use proto::{RemoteWorker, SeenIds, Status};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -57,10 +56,10 @@ impl Worker {
             shared_memory::install();
         }
         let incarnations = devices.attributes().iter().map(|d| d.incarnation).collect();
-        let caller = (config.task.to_string(), incarnations);
-        let bind = addresses(config.cluster.address(&config.task).unwrap_or_default());
-        let roads = Roads::new(config.transport, config.data_connections, runtime.clone(), caller, bind);
         let (deadline, connections) = (config.connect_deadline, config.data_connections);
+        let caller = (&config.task, incarnations);
+        let roads =
+            Roads::new(config.transport, connections, runtime.clone(), caller, config.cluster.clone());
         let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
@@ -189,12 +188,6 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.roads.close();
     }
-}
-
-/// The addresses of a machine's name, which may be an address itself.
-fn addresses(of: &str) -> Vec<IpAddr> {
-    let found = of.to_socket_addrs().map(Iterator::collect::<Vec<SocketAddr>>);
-    found.unwrap_or_default().into_iter().map(|address| address.ip()).collect()
 }
 
 impl fmt::Debug for Worker {

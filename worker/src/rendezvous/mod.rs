@@ -8,7 +8,7 @@ mod pushes;
 use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
 use crate::transfers::Transfers;
-use crate::transport::{Found, Inbound, Outbound, Road, Roads};
+use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use executor::{Error, LocalRendezvous};
@@ -145,7 +145,8 @@ impl StepRendezvous {
             Err(status) => return receive(Err(to_error(status))),
         };
         let answer = self.fetches.open(key, &peer, receive, remote.transfers.watch(self.step_id, key));
-        match remote.roads.inbound(key.src_incarnation) {
+        let link = remote.roads.inbound(key.src_incarnation);
+        match link.filter(|link| remote.peers.are_own() && link.is_for(&key.dst_device)) {
             Some(link) => {
                 self.await_push(key, move |result| answer.finish(result));
                 if link.is_broken() {
@@ -211,19 +212,20 @@ impl Rendezvous for StepRendezvous {
         let Some(remote) = self.remote.get().filter(elsewhere) else { return self.local.send(key, sent) };
         // A task that the cluster does not have may still ask.
         let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
-        match road.find(&remote.roads) {
-            Found::Up(link) => self.push(&link, &key.text, sent),
-            Found::Never => self.local.send(key, sent),
-            Found::Later => {
-                self.pushes.keep(&road, &key.text);
-                self.local.send(key, sent)?;
-                // It may have come up before the value was there to be found.
-                if let Some(link) = road.link() {
-                    self.link_up(&road, &link);
-                }
-                Ok(())
-            }
+        if let Some(link) = road.find(&remote.roads) {
+            return self.push(&link, &key.text, sent);
         }
+        let is_there = |key: &Arc<str>| {
+            let sent = self.local.take(key);
+            sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
+        };
+        self.pushes.keep(&road, &key.text, is_there);
+        self.local.send(key, sent)?;
+        // A link may have come up before the value was there to be found.
+        if let Some(link) = road.link() {
+            self.link_up(&road, &link);
+        }
+        Ok(())
     }
 
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive) {

@@ -12,9 +12,19 @@ pub(super) struct Pushes {
     is_open: AtomicBool,
     /// The links that the step has used.
     links: Mutex<Vec<Arc<Outbound>>>,
-    /// Keys of values that wait for a link.
-    kept: Mutex<Vec<(Arc<Road>, Arc<str>)>>,
+    kept: Mutex<Kept>,
 }
+
+/// Keys of values that wait for a link.
+#[derive(Debug, Default)]
+struct Kept {
+    keys: Vec<(Arc<Road>, Arc<str>)>,
+    /// How many there were when those were left out that had been fetched.
+    swept: usize,
+}
+
+/// Fewer keys are not worth looking through.
+const FEW: usize = 1024;
 
 impl Pushes {
     /// As [`Outbound::push`] of a value that is ready.
@@ -68,13 +78,19 @@ impl Pushes {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    pub(super) fn keep(&self, road: &Arc<Road>, key: &Arc<str>) {
-        self.kept.lock().push((road.clone(), key.clone()));
+    /// Notes a value that is about to be kept. Now and then those are forgotten that are there no more.
+    pub(super) fn keep(&self, road: &Arc<Road>, key: &Arc<str>, is_there: impl Fn(&Arc<str>) -> bool) {
+        let mut kept = self.kept.lock();
+        if kept.keys.len() >= FEW.max(2 * kept.swept) {
+            kept.keys.retain(|(_, key)| is_there(key));
+            kept.swept = kept.keys.len();
+        }
+        kept.keys.push((road.clone(), key.clone()));
     }
 
     /// The keys of what waits for this road, which waits no more.
     pub(super) fn kept_for(&self, road: &Arc<Road>) -> Vec<Arc<str>> {
-        let mut kept = self.kept.lock();
-        kept.extract_if(.., |(of, _)| Arc::ptr_eq(of, road)).map(|(_, key)| key).collect()
+        let keys = &mut self.kept.lock().keys;
+        keys.extract_if(.., |(of, _)| Arc::ptr_eq(of, road)).map(|(_, key)| key).collect()
     }
 }

@@ -19,6 +19,8 @@ const DIRECT: usize = 512 << 10;
 const PARALLEL_FROM: usize = 4 << 20;
 /// Bytes of a write on each of several connections.
 const STRIPE: usize = 4 << 20;
+/// Who finds more to write so often, of what others added meanwhile, leaves it to the link's thread.
+const ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;
 
 pub(super) struct Connection {
@@ -77,23 +79,27 @@ impl Connection {
             return;
         }
         state.writes = true;
-        let mut batch = std::mem::take(&mut state.outbox);
-        drop(state);
-        let written = if batch.len() > DIRECT { Ok(()) } else { self.write(&mut batch, false) };
-        let mut state = self.state.lock();
-        match written {
-            Ok(()) if batch.is_empty() && state.outbox.is_empty() => state.writes = false,
-            Ok(()) => {
-                batch.append(std::mem::take(&mut state.outbox));
-                state.outbox = batch;
-                state.is_handed = true;
-                self.hand_over(&mut state);
+        for _ in 0..ROUNDS {
+            let mut batch = std::mem::take(&mut state.outbox);
+            drop(state);
+            let written = if batch.len() > DIRECT { Ok(()) } else { self.write(&mut batch, false) };
+            if written.is_err() {
+                return self.close();
             }
-            Err(_) => {
-                drop(state);
-                self.close();
+            state = self.state.lock();
+            let is_stuck = !batch.is_empty();
+            batch.append(std::mem::take(&mut state.outbox));
+            state.outbox = batch;
+            if state.outbox.is_empty() {
+                state.writes = false;
+                return;
+            }
+            if is_stuck {
+                break;
             }
         }
+        state.is_handed = true;
+        self.hand_over(&mut state);
     }
 
     fn hand_over(self: &Arc<Self>, state: &mut State) {

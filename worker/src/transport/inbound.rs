@@ -69,6 +69,12 @@ impl Inbound {
         incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
     }
 
+    /// Whether the sender pushes all that is for this device: it knows its task by this process's address.
+    pub(crate) fn is_for(&self, device: &str) -> bool {
+        let is_of = |task: &String| device.strip_prefix(&**task).is_some_and(|rest| rest.starts_with('/'));
+        self.caller.receivers.iter().any(is_of)
+    }
+
     /// So many pushed bytes have been taken up, or dropped.
     pub(crate) fn taken(&self, bytes: u64) {
         let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;

@@ -1,7 +1,7 @@
 //! A worker in another process as a master in this one sees it: by the link that tensors take, where there is one and
 //! what is asked fits, else over gRPC.
 
-use super::road::{Found, Road};
+use super::road::Road;
 use super::roads::Roads;
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes};
@@ -55,7 +55,7 @@ impl WorkerLink for LinkedWorker {
     async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         let fed: usize = run.send.iter().map(|(_, tensor)| tensor.num_bytes()).sum();
         let link = match self.road.find(&self.roads) {
-            Found::Up(link) if fed <= FED => link,
+            Some(link) if fed <= FED => link,
             _ => return self.remote.run_graph(run).await,
         };
         let request = convert::run_graph_to_proto(&run, request_id());

@@ -87,6 +87,8 @@ pub(super) struct Caller {
     pub(super) task: String,
     /// The incarnations of his devices.
     pub(super) incarnations: Vec<u64>,
+    /// The tasks that he knows by the other end's address: what is for them is pushed.
+    pub(super) receivers: Vec<String>,
 }
 
 const MAGIC: [u8; 8] = *b"anabrnch";
@@ -105,6 +107,10 @@ impl Hello {
             rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
             caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
             rest.extend_from_slice(caller.task.as_bytes());
+            for receiver in &caller.receivers {
+                rest.push(b'\n');
+                rest.extend_from_slice(receiver.as_bytes());
+            }
         }
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -159,8 +165,10 @@ impl Hello {
             incarnations.push(u64::from_le_bytes(incarnation));
             rest = others;
         }
-        let task = std::str::from_utf8(rest).map_err(|_| malformed)?.to_owned();
-        Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller: Caller { task, incarnations } })
+        let mut tasks = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
+        let task = tasks.next().unwrap_or_default();
+        let caller = Caller { task, incarnations, receivers: tasks.collect() };
+        Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
     }
 }
 
@@ -206,7 +214,9 @@ mod tests {
 
     #[test]
     fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
-        let caller = Caller { task: "/job:w/replica:0/task:1".into(), incarnations: vec![1, u64::MAX] };
+        let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
+        let task = "/job:w/replica:0/task:1".into();
+        let caller = Caller { task, incarnations: vec![1, u64::MAX], receivers };
         for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
             let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;

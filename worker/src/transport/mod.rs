@@ -4,7 +4,8 @@
 //! ours; one of ours answers with an invitation ([`meeting`]): its epoch, a random token, and where it listens. A
 //! foreign task knows nothing of that, and goes on fetching what it wants by RecvTensor, as everybody does until a link
 //! stands and wherever none can: [`road`] keeps what is known of each address, and what was kept before is pushed when
-//! the link comes up. So the first tensors of two tasks go the long way, and no step ever waits for a meeting.
+//! the link comes up. A receiver relies on being sent to only where the sender has said that it knows him by this address;
+//! else he fetches too, and what comes first counts. So the first tensors of two tasks go the long way, and no step ever waits for a meeting.
 //!
 //! **A link** is one main connection, and over TCP some lanes for parts of large tensors. On one machine it is an
 //! abstract Unix socket: large tensors lie in sealed memory ([`executor::shared_memory`]), whose descriptor crosses
@@ -40,7 +41,7 @@ pub(crate) use inbound::{Inbound, weight};
 pub(crate) use linked::LinkedWorker;
 pub(crate) use meeting::{ANSWERED, ASKED};
 pub(crate) use outbound::{Cause, Outbound};
-pub(crate) use road::{Found, Road};
+pub(crate) use road::Road;
 pub(crate) use roads::Roads;
 
 use std::fmt;

@@ -26,43 +26,28 @@ enum State {
     Up(Arc<Outbound>),
 }
 
-/// How to send.
-#[derive(Clone, Debug)]
-pub(crate) enum Found {
-    Up(Arc<Outbound>),
-    /// A link may come up: what is kept now is pushed then.
-    Later,
-    /// Who wants something fetches it.
-    Never,
-}
-
 impl Road {
     pub(super) fn new(peer: Arc<Peer>) -> Arc<Road> {
         Arc::new(Road { peer, state: RwLock::new(State::None(None)) })
     }
 
-    /// The way as it is now; begins a meeting if there is to be one.
-    pub(crate) fn find(self: &Arc<Self>, roads: &Arc<Roads>) -> Found {
+    /// The link, if there is one now; if not, begins a meeting where there is to be one.
+    pub(crate) fn find(self: &Arc<Self>, roads: &Arc<Roads>) -> Option<Arc<Outbound>> {
         match &*self.state.read() {
-            State::Up(link) => return Found::Up(link.clone()),
-            State::Meeting => return Found::Later,
-            State::None(Some(until)) if Instant::now() < *until => return Found::Never,
+            State::Up(link) => return Some(link.clone()),
+            State::Meeting => return None,
+            State::None(Some(until)) if Instant::now() < *until => return None,
             State::None(_) => {}
         }
-        if !roads.may_meet() {
-            return Found::Never;
-        }
         let mut state = self.state.write();
-        match &*state {
-            State::Up(link) => Found::Up(link.clone()),
-            State::Meeting => Found::Later,
-            State::None(_) => {
-                *state = State::Meeting;
-                drop(state);
-                roads.meet(self);
-                Found::Later
-            }
+        if let State::None(_) = &*state
+            && roads.may_meet()
+        {
+            *state = State::Meeting;
+            drop(state);
+            roads.meet(self);
         }
+        None
     }
 
     /// The link, if there is one now.

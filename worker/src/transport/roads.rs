@@ -10,7 +10,8 @@ use super::road::{FOREIGN, Road, UNREACHED};
 use super::socket::Socket;
 use crate::worker::Worker;
 use parking_lot::{Mutex, RwLock};
-use proto::Status;
+use graph::TaskName;
+use proto::{Cluster, Status};
 use proto::channel::{Peer, Repeat};
 use proto::pb::GetStatusRequest;
 use proto::service::WorkerServiceClient;
@@ -20,7 +21,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +43,10 @@ pub(crate) struct Roads {
     lanes: usize,
     runtime: Handle,
     caller: Caller,
-    /// Where to listen for TCP.
+    /// Where to listen for TCP: the first that can be had.
     bind: Vec<IpAddr>,
+    /// That the process was started with.
+    cluster: Cluster,
     pub(super) epoch: u64,
     pub(super) token: u128,
     worker: OnceLock<Weak<Worker>>,
@@ -55,21 +58,22 @@ pub(crate) struct Roads {
 }
 
 impl Roads {
-    /// Contacts nobody, and listens nowhere, until somebody is to be met. `bind` is where to listen for TCP; the first
-    /// that can be had.
+    /// Contacts nobody, and listens nowhere, until somebody is to be met.
     pub(crate) fn new(
         transport: Transport,
         connections: usize,
         runtime: Handle,
-        (task, incarnations): (String, Vec<u64>),
-        bind: Vec<IpAddr>,
+        (task, incarnations): (&TaskName, Vec<u64>),
+        cluster: Cluster,
     ) -> Arc<Roads> {
+        let caller = Caller { task: task.to_string(), incarnations, receivers: Vec::new() };
         Arc::new(Roads {
             transport,
             lanes: connections.saturating_sub(1),
             runtime,
-            caller: Caller { task, incarnations },
-            bind,
+            bind: addresses(cluster.address(task).unwrap_or_default()),
+            caller,
+            cluster,
             epoch: rand::random(),
             token: rand::random(),
             worker: OnceLock::new(),
@@ -146,7 +150,7 @@ impl Roads {
     fn go(self: Arc<Self>, road: &Arc<Road>, invitation: &Invitation) {
         let mut failed = None;
         for way in invitation.ways(self.transport, &host()) {
-            match self.connect(&way, invitation) {
+            match self.connect(&way, invitation, self.caller(road.peer.address())) {
                 Ok((connection, borrower)) => {
                     let link = Outbound::new(connection, road.name(), borrower);
                     return self.attend(road, link);
@@ -160,10 +164,21 @@ impl Roads {
         road.down(FOREIGN);
     }
 
-    fn connect(&self, way: &Way, invitation: &Invitation) -> io::Result<(Connection, Borrower)> {
+    /// What to say to whom listens on this address.
+    fn caller(&self, address: &str) -> Caller {
+        let receivers = self.cluster.tasks().filter(|(_, other)| *other == address);
+        Caller { receivers: receivers.map(|(task, _)| task.to_string()).collect(), ..self.caller.clone() }
+    }
+
+    fn connect(
+        &self,
+        way: &Way,
+        invitation: &Invitation,
+        caller: Caller,
+    ) -> io::Result<(Connection, Borrower)> {
         let (epoch, token, link) = (invitation.epoch, invitation.token, rand::random());
         let hello = |role| Hello { epoch, token, link, role };
-        let main = |lanes: usize| hello(Role::Main { lanes: lanes as u16, caller: self.caller.clone() });
+        let main = |lanes: usize| hello(Role::Main { lanes: lanes as u16, caller });
         match way {
             Way::Unix(name) => {
                 let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
@@ -275,6 +290,12 @@ impl fmt::Debug for Roads {
 
 pub(super) fn reader_thread() -> std::thread::Builder {
     std::thread::Builder::new().name("anabranch-recv".into()).stack_size(READER_STACK)
+}
+
+/// The addresses of a machine's name, which may be an address itself.
+fn addresses(of: &str) -> Vec<IpAddr> {
+    let found = of.to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
+    found.unwrap_or_default()
 }
 
 /// Asks a task whether it is one of ours; `None` if not.
