@@ -25,23 +25,23 @@ struct Model {
 
 fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
     let scope = Scope::new();
-    let on = |device: &str, op: &str, inputs: &[Output]| {
-        inputs.iter().fold(scope.op(op).device(device), |node, &input| node.input(input))
+    let on = |device: &str, op: &'static str, inputs: &[Output]| {
+        inputs.iter().fold(scope.op(op).device(device), |node, &input| node.input(input)).output()
     };
     let dims = scope.constant(Tensor::vector(&[i32::try_from(len)?])?);
-    let ones = |device: &str| on(device, "Fill", &[dims, scope.constant(Tensor::scalar(1f32))]).output();
+    let ones = |device: &str| on(device, "Fill", &[dims, scope.constant(Tensor::scalar(1f32))]);
     let variable = || {
         let shape = anabranch::graph::PartialShape::from(&Shape::new(&[len])?);
         Ok::<_, anabranch::graph::Error>(
-            scope.op("VariableV2").device(PS).attr("dtype", DType::Float).attr("shape", shape).output(),
+            scope.op("VariableV2").name(&format!("v{len}")).device(PS).attr("dtype", DType::Float).attr("shape", shape).output(),
         )
     };
     let v = variable()?;
-    let init = on(PS, "Assign", &[v, ones(PS)]).output();
-    let there = on(PS, "Identity", &[v]).output();
-    let pull = on(WORKER, "Sum", &[there, scope.constant(Tensor::vector(&[0i32])?)]).output();
-    let gradient = on(WORKER, "Identity", &[ones(WORKER)]).output();
-    let push = on(PS, "AssignAdd", &[v, gradient]).output();
+    let init = on(PS, "Assign", &[v, ones(PS)]);
+    let there = on(PS, "Identity", &[v]);
+    let pull = on(WORKER, "Sum", &[there, scope.constant(Tensor::vector(&[0i32])?)]);
+    let gradient = on(WORKER, "Identity", &[ones(WORKER)]);
+    let push = on(PS, "AssignAdd", &[v, gradient]);
     let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
     Ok(Model { session, init, pull, push })
 }
