@@ -33,7 +33,13 @@ fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
     let variable = || {
         let shape = anabranch::graph::PartialShape::from(&Shape::new(&[len])?);
         Ok::<_, anabranch::graph::Error>(
-            scope.op("VariableV2").name(&format!("v{len}")).device(PS).attr("dtype", DType::Float).attr("shape", shape).output(),
+            scope
+                .op("VariableV2")
+                .name(&format!("v{len}"))
+                .device(PS)
+                .attr("dtype", DType::Float)
+                .attr("shape", shape)
+                .output(),
         )
     };
     let v = variable()?;
@@ -61,7 +67,10 @@ fn a_model_is_pulled_and_pushed_by_every_transport() -> Fallible {
                 let sum = model.session.run(&[], &[model.pull], &[])?;
                 let expected = turn as f32 * len as f32;
                 let sum = sum[0].item::<f32>()?;
-                assert!((sum - expected).abs() <= expected * 1e-4, "{transport}, {len}: {sum}, not {expected}");
+                assert!(
+                    (sum - expected).abs() <= expected * 1e-4,
+                    "{transport}, {len}: {sum}, not {expected}"
+                );
                 model.session.run(&[], &[], &[model.push.node])?;
             }
             model.session.close()?;

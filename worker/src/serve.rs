@@ -130,9 +130,9 @@ async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Statu
 mod tests {
     use super::*;
     use crate::WorkerConfig;
-    use executor::rendezvous::Rendezvous;
     use crate::fetch::fetch;
     use crate::rendezvous::Remote;
+    use executor::rendezvous::Rendezvous;
     use graph::TaskName;
     use proto::channel::{self, Peer};
     use proto::{Cluster, convert};

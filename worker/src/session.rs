@@ -155,7 +155,8 @@ mod tests {
     fn sessions() -> Sessions {
         let task = TaskName::new("ps", 0);
         let runtime = tokio::runtime::Handle::current();
-        let roads = Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), Cluster::new());
+        let roads =
+            Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), Cluster::new());
         let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, roads);
         Sessions::new(task.clone(), Devices::new(&task, 2, 1 << 20), Arc::new(peers))
     }

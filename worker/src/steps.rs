@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use proto::{SeenIds, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -98,7 +98,13 @@ impl Steps {
             ended: VecDeque::new(),
             closing: false,
         };
-        Steps { task, retention, table: Mutex::new(table), running: watch::Sender::new(0), is_swept: AtomicBool::new(false) }
+        Steps {
+            task,
+            retention,
+            table: Mutex::new(table),
+            running: watch::Sender::new(0),
+            is_swept: AtomicBool::new(false),
+        }
     }
 
     /// Begins a run of a part of the step; it has ended when the last [`Run`] of it is dropped.
@@ -283,7 +289,10 @@ impl Steps {
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
         table.waiting -= 1;
-        if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1 && !step.has_started() && !table.early.contains_key(&step.id) {
+        if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1
+            && !step.has_started()
+            && !table.early.contains_key(&step.id)
+        {
             table.steps.remove(&step.id);
         }
     }

@@ -234,10 +234,15 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
         let head = [&b"anabrnch"[..], &epoch.to_le_bytes(), &token.to_le_bytes(), &7u64.to_le_bytes()];
         [&head.concat()[..], &(rest.len() as u32).to_le_bytes(), rest].concat()
     };
-    let main = [&0u16.to_le_bytes()[..], &1u32.to_le_bytes(), &99u64.to_le_bytes(), b"/job:x/task:0"].concat();
+    let main =
+        [&0u16.to_le_bytes()[..], &1u32.to_le_bytes(), &99u64.to_le_bytes(), b"/job:x/task:0"].concat();
     let welcome = b"welcome\n";
     let cases: [(&str, Vec<u8>, bool); 7] = [
-        ("another protocol", b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n and more than a greeting".to_vec(), false),
+        (
+            "another protocol",
+            b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n and more than a greeting".to_vec(),
+            false,
+        ),
         ("rubbish", vec![0xff; 4096], false),
         ("a wrong token", hello(epoch, token ^ 1, &main), false),
         ("another process's epoch", hello(epoch ^ 1, token, &main), false),

@@ -92,7 +92,8 @@ impl LocalRendezvous {
     /// Fails those who wait under the keys that `is_lost` says.
     pub fn fail_receivers(&self, is_lost: impl Fn(&str) -> bool, reason: &Error) {
         for shard in &self.shards {
-            let is_lost = |key: &Arc<str>, w: &mut Waiting| matches!(w, Waiting::Receivers(_)) && is_lost(key);
+            let is_lost =
+                |key: &Arc<str>, w: &mut Waiting| matches!(w, Waiting::Receivers(_)) && is_lost(key);
             let lost: Vec<_> = shard.lock().extract_if(is_lost).collect();
             for (_, waiting) in lost {
                 if let Waiting::Receivers(receivers) = waiting {

@@ -44,26 +44,50 @@ pub(super) enum Frame {
     /// The news that there is no value.
     Dead(Name),
     /// A plain tensor whose elements are in a block of the sender's memory, lent until it is returned.
-    Lent { name: Name, form: Form, block: u64, loan: u64 },
+    Lent {
+        name: Name,
+        form: Form,
+        block: u64,
+        loan: u64,
+    },
     /// A block of the sender's memory; its descriptor comes along.
-    Block { block: u64, len: u64 },
-    BlockGone { block: u64 },
+    Block {
+        block: u64,
+        len: u64,
+    },
+    BlockGone {
+        block: u64,
+    },
     /// A value is there for the asking.
     Offer(Name),
     /// A run of a registered graph; the payload is a `RunGraphRequest`.
-    Run { id: u64, timeout: Option<Duration> },
+    Run {
+        id: u64,
+        timeout: Option<Duration>,
+    },
     /// The caller has given up.
-    Cancel { id: u64 },
+    Cancel {
+        id: u64,
+    },
     /// Forget a step.
-    Cleanup { step_id: i64 },
+    Cleanup {
+        step_id: i64,
+    },
 
     /// An offered value is wanted.
     Want(Name),
     /// So many bytes have left the receiver's memory, or have been taken up.
-    Taken { bytes: u64 },
-    Returned { loan: u64 },
+    Taken {
+        bytes: u64,
+    },
+    Returned {
+        loan: u64,
+    },
     /// A run has ended; the payload is a `RunGraphResponse`.
-    Ran { id: u64, failure: Option<Status> },
+    Ran {
+        id: u64,
+        failure: Option<Status>,
+    },
 }
 
 const ELEMENTS: u8 = 1;
@@ -287,7 +311,8 @@ mod tests {
 
     fn frames() -> Result<Vec<Frame>, graph::Error> {
         let name = || Name { step_id: -5, key: "a;b;ü".into() };
-        let form = |dims: &[usize]| Ok::<_, graph::Error>(Form { dtype: DType::Half, shape: Shape::new(dims)? });
+        let form =
+            |dims: &[usize]| Ok::<_, graph::Error>(Form { dtype: DType::Half, shape: Shape::new(dims)? });
         let failure = Status::new(Code::Aborted, "why ü").restarted();
         Ok(vec![
             Frame::Elements(name(), form(&[])?),
@@ -324,7 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_changed_is_read_as_something_else_or_refused() -> Result<(), Box<dyn std::error::Error>> {
+    fn what_is_cut_or_changed_is_read_as_something_else_or_refused() -> Result<(), Box<dyn std::error::Error>>
+    {
         for frame in frames()? {
             let mut bytes = Vec::new();
             frame.encode(0, &mut bytes)?;

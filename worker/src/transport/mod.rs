@@ -62,8 +62,12 @@ pub enum Transport {
 }
 
 impl Transport {
-    const NAMES: [(&str, Transport); 4] =
-        [("auto", Transport::Auto), ("shm", Transport::Shm), ("tcp", Transport::Tcp), ("grpc", Transport::Grpc)];
+    const NAMES: [(&str, Transport); 4] = [
+        ("auto", Transport::Auto),
+        ("shm", Transport::Shm),
+        ("tcp", Transport::Tcp),
+        ("grpc", Transport::Grpc),
+    ];
 
     /// Whether tensors may lie in memory that others read.
     pub(crate) fn shares_memory(self) -> bool {

@@ -122,7 +122,9 @@ impl Outbox {
     pub(super) fn next(&self) -> Next<'_> {
         match self.pieces.front() {
             None => Next::Nothing,
-            Some(Piece::Descriptor(bytes, fd)) if self.written == 0 => Next::WithDescriptor(bytes, fd.as_fd()),
+            Some(Piece::Descriptor(bytes, fd)) if self.written == 0 => {
+                Next::WithDescriptor(bytes, fd.as_fd())
+            }
             Some(Piece::Parallel(payload)) => Next::Parallel(payload.clone()),
             Some(first) => {
                 let first = IoSlice::new(&first.bytes()[self.written..]);

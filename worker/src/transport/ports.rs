@@ -78,8 +78,7 @@ impl Ports {
 
     fn open_unix(&mut self, door: &Arc<Door>) -> io::Result<String> {
         let name = format!("anabranch-{}-{:016x}", std::process::id(), rand::random::<u64>());
-        let listener =
-            UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(&name)?)?;
+        let listener = UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(&name)?)?;
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
         door.attend(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?;
         Ok(name)
@@ -179,7 +178,10 @@ impl Door {
                     lanes.clear();
                 }
                 let of_link = lanes.entry(link).or_default();
-                if of_link.len() < MOST_OF_LINK && welcome(&socket).is_ok() && let Socket::Tcp(lane) = socket {
+                if of_link.len() < MOST_OF_LINK
+                    && welcome(&socket).is_ok()
+                    && let Socket::Tcp(lane) = socket
+                {
                     of_link.push(lane);
                 }
             }

@@ -142,8 +142,7 @@ impl Reader {
             self.buffer.resize(wanted, 0);
         }
         while self.end < wanted {
-            let read =
-                self.connection.socket.receive(&mut self.buffer[self.end..], &mut self.descriptors)?;
+            let read = self.connection.socket.receive(&mut self.buffer[self.end..], &mut self.descriptors)?;
             if read == 0 {
                 return Ok(false);
             }

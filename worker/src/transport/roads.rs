@@ -9,12 +9,12 @@ use super::ports::Ports;
 use super::road::{FOREIGN, Road, UNREACHED};
 use super::socket::Socket;
 use crate::worker::Worker;
-use parking_lot::{Mutex, RwLock};
 use graph::TaskName;
-use proto::{Cluster, Status};
+use parking_lot::{Mutex, RwLock};
 use proto::channel::{Peer, Repeat};
 use proto::pb::GetStatusRequest;
 use proto::service::WorkerServiceClient;
+use proto::{Cluster, Status};
 use rustc_hash::FxHashMap;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -116,7 +116,9 @@ impl Roads {
         let mut ports = self.ports.lock();
         if ports.is_none() {
             *ports = Ports::open(self, self.transport, &self.bind)
-                .inspect_err(|error| tracing::warn!("tensors come over gRPC: cannot listen for them: {error}"))
+                .inspect_err(|error| {
+                    tracing::warn!("tensors come over gRPC: cannot listen for them: {error}")
+                })
                 .ok();
         }
         ports.as_ref().map(|ports| {
