@@ -1,6 +1,8 @@
 //! Compiles `protos/` and generates messages, clients and servers from them.
 
-use std::{error::Error, fs, io, path::PathBuf};
+use protox::prost_reflect::{DescriptorPool, Kind};
+use std::fmt::Write as _;
+use std::{env, error::Error, fs, io, path::PathBuf};
 
 /// Fields whose bytes are shared with the buffer they were received in.
 const SHARED_BYTES: [&str; 3] = [
@@ -9,12 +11,18 @@ const SHARED_BYTES: [&str; 3] = [
     ".google.protobuf.Any.value",
 ];
 
+/// Messages of options, whose fields that are set can be named (`src/fields.rs`).
+const OPTIONS: [&str; 2] = ["tensorflow.ConfigProto", "tensorflow.RunOptions"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=protos");
     let mut files =
         fs::read_dir("protos")?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     files.sort();
     let descriptors = protox::compile(files, ["protos"])?;
+
+    let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("fields.rs"), options_table(&pool)?)?;
 
     let mut builder = tonic_prost_build::configure()
         // `Any` is generated too, so that its value can be shared bytes.
@@ -26,4 +34,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     builder.compile_fds(descriptors)?;
     Ok(())
+}
+
+/// The fields of the messages of options and of those within them, as source of a constant.
+fn options_table(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let mut table = String::from("pub(super) const MESSAGES: &[Message] = &[\n");
+    let mut open = OPTIONS.map(str::to_owned).to_vec();
+    let mut next = 0;
+    while let Some(name) = open.get(next).cloned() {
+        next += 1;
+        let message = pool.get_message_by_name(&name).ok_or_else(|| format!("there is no message {name}"))?;
+        writeln!(table, "    ({name:?}, &[")?;
+        for field in message.fields() {
+            let (type_name, is_entered) = match field.kind() {
+                Kind::Message(inner) => (inner.full_name().to_owned(), !field.is_list() && !field.is_map()),
+                Kind::Enum(kind) => (kind.full_name().to_owned(), false),
+                _ => (String::new(), false),
+            };
+            writeln!(
+                table,
+                "        ({}, {:?}, {type_name:?}, {is_entered}),",
+                field.number(),
+                field.name()
+            )?;
+            if is_entered && !open.contains(&type_name) {
+                open.push(type_name);
+            }
+        }
+        table.push_str("    ]),\n");
+    }
+    table.push_str("];\n");
+    Ok(table)
 }

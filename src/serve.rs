@@ -4,6 +4,7 @@ use crate::TaskFlags;
 use client::{Server, ServerConfig};
 use graph::TaskName;
 use proto::Cluster;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,9 +50,13 @@ pub struct ServeFlags {
     pub stop_with_stdin: bool,
 }
 
-/// Threads that place, split and compile graphs, at most. They compute and never wait; each that is started holds
-/// memory of its own.
-const PLANNING_THREADS: usize = 32;
+/// Threads that place, split and compile graphs, at most: so many a core, that a large graph does not hold up small
+/// ones, and no more, for they compute and never wait, and each that is started holds memory of its own.
+const PLANNING_THREADS_A_CORE: usize = 2;
+const MOST_PLANNING_THREADS: usize = 32;
+
+/// How often the allocator is made to give back what has been freed.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
 
 /// What keeps a server from running.
 #[derive(Debug, thiserror::Error)]
@@ -84,9 +89,10 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         ..ServerConfig::default()
     };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(PLANNING_THREADS)
+        .max_blocking_threads((cores * PLANNING_THREADS_A_CORE).min(MOST_PLANNING_THREADS))
         .thread_name("anabranch-rpc")
         .enable_all()
         .build()
@@ -118,9 +124,21 @@ async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Res
         }
         tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
     };
-    server.serve(listener, stop, grace).await?;
+    tokio::select! {
+        served = server.serve(listener, stop, grace) => served?,
+        never = give_back() => match never {},
+    }
     tracing::info!("{task} has stopped");
     Ok(())
+}
+
+/// mimalloc gives freed pages back to the system a while later, when next a large block is freed: in a process that
+/// has come to rest, that would be never.
+async fn give_back() -> Infallible {
+    loop {
+        tokio::time::sleep(GIVE_BACK_EVERY).await;
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
+    }
 }
 
 /// Tells when standard input has ended. On a thread of its own, for a read of it cannot be given up.

@@ -11,21 +11,16 @@ use support::{Fallible, python};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_anabranch-worker");
 
-/// A script of `tests/clients/`.
-fn script(name: &str) -> Fallible<Command> {
-    python::script(&format!("../clients/{name}"))
-}
-
 #[test]
 fn programs_say_the_same_as_on_the_peers_servers() -> Fallible {
-    let said = python::run(script("run.py")?.args(["--server", WORKER]))?;
+    let said = python::run(python::script("tests/clients/run.py")?.args(["--server", WORKER]))?;
     assert!(said.contains(" programs, 0 failed"), "{said}");
     Ok(())
 }
 
 #[test]
 fn clusters_of_both_implementations_compute_the_same() -> Fallible {
-    let said = python::run(script("mixed.py")?.args(["--server", WORKER]))?;
+    let said = python::run(python::script("tests/clients/mixed.py")?.args(["--server", WORKER]))?;
     assert!(said.contains("16 mixtures, 0 failed"), "{said}");
     Ok(())
 }
@@ -34,7 +29,7 @@ fn clusters_of_both_implementations_compute_the_same() -> Fallible {
 fn scripts_that_start_servers_run_unchanged() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 1)])?;
     let run = |job: &str| -> Fallible<Command> {
-        let script = script("own_server.py")?;
+        let script = python::script("tests/clients/own_server.py")?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
         command
             .args(["run", "--server-flag=--threads=2", "--"])

@@ -1,108 +1,117 @@
-//! Many sessions, clients and kinds of steps leave no memory behind. `benches/session_load.sh` runs it in full.
+//! Steps, sessions, clients and kinds of steps in great numbers leave no memory behind in the processes that serve
+//! them. `benches/session_load.sh` runs them in full; `live_memory` counts what is behind the figures.
 
 mod support;
 
-use anabranch::client::{Session, SessionOptions};
-use anabranch::graph::{DType, Graph, Output, Scope, Tensor};
-use std::time::Instant;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
+use support::load::{Kinds, Replicas, clients_at_once, sessions};
 
-/// What the processes may hold more at the end of a load than after its first part.
-const GROWTH: u64 = 24 << 20;
+/// Memory is noted so often, after equal parts of a load. The first part is its warm-up.
+const POINTS: usize = 5;
 
-/// So many times the moderate load, of which a test has time.
-fn scale() -> usize {
-    std::env::var("ANABRANCH_LOAD").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+/// What the processes may hold more after a load than after its warm-up.
+const GROWTH: f64 = 0.01;
+
+/// The same for loads so small that every megabyte counts, bytes.
+const SMALL_GROWTH: u64 = 8 << 20;
+
+/// Once nobody asks for anything, processes have so long to come back to what they held at rest.
+const TO_REST: Duration = Duration::from_secs(30);
+
+/// What they may hold more than at their first rest, as a share of it.
+const AT_REST: f64 = 0.25;
+
+/// The share of the full load that a test has time for is a tenth, or less.
+fn in_full() -> bool {
+    std::env::var_os("ANABRANCH_LOAD").is_some()
 }
 
-fn resident(cluster: &Cluster) -> Fallible<u64> {
-    Ok(cluster.resident("ps", 0)? + cluster.resident("worker", 0)?)
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
-/// Runs `load` for a warm-up and then in full; memory must not have grown with it.
+/// Runs a load in equal parts; memory must not grow after the first.
 fn flat(
     what: &str,
     count: usize,
     cluster: &Cluster,
-    load: impl Fn(std::ops::Range<usize>) -> Fallible,
+    mut load: impl FnMut(Range<usize>) -> Fallible,
 ) -> Fallible {
-    load(0..count / 4)?;
-    let (before, start) = (resident(cluster)?, Instant::now());
-    load(count / 4..count)?;
-    let after = resident(cluster)?;
-    let took = start.elapsed();
-    eprintln!("{what}: {} in {took:.1?}, {} -> {} KiB", count - count / 4, before >> 10, after >> 10);
-    if after > before + GROWTH {
-        return Err(format!("{what}: from {before} to {after} bytes").into());
+    let (before, start) = (cluster.resident_in_all()?, Instant::now());
+    let mut noted = Vec::new();
+    for part in 0..POINTS {
+        load(count * part / POINTS..count * (part + 1) / POINTS)?;
+        noted.push(cluster.resident_in_all()?);
     }
-    Ok(())
+    let (first, last) = (noted[0], noted[POINTS - 1]);
+    let growth = last as f64 / first as f64 - 1.0;
+    let points: Vec<String> = noted.iter().map(|bytes| format!("{:.1}", mebibytes(*bytes))).collect();
+    eprintln!(
+        "{what}: {count} in {:.1?}; {:.1} MiB before, then {} MiB: {:+.2} %",
+        start.elapsed(),
+        mebibytes(before),
+        points.join(", "),
+        100.0 * growth
+    );
+    match in_full() {
+        true if growth > GROWTH => Err(format!("{what}: memory grows by {:.2} %", 100.0 * growth).into()),
+        false if last > first + SMALL_GROWTH => Err(format!("{what}: from {first} to {last} bytes").into()),
+        _ => Ok(()),
+    }
 }
 
-/// A sum over two tasks.
-fn graph() -> Fallible<(Graph, Output, Output)> {
-    let scope = Scope::new();
-    let x = scope.placeholder("x", DType::Float, [2]);
-    let on = |device: &str, input| scope.op("Identity").device(device).input(input).output();
-    let there = on("/job:ps/task:0", x);
-    let back = on("/job:worker/task:0", there);
-    let sum = scope.add(back, x);
-    Ok((scope.finish()?, x, sum))
+/// Waits until the processes hold about what they held `before`.
+fn comes_to_rest(what: &str, before: u64, cluster: &Cluster) -> Fallible {
+    let (start, limit) = (Instant::now(), before + (before as f64 * AT_REST) as u64);
+    loop {
+        let now = cluster.resident_in_all()?;
+        if now <= limit {
+            let (after, held, before) = (start.elapsed(), mebibytes(now), mebibytes(before));
+            eprintln!("{what}: at rest {held:.1} MiB after {after:.1?}; {before:.1} MiB before");
+            return Ok(());
+        }
+        if start.elapsed() > TO_REST {
+            return Err(format!("{what}: still {now} bytes, {before} before").into());
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
 }
 
-fn run_one(target: &str) -> Fallible {
-    let (graph, x, sum) = graph()?;
-    let session = Session::connect(target, graph, SessionOptions::default())?;
-    let fetched = session.run(&[(x, Tensor::vector(&[1f32, 2.0])?)], &[sum], &[])?;
-    assert_eq!(fetched, [Tensor::vector(&[2f32, 4.0])?]);
-    session.close()?;
-    Ok(())
+#[test]
+fn asynchronous_steps() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let replicas = Replicas::start(&[cluster.target("worker", 0), cluster.target("worker", 1)])?;
+    let count = if in_full() { 100_000 } else { 2_000 };
+    flat("asynchronous steps", count, &cluster, |steps| replicas.steps(steps))
 }
 
 #[test]
 fn sessions_come_and_go() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
     let target = cluster.target("worker", 0);
-    flat("sessions", 100 * scale(), &cluster, |range| range.into_iter().try_for_each(|_| run_one(&target)))
+    let count = if in_full() { 1_000 } else { 100 };
+    flat("sessions", count, &cluster, |range| sessions(&target, range.len()))
 }
 
 #[test]
-fn clients_at_once() -> Fallible {
+fn many_clients_at_once() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
     let target = cluster.target("worker", 0);
-    let at_once = || -> Fallible {
-        std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..(20 * scale()).min(200))
-                .map(|_| scope.spawn(|| run_one(&target).map_err(|e| e.to_string())))
-                .collect();
-            clients
-                .into_iter()
-                .try_for_each(|c| c.join().map_err(|_| "a client panicked")?.map_err(Into::into))
-        })
-    };
-    flat("rounds of clients at once", 40, &cluster, |range| range.into_iter().try_for_each(|_| at_once()))
+    sessions(&target, 10)?;
+    let before = cluster.resident_in_all()?;
+    let (clients, rounds) = if in_full() { (200, 50) } else { (20, 40) };
+    let what = format!("rounds of {clients} clients at once");
+    flat(&what, rounds, &cluster, |mut range| range.try_for_each(|_| clients_at_once(&target, clients)))?;
+    comes_to_rest(&what, before, &cluster)
 }
 
 #[test]
 fn kinds_of_steps() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
-    let scope = Scope::new();
-    let x = scope.placeholder("x", DType::Float, [2]);
-    let nodes: Vec<Output> = (0..150)
-        .map(|i| {
-            let device = if i % 2 == 0 { "/job:ps/task:0" } else { "/job:worker/task:0" };
-            scope.op("Neg").device(device).input(x).output()
-        })
-        .collect();
-    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
-    let (fed, negative) = (Tensor::vector(&[1f32, 2.0])?, Tensor::vector(&[-1f32, -2.0])?);
-    // More kinds than the master keeps plans of.
-    flat("kinds of steps", 1000 * scale(), &cluster, |range| {
-        range.into_iter().try_for_each(|i| {
-            let (a, b) = (nodes[i % nodes.len()], nodes[i / nodes.len() % nodes.len()]);
-            let fetched = session.run(&[(x, fed.clone())], &[a, b], &[])?;
-            assert_eq!(fetched, [negative.clone(), negative.clone()]);
-            Ok(())
-        })
-    })
+    let kinds = Kinds::open(&cluster.target("worker", 0))?;
+    let count = if in_full() { 10_000 } else { 1_000 };
+    flat("kinds of steps", count, &cluster, |range| kinds.steps(range))
 }

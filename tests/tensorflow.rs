@@ -20,7 +20,7 @@ fn between_graph_replicas_share_variables_by_name() -> Fallible {
     });
     let mut replicas = Vec::new();
     for task in 0..2 {
-        let mut client = python::script("linear_regression.py")?;
+        let mut client = python::script("tests/tensorflow/linear_regression.py")?;
         client.args(["--target", &cluster.target("worker", task)]);
         client.args(["--cluster", &spec.to_string(), "--task", &task.to_string()]);
         replicas.push(python::start(&mut client)?);
@@ -35,7 +35,7 @@ fn between_graph_replicas_share_variables_by_name() -> Fallible {
 #[test]
 fn a_session_behaves_as_on_the_peers_server() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
-    let mut client = python::script("session.py")?;
+    let mut client = python::script("tests/tensorflow/session.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
     assert!(checks(&said) >= 12, "{said}");
     Ok(())
@@ -44,7 +44,7 @@ fn a_session_behaves_as_on_the_peers_server() -> Fallible {
 #[test]
 fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
-    let mut client = python::script("datasets.py")?;
+    let mut client = python::script("tests/tensorflow/datasets.py")?;
     client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
     let said = python::run(&mut client)?;
     assert!(said.contains("\n0 wrong"), "{said}");
@@ -55,7 +55,7 @@ fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
 #[test]
 fn checkpoints_and_summaries_are_the_peers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
-    let mut client = python::script("checkpoints.py")?;
+    let mut client = python::script("tests/tensorflow/checkpoints.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
     assert_eq!(checks(&said), 9, "{said}");
     Ok(())
@@ -64,7 +64,7 @@ fn checkpoints_and_summaries_are_the_peers() -> Fallible {
 #[test]
 fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
-    let mut client = python::script("control_flow.py")?;
+    let mut client = python::script("tests/tensorflow/control_flow.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
     assert!(checks(&said) >= 17, "{said}");
     Ok(())
@@ -73,13 +73,13 @@ fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
 #[test]
 fn stacks_and_tensor_arrays_answer_as_in_the_peers_own_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
-    let mut client = python::script("step_objects.py")?;
+    let mut client = python::script("tests/tensorflow/step_objects.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
     assert!(said.contains(" 0 differences"), "{said}");
     Ok(())
 }
 
-const SESSION_CHECKS: usize = 14;
+const SESSION_CHECKS: usize = 15;
 
 fn checks(said: &str) -> usize {
     said.lines().filter(|l| l.starts_with("ok ")).count()
@@ -88,7 +88,7 @@ fn checks(said: &str) -> usize {
 #[test]
 fn partial_runs_callables_timelines_and_options_are_as_on_the_peers_server() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
-    let mut client = python::script("sessions.py")?;
+    let mut client = python::script("tests/tensorflow/sessions.py")?;
     client.args(["--target", &cluster.target("worker", 0)]);
     client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]);
     let said = python::run(client.arg("--log").arg(cluster.log_file("worker", 0)))?;
@@ -101,7 +101,7 @@ fn partial_runs_callables_timelines_and_options_are_as_on_the_peers_server() -> 
 fn the_peers_server_behaves_as_expected_of_ours() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
     let _peers = Peers::start(&cluster)?;
-    let mut client = python::script("sessions.py")?;
+    let mut client = python::script("tests/tensorflow/sessions.py")?;
     client.args(["--is-peer", "--target", &cluster.target("worker", 0)]);
     let said = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
     assert_eq!(checks(&said), SESSION_CHECKS, "{said}");
@@ -121,8 +121,9 @@ impl Peers {
         });
         let mut peers = Peers(Vec::new());
         for (job, task) in tasks {
-            let mut server = python::script("server.py")?;
-            server.args(["--cluster", &spec.to_string(), "--job", job, "--task", &task.to_string()]);
+            let config = serde_json::json!({"cluster": spec, "task": {"type": job, "index": task}});
+            let mut server = python::script("benches/peer/tf_server.py")?;
+            server.env("TF_CONFIG", config.to_string());
             peers.0.push(python::start(&mut server)?);
         }
         let deadline = Instant::now() + PEER_DEADLINE;
@@ -151,7 +152,7 @@ impl Drop for Peers {
 #[test]
 fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
-    let mut client = python::script("queues.py")?;
+    let mut client = python::script("tests/tensorflow/queues.py")?;
     for task in 0..2 {
         client.args(["--target", &cluster.target("worker", task)]);
     }
@@ -165,10 +166,10 @@ fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
 fn functions_and_control_flow_over_them_give_what_the_peer_gives() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     for devices in ["", "/job:ps/task:0,/job:worker/task:1"] {
-        let mut client = python::script("functions.py")?;
+        let mut client = python::script("tests/tensorflow/functions.py")?;
         client.args(["--target", &cluster.target("worker", 0), "--devices", devices]);
         let said = python::run(&mut client)?;
-        assert!(checks(&said) >= 11, "{said}");
+        assert!(checks(&said) >= 12 && said.contains("ok fed_outputs"), "{said}");
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use proto::channel::CONNECT_DEADLINE;
 use proto::link::{MasterLink, WorkerLink};
 use proto::{Cluster, Status, channel, pb};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,11 @@ impl Default for ServerConfig {
         }
     }
 }
+
+/// Memory that tensors have left is looked for so often, and given back when it was not wanted for so long: longer
+/// than the pauses between the steps of a job.
+const TRIM_EVERY: Duration = Duration::from_secs(5);
+const WANTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// After all steps have ended, answers have so long to leave before connections are cut.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -124,6 +130,15 @@ impl Server {
         tokio::select! {
             served = serving => served,
             () = stopping => Ok(()),
+            never = trim_memory() => match never {},
         }
+    }
+}
+
+/// Gives back what the tensors of earlier steps have left.
+async fn trim_memory() -> Infallible {
+    loop {
+        tokio::time::sleep(TRIM_EVERY).await;
+        graph::tensor::trim_memory(WANTED_WITHIN);
     }
 }

@@ -42,7 +42,7 @@ const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
-    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))),
+    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))).brief(),
 ];
 
 #[derive(Debug, Default)]
@@ -117,6 +117,7 @@ fn main() -> Result<()> {
         Ok(graph)
     };
     let (mut empty, mut last) = with_source(no_op)?;
+    let brief = empty.clone();
     for i in 0..NODES {
         last = empty.add(Node::new(format!("n{i}"), no_op), &[], &[last])?;
     }
@@ -128,6 +129,7 @@ fn main() -> Result<()> {
         ("wide, x + constant", wide(constant)?),
         ("wide, x + variable", wide(stateful("One", 0, 1))?),
         ("chain, NoOp", empty),
+        ("one NoOp", brief),
     ];
     use std::io::Write;
     let mut out = std::io::stdout();

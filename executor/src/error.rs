@@ -5,8 +5,8 @@ use graph::Code;
 /// A failure, with as much of its place as the layers it passed knew.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A kernel failed at a node. Clients parse the `{{node …}}` tag.
-    #[error("{message}\n\t [[{{{{node {node}}}}}]]")]
+    /// A kernel failed at a node, or what it called did. Clients parse the tag.
+    #[error("{message}\n\t [[{}]]", tag(node, message))]
     Node { code: Code, node: String, message: String },
 
     /// A failure that no node is to blame for, or that has not been given one yet.
@@ -58,15 +58,23 @@ impl Error {
         }
     }
 
-    /// The same failure with the node's name, where it has none yet.
+    /// The same failure with the node's name; after those of the nodes that failed within what this one called.
     pub fn at_node(self, node: &str) -> Error {
         match self {
-            Error::Status { code, message } => Error::Node { code, node: node.to_owned(), message },
-            Error::Graph(error) => Error::Graph(error.at_node(node)),
             Error::Derived(cause) => Error::Derived(Box::new(cause.at_node(node))),
-            other => other,
+            Error::Graph(error) if !matches!(error, graph::Error::Node { .. }) => {
+                Error::Graph(error.at_node(node))
+            }
+            Error::Status { .. } | Error::Node { .. } | Error::Graph(_) => {
+                Error::Node { code: self.code(), node: node.to_owned(), message: self.to_string() }
+            }
         }
     }
+}
+
+/// How a message names a node: the first one so that clients find where it was made.
+fn tag(node: &str, message: &str) -> String {
+    if message.contains("{{node ") { node.to_owned() } else { format!("{{{{node {node}}}}}") }
 }
 
 impl From<checkpoint::Error> for Error {

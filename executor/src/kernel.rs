@@ -21,6 +21,8 @@ pub struct KernelDef {
     pub types: &'static [(&'static str, &'static [DType])],
     /// Names of arguments whose tensors are in host memory on every device.
     pub host_memory: &'static [&'static str],
+    /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
+    pub is_brief: bool,
     pub make: MakeKernel,
 }
 
@@ -33,6 +35,7 @@ impl KernelDef {
         op: "",
         types: &[],
         host_memory: &[],
+        is_brief: false,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
     };
 
@@ -42,7 +45,12 @@ impl KernelDef {
         types: &'static [(&'static str, &'static [DType])],
         make: MakeKernel,
     ) -> Self {
-        KernelDef { op, types, host_memory: &[], make }
+        KernelDef { op, types, make, ..KernelDef::NEW }
+    }
+
+    /// The row of a kernel that is brief.
+    pub const fn brief(self) -> Self {
+        KernelDef { is_brief: true, ..self }
     }
 
     /// Whether the kernel takes the node's attributes.

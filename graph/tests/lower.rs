@@ -44,8 +44,8 @@ fn a_call_becomes_its_body() -> Result<()> {
         expect![[r#"
             x = Placeholder[dtype=float]
             go = NoOp
-            call = IdentityN[T=[float]](call/mul, ^call/output_control_node) @"/job:ps/task:1"
-            after = Identity[T=float](call/mul, ^call/output_control_node)
+            call = IdentityN[T=[float], _stands_for_lowered=true](call/mul, ^call/output_control_node) @"/job:ps/task:1"
+            after = Identity[T=float](call, ^call/output_control_node)
             call/two = Const[dtype=float, value=float<>{2.0}] @"/job:ps/task:1"
             call/mul = Mul[T=float](x, call/two) @"/job:ps/task:1/device:CPU:1"
             call/output_control_node = NoOp(^call/mul) @"/job:ps/task:1"
@@ -60,9 +60,9 @@ fn what_a_call_waits_for_its_body_waits_for() -> Result<()> {
         expect![[r#"
             x = Placeholder[dtype=float]
             go = NoOp
-            call = IdentityN[T=[float]](call/output, ^call/output_control_node)
+            call = IdentityN[T=[float], _stands_for_lowered=true](call/output, ^call/output_control_node)
             last = NoOp(^call/output_control_node)
-            use = Identity[T=float](call/output)
+            use = Identity[T=float](call)
             call/input_control_node = NoOp(^go)
             call/print = CheckNumerics[T=float, _class=["loc:@call/other"], message="m"](x, ^call/input_control_node)
             call/other = NoOp(^call/input_control_node)
@@ -84,15 +84,15 @@ fn a_branch_becomes_switch_and_merge() -> Result<()> {
             x = Placeholder[dtype=float]
             go = NoOp
             p = Placeholder[dtype=bool]
-            if = IdentityN[T=[float]](if/merge, ^if/output_control_node)
-            use = Identity[T=float](if/merge)
+            if = IdentityN[T=[float], _stands_for_lowered=true](if/merge, ^if/output_control_node)
+            use = Identity[T=float](if)
             if/switch_pred = Switch[T=bool](p, p, ^go)
             if/switch = Switch[T=float](x, p)
             if/pivot_else = Identity[T=bool](if/switch_pred)
-            if/else = IdentityN[T=[float]](if/else/mul, ^if/else/output_control_node)
+            if/else = IdentityN[T=[float], _stands_for_lowered=true](if/else/mul, ^if/else/output_control_node)
             if/else_executed = Identity[T=bool](if/pivot_else, ^if/else/output_control_node)
             if/pivot_then = Identity[T=bool](if/switch_pred:1)
-            if/then = IdentityN[T=[float]](if/then/output, ^if/then/output_control_node)
+            if/then = IdentityN[T=[float], _stands_for_lowered=true](if/then/output, ^if/then/output_control_node)
             if/then_executed = Identity[T=bool](if/pivot_then, ^if/then/output_control_node)
             if/merge = Merge[N=2, T=float](if/else/mul, if/then/output)
             if/branch_executed = Merge[N=2, T=bool](if/else_executed, if/then_executed)
@@ -139,18 +139,18 @@ fn a_loop_becomes_a_frame() -> Result<()> {
         expect![[r#"
             i = Placeholder[dtype=int32]
             n = Placeholder[dtype=int32]
-            loop = IdentityN[T=[int32, int32]](loop/exit, loop/exit_1, ^loop/output_control_node)
-            use = Identity[T=int32](loop/exit_1)
+            loop = IdentityN[T=[int32, int32], _stands_for_lowered=true](loop/exit, loop/exit_1, ^loop/output_control_node)
+            use = Identity[T=int32](loop:1)
             loop/enter = Enter[T=int32, frame_name="loop", is_constant=false, parallel_iterations=10](i)
             loop/merge = Merge[N=2, T=int32](loop/enter, loop/next_iteration)
             loop/enter_1 = Enter[T=int32, frame_name="loop", is_constant=true, parallel_iterations=10](n)
             loop/loop_cond_control = NoOp(^loop/merge)
-            loop/cond = IdentityN[T=[bool]](loop/cond/less, ^loop/cond/output_control_node)
+            loop/cond = IdentityN[T=[bool], _stands_for_lowered=true](loop/cond/less, ^loop/cond/output_control_node)
             loop/LoopCond = LoopCond(loop/cond/less, ^loop/cond/output_control_node)
             loop/switch = Switch[T=int32](loop/merge, loop/LoopCond)
             loop/loop_body_control = Identity[T=int32](loop/switch:1)
             loop/exit = Exit[T=int32](loop/switch)
-            loop/body = IdentityN[T=[int32, int32]](loop/body/add, loop/body/output, ^loop/body/output_control_node)
+            loop/body = IdentityN[T=[int32, int32], _stands_for_lowered=true](loop/body/add, loop/body/output, ^loop/body/output_control_node)
             loop/next_iteration = NextIteration[T=int32](loop/body/add, ^loop/body/output_control_node)
             loop/exit_1 = Identity[T=int32](n, ^loop/exit)
             loop/output_control_node = NoOp(^loop/exit, ^loop/exit_1)
@@ -174,7 +174,7 @@ fn what_calls_itself_is_left_to_kernels() -> Result<()> {
          x = Placeholder[dtype=float]\ncall = again(x)\nother = never(x)",
         expect![[r#"
             x = Placeholder[dtype=float]
-            call = IdentityN[T=[float]](call/n, ^call/output_control_node)
+            call = IdentityN[T=[float], _stands_for_lowered=true](call/n, ^call/output_control_node)
             other = PartitionedCall[Tin=[float], Tout=[float], f=@never](x)
             call/n = PartitionedCall[Tin=[float], Tout=[float], f=@again](x)
             call/output_control_node = NoOp(^call/n)

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// Requests that are remembered, so that a repeat is refused.
-const REQUESTS: usize = 10_000;
+const REQUESTS: usize = 7_000;
 
 /// A session's start that comes so soon after one that waited in vain for the same tasks is its repetition.
 const REPEATS: Duration = Duration::from_secs(2);

@@ -4,6 +4,8 @@
 use graph::Code;
 use parking_lot::Mutex;
 use prost::Message;
+use proto::fields::{Options, SetField, set_fields};
+use proto::pb::rewriter_config::Toggle;
 use proto::pb::run_options::TraceLevel;
 use proto::{Status, pb};
 use std::collections::BTreeSet;
@@ -53,67 +55,72 @@ pub(crate) fn collective_graph_key(run: &pb::RunOptions) -> i64 {
     run.experimental.as_ref().map_or(0, |e| e.collective_graph_key)
 }
 
+/// Fields of a session's options that have their effect, with all below them, or are refused. Every other field is
+/// reported when it is set.
+const BY_SESSION: &[&str] = &[
+    "allow_soft_placement",
+    "cluster_def",
+    "device_filters",
+    "experimental.disable_functional_ops_lowering",
+    "experimental.disable_output_partition_graphs",
+    "experimental.share_cluster_devices_in_session",
+    "experimental.share_session_state_in_clusterspec_propagation",
+    "graph_options.optimizer_options.max_folded_constant_in_bytes",
+    "graph_options.optimizer_options.opt_level",
+    "graph_options.rewrite_options.common_subgraph_elimination",
+    "graph_options.rewrite_options.constant_folding",
+    "graph_options.rewrite_options.disable_meta_optimizer",
+    "graph_options.rewrite_options.min_graph_nodes",
+    "isolate_session_state",
+    "log_device_placement",
+    "operation_timeout_in_ms",
+    "session_inter_op_thread_pool",
+    "share_cluster_devices_in_session",
+    "use_per_session_threads",
+];
+
+/// As [`BY_SESSION`], of a run's options.
+const BY_RUN: &[&str] =
+    &["experimental.collective_graph_key", "output_partition_graphs", "timeout_in_ms", "trace_level"];
+
 /// Options without effect here, each named in the log once.
 #[derive(Debug, Default)]
-pub(crate) struct Reported(Mutex<BTreeSet<&'static str>>);
+pub(crate) struct Reported(Mutex<BTreeSet<String>>);
 
 impl Reported {
     pub(crate) fn session(&self, config: &pb::ConfigProto) {
-        self.report("ConfigProto", &ignored_by_session(config));
+        self.report("ConfigProto", ignored(config, BY_SESSION));
     }
 
     pub(crate) fn run(&self, options: &pb::RunOptions) {
-        self.report("RunOptions", &ignored_by_run(options));
+        self.report("RunOptions", ignored(options, BY_RUN));
     }
 
-    fn report(&self, message: &str, names: &[&'static str]) {
-        for name in names {
-            if self.0.lock().insert(name) {
-                tracing::warn!("{message}.{name} has no effect on this server");
+    fn report(&self, message: &str, paths: impl Iterator<Item = String>) {
+        for path in paths {
+            let name = format!("{message}.{path}");
+            if !self.0.lock().contains(&name) {
+                tracing::warn!("{name} has no effect on this server");
+                self.0.lock().insert(name);
             }
         }
     }
 }
 
-fn set(options: &[(bool, &'static str)]) -> Vec<&'static str> {
-    options.iter().filter(|o| o.0).map(|o| o.1).collect()
+/// The paths of fields that are set without effect.
+fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl Iterator<Item = String> {
+    let is_effective = move |path: &str| {
+        effective.iter().any(|known| {
+            path.strip_prefix(known).is_some_and(|below| below.is_empty() || below.starts_with('.'))
+        })
+    };
+    let set = set_fields(options).into_iter();
+    set.filter(move |field| !is_effective(&field.path) && !asks_for_nothing(field)).map(|field| field.path)
 }
 
-fn ignored_by_session(config: &pb::ConfigProto) -> Vec<&'static str> {
-    let graph = config.graph_options.clone().unwrap_or_default();
-    let optimizer = graph.optimizer_options.unwrap_or_default();
-    let rpc = config.rpc_options.clone().unwrap_or_default();
-    let experimental = config.experimental.clone().unwrap_or_default();
-    set(&[
-        (config.inter_op_parallelism_threads != 0, "inter_op_parallelism_threads"),
-        (config.intra_op_parallelism_threads != 0, "intra_op_parallelism_threads"),
-        (graph.place_pruned_graph, "graph_options.place_pruned_graph"),
-        (graph.enable_bfloat16_sendrecv, "graph_options.enable_bfloat16_sendrecv"),
-        (graph.build_cost_model != 0, "graph_options.build_cost_model"),
-        (graph.timeline_step != 0, "graph_options.timeline_step"),
-        (optimizer.global_jit_level > 0, "graph_options.optimizer_options.global_jit_level"),
-        (!rpc.compression_algorithm.is_empty(), "rpc_options.compression_algorithm"),
-        (rpc.cache_rpc_response, "rpc_options.cache_rpc_response"),
-        (rpc.disable_session_connection_sharing, "rpc_options.disable_session_connection_sharing"),
-        (rpc.num_channels_per_target != 0, "rpc_options.num_channels_per_target"),
-        (!experimental.executor_type.is_empty(), "experimental.executor_type"),
-        (experimental.recv_buf_max_chunk != 0, "experimental.recv_buf_max_chunk"),
-        (experimental.use_numa_affinity, "experimental.use_numa_affinity"),
-        (experimental.enable_mlir_bridge, "experimental.enable_mlir_bridge"),
-        (experimental.enable_mlir_graph_optimization, "experimental.enable_mlir_graph_optimization"),
-        (experimental.use_tfrt, "experimental.use_tfrt"),
-    ])
-}
-
-fn ignored_by_run(options: &pb::RunOptions) -> Vec<&'static str> {
-    let experimental = options.experimental.unwrap_or_default();
-    let watches = options.debug_options.as_ref().is_some_and(|d| !d.debug_tensor_watch_opts.is_empty());
-    set(&[
-        (options.inter_op_thread_pool != 0, "inter_op_thread_pool"),
-        (watches, "debug_options"),
-        (options.report_tensor_allocations_upon_oom, "report_tensor_allocations_upon_oom"),
-        (experimental.use_run_handler_pool, "experimental.use_run_handler_pool"),
-    ])
+/// Whether a field turns a rewrite off that is never made here.
+fn asks_for_nothing(field: &SetField) -> bool {
+    field.type_name == "tensorflow.RewriterConfig.Toggle" && field.value == Toggle::Off as u64
 }
 
 /// # Errors
@@ -131,6 +138,10 @@ pub(crate) fn check_partial(options: &pb::RunOptions) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::encoding::{WireType, encode_key, encode_varint};
+    use serde_json::Value;
+
+    type Test = Result<(), Box<dyn std::error::Error>>;
 
     #[test]
     fn the_sessions_options_win_and_lists_grow() -> Result<(), Status> {
@@ -151,15 +162,92 @@ mod tests {
         Ok(())
     }
 
+    /// Every field of a message and of the messages within it, by path, with an encoded message in which it alone
+    /// is set, and not to its default.
+    fn every_field(message: &str, facts: &Value) -> Vec<(String, Vec<u8>)> {
+        let mut every = Vec::new();
+        for field in facts["messages"][message]["fields"].as_array().into_iter().flatten() {
+            let text = |key: &str| field[key].as_str().unwrap_or_default();
+            let number = field["number"].as_u64().unwrap_or_default() as u32;
+            let encoded = |wire: WireType, value: &[u8]| {
+                let mut bytes = Vec::new();
+                encode_key(number, wire, &mut bytes);
+                if wire == WireType::LengthDelimited {
+                    encode_varint(value.len() as u64, &mut bytes);
+                }
+                [bytes.as_slice(), value].concat()
+            };
+            let own = match text("type") {
+                "message" if text("label") == "optional" => {
+                    let inner = every_field(text("type_name"), facts).into_iter();
+                    every.extend(inner.map(|(path, value)| {
+                        (format!("{}.{path}", text("name")), encoded(WireType::LengthDelimited, &value))
+                    }));
+                    continue;
+                }
+                "message" => encoded(WireType::LengthDelimited, b""),
+                "string" => encoded(WireType::LengthDelimited, b"x"),
+                "double" => encoded(WireType::SixtyFourBit, &1f64.to_le_bytes()),
+                "float" => encoded(WireType::ThirtyTwoBit, &1f32.to_le_bytes()),
+                _ => encoded(WireType::Varint, &[1]),
+            };
+            every.push((text("name").to_owned(), own));
+        }
+        every
+    }
+
+    /// Every field of the peer's message has its effect or is reported, and the list of the former names nothing else.
+    fn check_every_field<T: Options + Default>(effective: &'static [&'static str]) -> Test {
+        let facts = serde_json::from_str(include_str!("../../proto/tests/descriptors.json"))?;
+        let every = every_field(T::NAME, &facts);
+        assert!(every.len() > 10, "{every:?}");
+        let is_of = |path: &str, known: &str| {
+            path == known || path.strip_prefix(known).is_some_and(|below| below.starts_with('.'))
+        };
+        for (path, bytes) in &every {
+            let options = T::decode(bytes.as_slice()).map_err(|e| format!("{path}: {e}"))?;
+            let reported: Vec<String> = ignored(&options, effective).collect();
+            match effective.iter().any(|known| is_of(path, known)) {
+                true => assert!(reported.is_empty(), "{path} has its effect and is reported"),
+                false => assert_eq!(reported, [path.as_str()]),
+            }
+        }
+        for known in effective {
+            assert!(every.iter().any(|(path, _)| is_of(path, known)), "{known} is no field");
+        }
+        Ok(())
+    }
+
     #[test]
-    fn what_has_no_effect_is_named_and_defaults_are_not() {
-        assert!(ignored_by_session(&pb::ConfigProto::default()).is_empty());
-        assert!(ignored_by_run(&pb::RunOptions::default()).is_empty());
-        let config = pb::ConfigProto { inter_op_parallelism_threads: 3, ..Default::default() };
-        assert_eq!(ignored_by_session(&config), ["inter_op_parallelism_threads"]);
+    fn every_field_has_its_effect_or_is_reported() -> Test {
+        check_every_field::<pb::ConfigProto>(BY_SESSION)?;
+        check_every_field::<pb::RunOptions>(BY_RUN)
+    }
+
+    #[test]
+    fn what_has_no_effect_is_named_once_and_defaults_are_not() {
+        assert_eq!(ignored(&pb::ConfigProto::default(), BY_SESSION).count(), 0);
+        assert_eq!(ignored(&pb::RunOptions::default(), BY_RUN).count(), 0);
+        let mut config = pb::ConfigProto { inter_op_parallelism_threads: 3, ..Default::default() };
+        config.device_count.insert("GPU".into(), 0);
+        let rewriter = pb::RewriterConfig {
+            remapping: Toggle::Off as i32,
+            layout_optimizer: Toggle::On as i32,
+            ..Default::default()
+        };
+        config.graph_options =
+            Some(pb::GraphOptions { rewrite_options: Some(rewriter), ..Default::default() });
+        let expected = BTreeSet::from(
+            [
+                "device_count",
+                "inter_op_parallelism_threads",
+                "graph_options.rewrite_options.layout_optimizer",
+            ]
+            .map(|name| format!("ConfigProto.{name}")),
+        );
         let reported = Reported::default();
         reported.session(&config);
         reported.session(&config);
-        assert_eq!(reported.0.lock().len(), 1);
+        assert_eq!(*reported.0.lock(), expected);
     }
 }

@@ -3,7 +3,8 @@
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::transfer::{Key, Transfers};
-use graph::{Edge, Graph, Node, NodeId, Output, PortType, Topology, parse_output_name};
+use graph::passes::stands_for_lowered;
+use graph::{Edge, Graph, Node, NodeId, Output, PortType, Producer, Topology, parse_output_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `p` and `p:0` are one endpoint, which keys write as `p:0`. What is no endpoint stays as it is.
@@ -181,12 +182,25 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Which feed, if any, an edge comes from instead of its source.
-    fn feed_of(&self, producer: &graph::Producer) -> Option<usize> {
+    fn feed_of(&self, producer: &Producer) -> Option<usize> {
         if producer.is_control() {
             self.fed_placeholders.get(&producer.node).copied()
         } else {
             self.fed.get(&producer.source()).copied()
         }
+    }
+
+    /// The edge as the run has it: a value of a node that was lowered comes, unless it is fed, from where it is made.
+    fn edge(&self, producer: &Producer) -> Producer {
+        let mut edge = *producer;
+        while !edge.is_control()
+            && self.feed_of(&edge).is_none()
+            && stands_for_lowered(self.graph.node(edge.node))
+            && let Some(inner) = self.topology.producers(edge.node).get(edge.output as usize)
+        {
+            edge = Producer { input: producer.input, ..*inner };
+        }
+        edge
     }
 
     /// The nodes, and the feeds, that fetches and targets need.
@@ -200,6 +214,7 @@ impl<'a> Rewriting<'a> {
                 continue;
             }
             for producer in self.topology.producers(id) {
+                let producer = &self.edge(producer);
                 match self.feed_of(producer) {
                     Some(feed) => {
                         feed_needed[feed] = true;
@@ -216,7 +231,7 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Fails if the input, which a feed replaces, must be a reference.
-    fn check_value_will_do(&self, id: NodeId, producer: &graph::Producer, feed: usize) -> Result<()> {
+    fn check_value_will_do(&self, id: NodeId, producer: &Producer, feed: usize) -> Result<()> {
         let node = self.graph.node(id);
         let types = node.input_types()?;
         match types.get(producer.input as usize).filter(|t| t.is_ref) {
@@ -246,6 +261,7 @@ impl<'a> Rewriting<'a> {
         let mut edges = Vec::with_capacity(kept * 2);
         for id in self.graph.ids().filter(|id| needed[id.index()]) {
             for producer in self.topology.producers(id) {
+                let producer = &self.edge(producer);
                 let (from, output) = match self.feed_of(producer).and_then(|f| self.feeds[f].id) {
                     Some(feed) if producer.is_control() => (feed, producer.output),
                     Some(feed) => (feed, 0),

@@ -4,6 +4,8 @@ mod support;
 
 use anabranch_placer::{normalise_endpoint, rewrite_for_run};
 use expect_test::{Expect, expect};
+use graph::Graph;
+use graph::passes::lower;
 use support::{Result, graph_of, print, small_cluster};
 
 const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:0
@@ -18,9 +20,19 @@ const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:
     as = Assign(v, k) @/job:ps/replica:0/task:0/device:CPU:0";
 
 fn check(feeds: &[&str], fetches: &[&str], targets: &[&str], expected: Expect) -> Result<()> {
+    check_in(&graph_of(GRAPH)?, feeds, fetches, targets, expected)
+}
+
+fn check_in(
+    graph: &Graph,
+    feeds: &[&str],
+    fetches: &[&str],
+    targets: &[&str],
+    expected: Expect,
+) -> Result<()> {
     let set = small_cluster()?;
     let client = set.client_device().ok_or("no client device")?;
-    let outcome = match rewrite_for_run(&graph_of(GRAPH)?, feeds, fetches, targets, &set, client) {
+    let outcome = match rewrite_for_run(graph, feeds, fetches, targets, &set, client) {
         Ok(graph) => print(&graph),
         Err(error) => format!("{:?}: {error}", error.code()),
     };
@@ -146,6 +158,70 @@ fn a_fed_variable_is_read_but_not_written() -> Result<()> {
         expect![[r#"
         InvalidArgument: Input 0 of node as was passed float from _recv_v_0:0 incompatible with expected Ref(float).
         	 [[{{node as}}]]"#]],
+    )
+}
+
+/// A call whose body has an effect besides its value, and what takes that value: another call, and a node.
+const CALLS: &str = r#"
+%function doubled stateful
+  %arg x: float
+  %output y: float
+  %control_output checked
+  sum = AddV2[T=float](x, x)
+  check = CheckNumerics[T=float, message="m"](x)
+  %return y = "sum:z:0"
+  %control_return checked = check
+%end
+x = Placeholder[dtype=float] @"/job:ps/replica:0/task:0/device:CPU:0"
+first = doubled(x) @"/job:ps/replica:0/task:0/device:CPU:0"
+second = doubled(first) @"/job:ps/replica:0/task:0/device:CPU:0"
+after = Neg[T=float](first) @"/job:ps/replica:0/task:0/device:CPU:0"
+"#;
+
+#[test]
+fn the_value_of_a_lowered_node_is_fed_to_all_who_take_it_or_comes_from_where_it_is_made() -> Result<()> {
+    let graph = lower(&Graph::from_text(CALLS)?)?;
+    check_in(
+        &graph,
+        &[],
+        &["after"],
+        &[],
+        expect![[r#"
+        x = Placeholder() @ps:0/CPU:0
+        after = Neg(first/sum) @ps:0/CPU:0
+        first/sum = AddV2(x, x) @ps:0/CPU:0
+        _send_after_0 = _Send(after) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=after:0
+    "#]],
+    )?;
+    check_in(
+        &graph,
+        &["first"],
+        &["after", "second"],
+        &[],
+        expect![[r#"
+        _recv_first_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=first:0 T=float
+        second = IdentityN(second/sum, ^second/output_control_node) @ps:0/CPU:0
+        after = Neg(_recv_first_0) @ps:0/CPU:0
+        second/sum = AddV2(_recv_first_0, _recv_first_0) @ps:0/CPU:0
+        second/check = CheckNumerics(_recv_first_0) @ps:0/CPU:0
+        second/output_control_node = NoOp(^second/sum, ^second/check) @ps:0/CPU:0
+        _send_after_0 = _Send(after) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=after:0
+        _send_second_0 = _Send(second) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=second:0
+    "#]],
+    )?;
+    check_in(
+        &graph,
+        &["x"],
+        &["first"],
+        &[],
+        expect![[r#"
+        _recv_x_0 = _Recv() @worker:0/CPU:0 client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=x:0 T=float
+        first = IdentityN(first/sum, ^first/output_control_node) @ps:0/CPU:0
+        first/sum = AddV2(_recv_x_0, _recv_x_0) @ps:0/CPU:0
+        first/check = CheckNumerics(_recv_x_0) @ps:0/CPU:0
+        first/output_control_node = NoOp(^first/sum, ^first/check) @ps:0/CPU:0
+        _send_first_0 = _Send(first) @worker:0/CPU:0 T=float client_terminated=true recv_device=worker:0/CPU:0 send_device=worker:0/CPU:0 incarnation=2 tensor_name=first:0
+    "#]],
     )
 }
 

@@ -9,6 +9,7 @@ pub mod channel;
 pub mod cluster;
 pub mod convert;
 pub mod deadline;
+pub mod fields;
 pub mod grpc;
 pub mod link;
 pub mod remote;

@@ -2,34 +2,35 @@
 
 use crate::status::Status;
 use graph::Code;
-use rustc_hash::FxHashSet;
-use std::collections::VecDeque;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 
-/// The last ids that came, as many as its capacity.
+/// The last ids that came: at least as many as its capacity, and at most twice as many. Its memory is taken at the
+/// start and stays as it is.
 #[derive(Debug)]
 pub struct SeenIds {
-    seen: FxHashSet<i64>,
-    order: VecDeque<i64>,
+    recent: FxHashSet<i64>,
+    /// Those that came before; forgotten together once as many have come since.
+    before: FxHashSet<i64>,
     capacity: usize,
 }
 
 impl SeenIds {
     pub fn new(capacity: usize) -> SeenIds {
-        SeenIds { seen: FxHashSet::default(), order: VecDeque::new(), capacity: capacity.max(1) }
+        let capacity = capacity.max(1);
+        let set = || FxHashSet::with_capacity_and_hasher(capacity, FxBuildHasher);
+        SeenIds { recent: set(), before: set(), capacity }
     }
 
     /// Whether the id is new.
     pub fn insert(&mut self, id: i64) -> bool {
-        if !self.seen.insert(id) {
+        if self.contains(id) {
             return false;
         }
-        if self.order.len() == self.capacity
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.seen.remove(&oldest);
+        if self.recent.len() == self.capacity {
+            std::mem::swap(&mut self.recent, &mut self.before);
+            self.recent.clear();
         }
-        self.order.push_back(id);
-        true
+        self.recent.insert(id)
     }
 
     /// Lets a request pass that did not come before. Zero is the id of those who do not ask for the check.
@@ -46,7 +47,7 @@ impl SeenIds {
     }
 
     pub fn contains(&self, id: i64) -> bool {
-        self.seen.contains(&id)
+        self.recent.contains(&id) || self.before.contains(&id)
     }
 }
 
@@ -55,12 +56,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten() {
+    fn as_many_as_the_capacity_are_remembered_and_the_oldest_forgotten() {
         let mut ids = SeenIds::new(2);
-        assert!(ids.insert(1) && ids.insert(2) && !ids.insert(1));
-        assert!(ids.insert(3));
-        assert!(!ids.contains(1) && ids.contains(2) && ids.contains(3));
-        assert!(ids.insert(1));
+        for id in 0..100 {
+            assert!(ids.insert(id) && !ids.insert(id));
+            assert!(id == 0 || !ids.insert(id - 1));
+            assert!(id < 4 || !ids.contains(id - 4));
+        }
+        assert!(ids.insert(0));
     }
 
     #[test]
@@ -72,7 +75,7 @@ mod tests {
         let text = "The same RunGraph request was received twice. step_id: 3 request_id: 7";
         assert_eq!(ids.accept("RunGraph", Some(3), 7), Err(Status::new(Code::Aborted, text)));
         assert!((0..3).all(|_| ids.accept("RunGraph", None, 0).is_ok()));
-        assert!(ids.insert(8) && ids.insert(9));
+        assert!((8..12).all(|id| ids.insert(id)));
         assert_eq!(ids.accept("RunGraph", Some(3), 7), Ok(()));
     }
 }

@@ -34,6 +34,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from cluster import Cluster  # noqa: E402
 from job import Job  # noqa: E402
 
+tf.logging.set_verbosity(tf.logging.ERROR)
+
 JOBS = {"ps": 1, "worker": 2}
 
 # Clients are forked from this process, which has imported TensorFlow and started nothing of it.

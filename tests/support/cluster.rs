@@ -71,11 +71,7 @@ impl Cluster {
             .map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect()))
             .collect();
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
-        let program = match job {
-            "master" => env!("CARGO_BIN_EXE_anabranch-master"),
-            _ => env!("CARGO_BIN_EXE_anabranch-worker"),
-        };
-        let child = Command::new(program)
+        let child = Command::new(program(job))
             .env("TF_CONFIG", config.to_string())
             .args(&self.flags)
             .stdin(Stdio::null())
@@ -121,6 +117,11 @@ impl Cluster {
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
+    }
+
+    /// The resident memory of all tasks that run, bytes.
+    pub fn resident_in_all(&self) -> Fallible<u64> {
+        self.running.keys().map(|(job, index)| self.resident(job, *index)).sum()
     }
 
     pub fn address(&self, job: &str, index: usize) -> SocketAddr {
@@ -178,6 +179,15 @@ impl Cluster {
         let task = self.running.get_mut(&(job.to_owned(), index));
         Ok(task.map(Child::try_wait).transpose()?.is_some_and(|status| status.is_none()))
     }
+}
+
+/// The program of a job's tasks: of this build, or of the directory that `ANABRANCH_PROGRAMS` names.
+fn program(job: &str) -> PathBuf {
+    let (name, built) = match job {
+        "master" => ("anabranch-master", env!("CARGO_BIN_EXE_anabranch-master")),
+        _ => ("anabranch-worker", env!("CARGO_BIN_EXE_anabranch-worker")),
+    };
+    std::env::var_os("ANABRANCH_PROGRAMS").map_or_else(|| built.into(), |dir| Path::new(&dir).join(name))
 }
 
 impl Drop for Cluster {

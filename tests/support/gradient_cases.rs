@@ -457,6 +457,11 @@ fn sparse() -> Vec<Case> {
     out
 }
 
+/// Places in a vector, one a row.
+fn at(places: &[i32]) -> Input {
+    Input::Fixed(ints(places, &[places.len(), 1]))
+}
+
 fn matrices() -> Vec<Case> {
     let mut out = vec![
         case("MatrixDeterminant").x(&[2, 2], -2.0, 2.0),
@@ -467,8 +472,21 @@ fn matrices() -> Vec<Case> {
         case("Cross").x(&[2, 3], -2.0, 2.0).x(&[2, 3], -2.0, 2.0),
         case("Einsum").xs(&[&[2, 3], &[3, 4]]).attr("equation", "ab,bc->ca"),
         case("Einsum").xs(&[&[2, 3], &[2, 3]]).attr("equation", "ab,ab->a"),
+        case("TensorScatterUpdate").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -2.0, 2.0),
+        case("TensorScatterAdd").x(&[4], -2.0, 2.0).arg(at(&[2, 2])).x(&[2], -2.0, 2.0),
+        case("TensorScatterSub").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -2.0, 2.0),
+        case("TensorScatterMax").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], 1.5, 3.0),
+        case("TensorScatterMin").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -3.0, 1.5),
+        case("ScatterNdNonAliasingAdd").x(&[4], -2.0, 2.0).arg(at(&[2, 0])).x(&[2], -2.0, 2.0),
+        case("TensorStridedSliceUpdate").x(&[3, 4], -2.0, 2.0).k(&[1, 0]).k(&[3, 4]).k(&[1, 2]).x(
+            &[2],
+            -2.0,
+            2.0,
+        ),
         case("Digamma").x(&[2, 4], 0.5, 3.0),
         case("Zeta").fixed(&[2, 4], 1.5, 3.0).x(&[2, 4], 0.5, 3.0),
+        case("Igamma").x(&[2, 4], 0.5, 3.0).x(&[4], 0.5, 6.0),
+        case("Igammac").x(&[2, 4], 0.5, 3.0).x(&[4], 0.5, 6.0),
         case("Polygamma").arg(Input::Fixed(Tensor::scalar(2.0f64))).x(&[2, 4], 0.5, 3.0),
     ];
     for adjoint in [false, true] {

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod cluster;
+pub mod load;
 pub mod op_table;
 pub mod python;
 pub mod rpc;

@@ -37,9 +37,9 @@ pub fn interpreter() -> Fallible<PathBuf> {
     Ok(python)
 }
 
-/// A script of `tests/tensorflow/`, ready to run with arguments.
-pub fn script(name: &str) -> Fallible<Command> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tensorflow").join(name);
+/// A script of this repository, by its path from the root, ready to run with arguments.
+pub fn script(path: &str) -> Fallible<Command> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut command = Command::new(interpreter()?);
     command
         .arg(path)

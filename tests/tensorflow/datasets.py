@@ -126,6 +126,30 @@ def shuffled_twice():
 
 
 @pipeline
+def one_shuffle_in_two_places():
+    d = Dataset.range(6).shuffle(6, seed=3)
+    return Dataset.zip((d, d.map(lambda x: x + 0))).repeat(2)
+
+
+@pipeline
+def one_shuffle_before_and_after():
+    d = Dataset.range(6).shuffle(6, seed=3)
+    return d.repeat(2).concatenate(d)
+
+
+@pipeline
+def one_shuffle_chosen_from_twice():
+    d = Dataset.range(6).shuffle(6, seed=3)
+    return tf.data.experimental.choose_from_datasets([d, d], Dataset.range(2).repeat(6))
+
+
+@pipeline
+def one_shuffle_for_each_element():
+    d = Dataset.range(6).shuffle(6, seed=3)
+    return Dataset.range(3).flat_map(lambda _: d)
+
+
+@pipeline
 def repeated_then_shuffled_across_epochs():
     return Dataset.range(4).repeat().shuffle(7, seed=11)
 
@@ -260,6 +284,11 @@ def files_that_are_not_there():
 @pipeline
 def blocks_that_do_not_fit():
     return tf.data.FixedLengthRecordDataset(lines("c.txt", b"four\n"), 4)
+
+
+@pipeline
+def blocks_of_a_file_whose_footer_is_cut_off():
+    return tf.data.FixedLengthRecordDataset(lines("d.txt", b"ab"), 4, header_bytes=2, footer_bytes=1)
 
 
 @pipeline
@@ -585,7 +614,7 @@ def a_failing_function_names_its_node(ours, theirs):
             following = iterator.get_next()
             session.run(iterator.initializer)
             assert session.run(following) == 20
-            with fails(tf.errors.InvalidArgumentError, "Error in user-defined function passed to", "= 7 is not in [0, 3)", "{{node pick}}"):
+            with fails(tf.errors.InvalidArgumentError, "Error in user-defined function passed to", "= 7 is not in [0, 3)\n\t [[{{node pick}}]]\n\t [[IteratorGetNext]]"):
                 session.run(following)
             assert session.run(following) == 30
 

@@ -174,6 +174,30 @@ def lstm(at):
     return [y, *tf1.gradients(tf.reduce_sum(y * y), weights)], [{x: numbers(2, 5, 3)}]
 
 
+def fed_outputs(target):
+    """What is fed for an output of a call, a branch or a loop reaches all that take it. The peer does so for calls
+    alone."""
+
+    def by_type(*types):
+        return next(op for op in tf1.get_default_graph().get_operations() if op.type in types)
+
+    with tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [])
+        tf.cond(x > 0, lambda: x * 2, lambda: x - 1.0)
+        branch = by_type("If", "StatelessIf").outputs[0]
+        taken = branch + 10.0
+        tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v * 2), [0, branch])
+        looped = next(o for o in by_type("While", "StatelessWhile").outputs if o.dtype == tf.float32)
+        called = tf.function(lambda a: a * 3.0)(looped) + 0.0
+        call = by_type("PartitionedCall", "StatefulPartitionedCall").outputs[0]
+        with tf1.Session(target) as session:
+            assert session.run([taken, looped, called], {x: 1.0}) == [12, 16, 48]
+            assert session.run([taken, looped, called], {branch: 100.0}) == [110, 800, 2400]
+            assert session.run([called], {looped: 7.0}) == [21]
+            assert session.run([called, taken], {looped: 7.0, x: -1.0}) == [21, 8]
+            assert session.run(called, {call: 4.0}) == 4
+
+
 def run(build, target, devices):
     """What each feed gives; and what goes wrong as its class."""
     graph = tf.Graph()
@@ -209,6 +233,9 @@ def main():
         except Exception as error:
             failed += 1
             print("failed", build.__name__, type(error).__name__, str(error)[:1500])
+    if args.filter in fed_outputs.__name__:
+        fed_outputs(args.target)
+        print("ok", fed_outputs.__name__)
     raise SystemExit(failed > 0)
 
 

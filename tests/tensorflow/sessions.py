@@ -402,6 +402,40 @@ def whatever_is_fed_and_fetched(env):
         assert session.run(values, {v: [7.0, 9.0]}).tolist() == [9]
 
 
+@check
+def what_is_fetched_of_a_variable_is_what_it_holds_when_the_step_ends(env):
+    with tf.Session(env.target) as session:
+
+        def fetched(read, write, after=False):
+            v = tf.Variable(0.0, use_resource=False)
+            value = read(v)
+            with tf.control_dependencies([value] if after else []):
+                written = write(v)
+            session.run(v.initializer)
+            return session.run([value, written.op])[0]
+
+        def assign(v):
+            return tf.assign(v, 5.0)
+
+        def descend(v):
+            return tf.raw_ops.ApplyGradientDescent(var=v._ref(), alpha=1.0, delta=2.0 * (v - 3.0))
+
+        for read in (lambda v: v._ref(), lambda v: v.value(), tf.identity, lambda v: tf.identity(tf.identity(v))):
+            assert fetched(read, assign) == 5
+            assert fetched(read, assign, after=True) == 5
+            assert fetched(read, lambda v: tf.assign_add(v, 1.0)) == 1
+            assert fetched(read, descend) == 6
+        v = tf.Variable(0.0, use_resource=False)
+        first = tf.assign(v, 5.0)
+        with tf.control_dependencies([first]):
+            second = tf.assign(v, 7.0)
+        session.run(v.initializer)
+        assert session.run([first, tf.identity(first), second.op])[:2] == [7, 7]
+        never = tf.Variable(0.0, use_resource=False, name="never_set")
+        with fails(tf.errors.FailedPreconditionError, "Attempting to use uninitialized value never_set"):
+            session.run(tf.identity(never))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True, help="grpc:// address of worker 0")

@@ -268,7 +268,7 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
     Ok(values)
 }
 
-/// A value to return.
+/// A value to return; of a reference, what the variable holds now.
 pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tensor, Status> {
     match sent {
         Sent { is_dead: true, .. } => {
@@ -280,6 +280,7 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
             Err(Status::new(Code::Internal, text))
         }
         Sent { value: Value::Host(tensor), .. } => Ok(tensor),
+        Sent { value: Value::Ref(variable), .. } => variable.value().map_err(|e| crate::failure(&e)),
         Sent { value, .. } => {
             let text = format!("the value of {key} is not in host memory: {value:?}");
             Err(Status::new(Code::Internal, text))

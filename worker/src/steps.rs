@@ -10,7 +10,6 @@ use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::{SeenIds, Status};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,7 +17,9 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Steps that were cleaned up and are remembered, so that who comes late is told.
-const REMEMBERED: usize = 16_384;
+const REMEMBERED: usize = 14_000;
+/// Steps that nobody cleans up are looked for so often while they may be kept.
+const SWEEPS: u32 = 8;
 /// Receives that wait for their tensors; more are refused.
 const MOST_WAITING: usize = 1 << 20;
 
@@ -38,6 +39,8 @@ pub(crate) struct StepState {
     runs: AtomicUsize,
     /// Tasks that wait for its tensors.
     waiting: AtomicUsize,
+    /// When the last of its runs ended.
+    ended: Mutex<Option<Instant>>,
 }
 
 impl StepState {
@@ -50,7 +53,14 @@ impl StepState {
             started: AtomicBool::new(false),
             runs: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            ended: Mutex::default(),
         }
+    }
+
+    /// Whether it ran, and nothing of it has for so long.
+    fn is_old(&self, now: Instant, retention: Duration) -> bool {
+        let is_over = self.has_started() && self.runs.load(Ordering::Relaxed) == 0;
+        is_over && self.ended.lock().is_some_and(|ended| now.saturating_duration_since(ended) >= retention)
     }
 
     pub(crate) fn has_started(&self) -> bool {
@@ -83,8 +93,7 @@ struct Table {
     cleaned: SeenIds,
     /// Steps that other tasks have sent values for, since when, and that have not started here.
     early: FxHashMap<i64, Instant>,
-    /// Steps whose runs have ended, by when.
-    ended: VecDeque<(Instant, i64)>,
+    next_sweep: Instant,
     closing: bool,
 }
 
@@ -95,7 +104,7 @@ impl Steps {
             waiting: 0,
             cleaned: SeenIds::new(REMEMBERED),
             early: FxHashMap::default(),
-            ended: VecDeque::new(),
+            next_sweep: Instant::now(),
             closing: false,
         };
         Steps {
@@ -259,28 +268,26 @@ impl Steps {
         let mut old = Vec::new();
         {
             let mut table = self.table.lock();
-            while let Some(&(since, id)) = table.ended.front() {
-                if now.saturating_duration_since(since) < self.retention {
-                    break;
-                }
-                table.ended.pop_front();
-                let is_over = |s: &Arc<StepState>| s.has_started() && s.runs.load(Ordering::Relaxed) == 0;
-                if table.steps.get(&id).is_some_and(is_over) {
-                    table.cleaned.insert(id);
-                    old.extend(table.steps.remove(&id));
-                }
+            if now < table.next_sweep {
+                return;
+            }
+            table.next_sweep = now + self.retention / SWEEPS;
+            old.extend(table.steps.extract_if(|_, step| step.is_old(now, self.retention)));
+            for (id, _) in &old {
+                table.cleaned.insert(*id);
             }
         }
-        for step in old {
-            step.cancel(cleaned(step.id, &self.task));
+        for (id, step) in old {
+            step.cancel(cleaned(id, &self.task));
         }
     }
 
     fn run_ended(&self, step: &StepState) {
         {
-            let mut table = self.table.lock();
-            if step.runs.fetch_sub(1, Ordering::Relaxed) == 1 && table.steps.contains_key(&step.id) {
-                table.ended.push_back((Instant::now(), step.id));
+            // Under the lock of the table, as all that counts runs.
+            let _table = self.table.lock();
+            if step.runs.fetch_sub(1, Ordering::Relaxed) == 1 {
+                *step.ended.lock() = Some(Instant::now());
             }
         }
         self.running.send_modify(|n| *n -= 1);

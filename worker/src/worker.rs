@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// Requests that are remembered, so that a repeat is refused.
-const REQUESTS: usize = 100_000;
+const REQUESTS: usize = 14_000;
 
 /// One task's devices and what runs on them.
 pub struct Worker {

@@ -61,12 +61,19 @@ impl<T> fmt::Debug for PerPipeline<T> {
     }
 }
 
+/// Where a dataset stands in its pipeline.
+pub(crate) type Place = Arc<[usize]>;
+
 /// The place of an iterator that is being made: its pipeline, and the iterators around it.
 #[derive(Clone, Debug)]
 pub(crate) struct MakeContext {
     pipeline: Arc<Pipeline>,
     /// The names of the iterators around it, as messages show them.
     prefix: String,
+    /// Which input it is within of each dataset around it that has several, the outermost first.
+    place: Place,
+    /// Within a dataset that a function gave for an element; such datasets have no places of their own.
+    is_in_element: bool,
     depth: usize,
     /// Whether what runs in parallel keeps the order, where the dataset itself does not say.
     pub(crate) deterministic: bool,
@@ -78,6 +85,8 @@ impl MakeContext {
         MakeContext {
             pipeline: Arc::default(),
             prefix: "Iterator::Root".to_owned(),
+            place: Arc::default(),
+            is_in_element: false,
             depth: 0,
             deterministic: deterministic.unwrap_or(true),
         }
@@ -85,12 +94,24 @@ impl MakeContext {
 
     /// The place of inputs of the iterator over a dataset of this name.
     pub(crate) fn within(&self, name: &str) -> MakeContext {
-        MakeContext {
-            prefix: format!("{}::{name}", self.prefix),
-            depth: self.depth + 1,
-            pipeline: self.pipeline.clone(),
-            deterministic: self.deterministic,
+        MakeContext { prefix: format!("{}::{name}", self.prefix), depth: self.depth + 1, ..self.clone() }
+    }
+
+    /// The place of input `i` of a dataset that has several.
+    pub(crate) fn input(&self, i: usize) -> MakeContext {
+        if self.is_in_element {
+            return self.clone();
         }
+        MakeContext { place: self.place.iter().copied().chain([i]).collect(), ..self.clone() }
+    }
+
+    /// The place of a dataset that a function gave for element `at`.
+    pub(crate) fn element(&self, at: impl fmt::Display) -> MakeContext {
+        MakeContext { is_in_element: true, ..self.within(&format!("[{at}]")) }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {

@@ -92,8 +92,8 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
         let is_plain = files.compression == Compression::None;
         let length = std::fs::metadata(path).map(|m| m.len()).ok().filter(|_| is_plain);
         if let Some(length) = length {
-            let body = length.saturating_sub(format.header.saturating_add(format.footer));
-            if body % format.record != 0 {
+            let body = i128::from(length) - i128::from(format.header) - i128::from(format.footer);
+            if body % i128::from(format.record) != 0 {
                 return Err(uneven(format, path, body));
             }
         }
@@ -106,15 +106,15 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             } else if reader.excess() != 0 {
                 // Of a compressed file the length is known only now.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
-                return Err(uneven(format, &path, body));
+                return Err(uneven(format, &path, body.into()));
             }
             Ok(record)
         }))
     })
 }
 
-/// The error of a file that is no whole number of records.
-fn uneven(format: FixedFormat, path: &Path, body: u64) -> Error {
+/// The error of a file that is no whole number of records: of less than none, where header or footer are cut off.
+fn uneven(format: FixedFormat, path: &Path, body: i128) -> Error {
     let FixedFormat { header, record, footer, .. } = format;
     Error::invalid(format!(
         "Excluding the header ({header} bytes) and footer ({footer} bytes), input file \"{}\" has body length \

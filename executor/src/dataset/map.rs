@@ -143,7 +143,7 @@ pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<
     let [dataset] = results else {
         crate::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
     };
-    DatasetVariant::of(dataset)?.iterator(&ctx.within(&format!("[{at}]")))
+    DatasetVariant::of(dataset)?.iterator(&ctx.element(at))
 }
 
 /// The elements of the datasets that the function gives, one dataset after the other.

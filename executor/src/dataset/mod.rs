@@ -23,7 +23,7 @@ pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
 
-pub(crate) use context::{MakeContext, PerPipeline, Pipeline, Pull};
+pub(crate) use context::{MakeContext, PerPipeline, Pipeline, Place, Pull};
 
 use crate::error::Result;
 use graph::{DType, PartialShape, Tensor, VariantObject};

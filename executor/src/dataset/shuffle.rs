@@ -2,10 +2,11 @@
 //! for the same seeds. With it, repetition whose epochs share the buffer.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
-use super::{MakeContext, PerPipeline, Pipeline, Pull};
+use super::{MakeContext, PerPipeline, Place, Pull};
 use crate::error::Result;
 use crate::kernels::cpu::random::philox::{Philox, Singles};
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -56,10 +57,12 @@ impl SeedGenerator {
     }
 }
 
-/// Where a dataset has its generator from: each pipeline starts from the seeds, unless the generator is a
-/// resource, which all share.
+type PerPlace = Mutex<FxHashMap<Place, Arc<SeedGenerator>>>;
+
+/// Where a dataset has its generator from: each place of each pipeline starts from the seeds, unless the generator is
+/// a resource, which all share.
 pub(crate) enum SeedSource {
-    Own { seeds: Seeds, is_new_each_time: bool, generators: PerPipeline<SeedGenerator> },
+    Own { seeds: Seeds, is_new_each_time: bool, generators: PerPipeline<PerPlace> },
     Shared(Arc<SeedGenerator>),
 }
 
@@ -68,10 +71,13 @@ impl SeedSource {
         SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: PerPipeline::default() }
     }
 
-    pub(crate) fn of(&self, pipeline: &Arc<Pipeline>) -> Arc<SeedGenerator> {
+    pub(crate) fn of(&self, ctx: &MakeContext) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
-                generators.get(pipeline, || SeedGenerator::new(*seeds, *is_new_each_time))
+                let places = generators.get(ctx.pipeline(), PerPlace::default);
+                let mut places = places.lock();
+                let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
+                places.entry(ctx.place().clone()).or_insert_with(make).clone()
             }
             SeedSource::Shared(generator) => generator.clone(),
         }
@@ -131,7 +137,7 @@ impl DatasetKind for Shuffle {
     }
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
-        let generator = self.seeds.of(ctx.pipeline());
+        let generator = self.seeds.of(ctx);
         let numbers = Singles::new(generator.next().stream());
         Ok(Box::new(Shuffled {
             dataset: self.input.clone(),

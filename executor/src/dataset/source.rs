@@ -270,7 +270,7 @@ impl DatasetKind for Random {
     }
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
-        let numbers = Singles::new(self.seeds.of(ctx.pipeline()).next().stream());
+        let numbers = Singles::new(self.seeds.of(ctx).next().stream());
         Ok(Box::new(RandomNumbers(numbers)))
     }
 }

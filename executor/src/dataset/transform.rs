@@ -83,8 +83,8 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
     };
     let inputs = [first.clone(), second.clone()];
     dataset("Concatenate", spec, cardinality, &[&first, &second], move |ctx| {
-        let (ctx, second) = (ctx.clone(), inputs[1].clone());
-        let mut current = inputs[0].iterator(&ctx)?;
+        let (second_at, second) = (ctx.input(1), inputs[1].clone());
+        let mut current = inputs[0].iterator(&ctx.input(0))?;
         let mut is_first = true;
         from_fn(move |pull| {
             if let Some(element) = current.next(pull)? {
@@ -93,7 +93,7 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
             if !std::mem::take(&mut is_first) {
                 return Ok(None);
             }
-            current = second.iterator(&ctx)?;
+            current = second.iterator(&second_at)?;
             current.next(pull)
         })
     })
@@ -115,7 +115,8 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     }
     let all = inputs.clone();
     dataset("Zip", spec, cardinality, &inputs.iter().collect::<Vec<_>>(), move |ctx| {
-        let mut iterators = all.iter().map(|i| i.iterator(ctx)).collect::<Result<Vec<_>>>()?;
+        let mut iterators =
+            all.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i))).collect::<Result<Vec<_>>>()?;
         from_fn(move |pull| {
             let mut element = Element::new();
             let mut failed = None;
@@ -426,8 +427,9 @@ pub(crate) fn directed_interleave(
     let (choose, from) = (selector.clone(), inputs.clone());
     let all: Vec<&Arc<Dataset>> = std::iter::once(&selector).chain(&inputs).collect();
     dataset("DirectedInterleave", spec, cardinality, &all, move |ctx| {
-        let mut selector = choose.iterator(ctx)?;
-        let mut inputs = from.iter().map(|i| i.iterator(ctx).map(Some)).collect::<Result<Vec<_>>>()?;
+        let mut selector = choose.iterator(&ctx.input(0))?;
+        let chosen = from.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i + 1)).map(Some));
+        let mut inputs = chosen.collect::<Result<Vec<_>>>()?;
         from_fn(move |pull| {
             loop {
                 pull.check()?;

@@ -97,8 +97,9 @@ impl Executor {
         Ok(Executor { plan, device, pool, costs, steps: AtomicU64::new(0), states: Mutex::default() })
     }
 
-    /// Starts a step; `done` is called exactly once, from some pool thread, after every node has ended. If one
-    /// failed, the step was cancelled with that failure as the reason, and it is the result.
+    /// Starts a step; `done` is called exactly once, after every node has ended: from a pool thread, or before
+    /// this returns where the whole step takes less than a thread's start. If a node failed, the step was cancelled
+    /// with that failure as the reason, and it is the result.
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
         let measures = number < MEASURED_AT_FIRST || number.is_multiple_of(MEASURED_EVERY);
@@ -107,7 +108,11 @@ impl Executor {
             self.pool.spawn(move || run.start());
         } else {
             let run = Run::<Straight>::new(self, step, trace, measures, done);
-            self.pool.spawn(move || run.start());
+            // On a compute thread, kernels may be waiting below.
+            match self.plan.is_brief && !Pool::is_compute_thread() {
+                true => run.start(),
+                false => self.pool.spawn(move || run.start()),
+            }
         }
     }
 
@@ -161,12 +166,12 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// The error of a node whose kernel panicked.
+/// The error of a kernel that panicked, for its node.
 pub(crate) fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
     let what = payload
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name())).at_node(&node.name)
+    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name()))
 }

@@ -37,7 +37,12 @@ pub(super) struct Plan {
     /// By slot: whether it wants its value in host memory; empty if all memory is the host's.
     wants_host: Vec<bool>,
     pub(super) frames: FramePlan,
+    /// A step is over sooner than another thread would begin it.
+    pub(super) is_brief: bool,
 }
+
+/// Partitions of more nodes are not brief, whatever they are.
+const MOST_BRIEF: usize = 32;
 
 pub(super) struct PlanNode {
     pub(super) action: Action,
@@ -55,6 +60,17 @@ impl PlanNode {
     /// What it gives in every step, if it does.
     fn constant(&self, device: &Arc<dyn Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
         action::constant(&self.action, &self.node, self.outputs as usize, device, step)
+    }
+
+    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable that is
+    /// read may be locked by who writes it.
+    fn is_brief(&self, device: &Arc<dyn Device>) -> bool {
+        let is_brief = match &self.action {
+            Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
+            Action::Send(_) | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
+            Action::Steer(_) => false,
+        };
+        is_brief && !self.has_refs
     }
 }
 
@@ -151,6 +167,7 @@ impl Plan {
             takes_ref: Vec::with_capacity(graph.num_edges()),
             wants_host: Vec::new(),
             frames: FramePlan::default(),
+            is_brief: false,
         };
         let passes_ref = passes_ref(graph, topology)?;
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
@@ -181,6 +198,7 @@ impl Plan {
             plan.frames =
                 frames.plan(&plan.pending, &slots, plan.edges.iter().map(|edge| edge.slot as usize));
         }
+        plan.is_brief = plan.nodes.len() <= MOST_BRIEF && plan.nodes.iter().all(|node| node.is_brief(device));
         Ok(plan)
     }
 
@@ -212,12 +230,13 @@ impl Plan {
             let missing = inputs.len() - (end - first) as usize;
             crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
-        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || passes_ref[id.index()]));
+        let hands_on = passes_ref[id.index()] || is_fetch(node);
+        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || hands_on));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action: Action::new(device, kernels, functions, node, &outputs)?,
+            action,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),
@@ -357,6 +376,12 @@ impl Plan {
     pub(super) fn has_own_memory(&self) -> bool {
         !self.wants_host.is_empty()
     }
+}
+
+/// Whether the node gives its input to the client. Of a reference that is what the variable holds when the step ends,
+/// whatever in the step writes it: clients of TensorFlow are used to that.
+fn is_fetch(node: &Node) -> bool {
+    node.op.role() == Role::Send && node.attr::<bool>("client_terminated").unwrap_or(false)
 }
 
 /// By node: whether it passes on a reference that it is given. Only to who reads a value when it runs; what goes

@@ -25,6 +25,7 @@ fn op(name: &'static str, inputs: usize, outputs: usize, role: Role, traits: Tra
         allowed: Vec::new(),
         default: Some(match kind {
             AttrKind::Int => 0i64.into(),
+            AttrKind::Bool => false.into(),
             _ => "".into(),
         }),
     };
@@ -38,6 +39,7 @@ fn op(name: &'static str, inputs: usize, outputs: usize, role: Role, traits: Tra
             attr("send_device", AttrKind::Str),
             attr("recv_device", AttrKind::Str),
             attr("send_device_incarnation", AttrKind::Int),
+            attr("client_terminated", AttrKind::Bool),
             attr("value", AttrKind::Int),
         ],
         index: 0,
@@ -310,10 +312,14 @@ fn key(edge: &str) -> Arc<RendezvousKey> {
     Arc::new(RendezvousKey::new(PLACE, 0, PLACE, edge))
 }
 
-fn fetch(step: &Arc<Step>, edge: &str) -> Result<f32> {
+fn received(step: &Arc<Step>, edge: &str) -> Result<Value> {
     let (sender, receiver) = mpsc::channel();
     step.rendezvous.recv(&key(edge), Box::new(move |sent| drop(sender.send(sent))));
-    match wait(&receiver)?.value {
+    Ok(wait(&receiver)?.value)
+}
+
+fn fetch(step: &Arc<Step>, edge: &str) -> Result<f32> {
+    match received(step, edge)? {
         Value::Host(tensor) => Ok(tensor.item::<f32>()?),
         other => Err(Error::internal(format!("{other:?}"))),
     }
@@ -500,6 +506,25 @@ fn references_become_values_where_values_are_wanted() -> Result<()> {
         let text = "Attempting to use uninitialized value scope/v\n\t [[{{node reads}}]]";
         assert_eq!(error.to_string(), text);
     }
+    Ok(())
+}
+
+#[test]
+fn a_client_is_sent_the_reference_itself() -> Result<()> {
+    let mut b = Bench::new();
+    let v = b.add_with("v", compute("GivesRef", 0, 1), 7, &[], &[])?;
+    let fetch = Node::new("fetch", send())
+        .with_attr("tensor_name", "fetch")
+        .with_attr("send_device", PLACE)
+        .with_attr("recv_device", PLACE)
+        .with_attr("client_terminated", true);
+    b.graph.add(fetch, &[v.into()], &[])?;
+    let step = new_step();
+    run(&b.executor()?, &step)?;
+    let Value::Ref(variable) = received(&step, "fetch")? else {
+        return Err(Error::internal("no reference"));
+    };
+    assert_eq!(variable.value()?.item::<f32>()?, 7.0);
     Ok(())
 }
 

@@ -32,6 +32,7 @@ mod shape;
 mod slice;
 mod softmax;
 mod stack;
+mod stateless_random;
 mod string;
 mod summary;
 mod tensor_array;

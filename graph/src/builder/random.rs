@@ -40,6 +40,16 @@ impl Scope {
         seeded(self.op("Multinomial").input(logits).input(count), seed)
     }
 
+    /// For each shape of `alpha`, as many numbers of the gamma distribution with scale 1.
+    pub fn random_gamma(&self, shape: Output, alpha: Output, seed: i64) -> Output {
+        seeded(self.op("RandomGamma").input(shape).input(alpha), seed)
+    }
+
+    /// For each rate, as many numbers of events of the Poisson distribution, of type `dtype`.
+    pub fn random_poisson(&self, shape: Output, rate: Output, dtype: DType, seed: i64) -> Output {
+        seeded(self.op("RandomPoissonV2").input(shape).input(rate).attr("dtype", dtype), seed)
+    }
+
     fn random(&self, op: &str, shape: Output, dtype: DType, seed: i64) -> Output {
         seeded(self.op(op).input(shape).attr("dtype", dtype), seed)
     }

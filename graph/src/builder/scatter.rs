@@ -1,4 +1,4 @@
-//! Builders of updates of some rows, or some slices, of a variable.
+//! Builders of updates of some rows, or some slices, of a variable or a tensor.
 
 use super::Scope;
 use crate::graph::{NodeId, Output};
@@ -46,4 +46,16 @@ scatter! {
     scatter_nd_max = "ScatterNdMax", resource_scatter_nd_max = "ResourceScatterNdMax";
     /// The smaller of the slices at `indices` and `updates`, element by element.
     scatter_nd_min = "ScatterNdMin", resource_scatter_nd_min = "ResourceScatterNdMin";
+}
+
+impl Scope {
+    /// A tensor with the slices at `indices`, whose last axis picks from its first axes, replaced.
+    pub fn tensor_scatter_update(&self, tensor: Output, indices: Output, updates: Output) -> Output {
+        self.op("TensorScatterUpdate").input(tensor).input(indices).input(updates).output()
+    }
+
+    /// A tensor with `updates` added to the slices at `indices`.
+    pub fn tensor_scatter_add(&self, tensor: Output, indices: Output, updates: Output) -> Output {
+        self.op("TensorScatterAdd").input(tensor).input(indices).input(updates).output()
+    }
 }

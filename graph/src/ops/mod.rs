@@ -29,12 +29,14 @@ mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
 mod diagonal;
+mod edit_distance;
 pub mod einsum;
 mod fft;
 mod file;
 mod functional;
 mod fused;
 mod gather;
+mod generator;
 mod histogram;
 mod identity;
 mod iterator;
@@ -58,16 +60,19 @@ mod segment;
 mod select;
 mod sequence;
 mod session_tensor;
+mod set;
 pub mod shape;
 pub mod slice;
 mod softmax;
 pub mod space;
 mod sparse;
+mod sparse_cross;
 mod sparse_segment;
 pub mod spec;
 mod special;
 mod stack;
 mod staging;
+mod stateless_random;
 mod string;
 mod summary;
 mod table;
@@ -123,6 +128,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     control_flow,
     conv,
     diagonal,
+    edit_distance,
     einsum,
     fft,
     ctc,
@@ -137,6 +143,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     functional,
     fused,
     gather,
+    generator,
     histogram,
     identity,
     linalg,
@@ -160,15 +167,18 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     select,
     sequence,
     session_tensor,
+    set,
     shape,
     slice,
     softmax,
     space,
     sparse,
+    sparse_cross,
     sparse_segment,
     special,
     stack,
     staging,
+    stateless_random,
     string,
     summary,
     table,

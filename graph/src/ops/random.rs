@@ -1,7 +1,10 @@
 //! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds.
 
+use super::broadcast::reduce_gradients;
 use super::{Gradient, OpDef, Traits};
+use crate::builder::{Forward, Scope};
 use crate::error::Result;
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
@@ -40,19 +43,86 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["logits: T", "num_samples: int32"],
         outputs: &["output: output_dtype"],
         attrs: &[SEED, SEED2, "T: realnumbertype", "output_dtype: {int32, int64} = int64"],
+        infer: multinomial,
+        ..OF_SHAPE
+    },
+    OpDef {
+        name: "NonDeterministicInts",
+        inputs: &["shape: shape_dtype"],
+        attrs: &["dtype: type = int64", "shape_dtype: type = int64"],
+        ..OF_SHAPE
+    },
+    OpDef {
+        name: "RandomGamma",
+        inputs: &["shape: S", "alpha: T"],
+        outputs: &["output: T"],
+        attrs: &[SEED, SEED2, "S: {int32, int64}", "T: {half, float, double}"],
+        gradient: Gradient::Defined(|scope, forward, dz| gamma_gradient(scope, forward, dz, 1)),
+        ..OF_EACH
+    },
+    OpDef {
+        name: "RandomPoisson",
+        inputs: &["shape: S", "rate: dtype"],
+        outputs: &["output: dtype"],
+        attrs: &[SEED, SEED2, "S: {int32, int64}", "dtype: {half, float, double}"],
+        ..OF_EACH
+    },
+    OpDef {
+        name: "RandomPoissonV2",
+        inputs: &["shape: S", "rate: R"],
+        outputs: &["output: dtype"],
+        attrs: &[
+            SEED,
+            SEED2,
+            "S: {int32, int64}",
+            "R: {half, float, double, int32, int64} = double",
+            "dtype: {half, float, double, int32, int64} = int64",
+        ],
+        ..OF_EACH
+    },
+    OpDef {
+        name: "ParameterizedTruncatedNormal",
+        inputs: &["shape: T", "means: dtype", "stdevs: dtype", "minvals: dtype", "maxvals: dtype"],
         infer: |infer| {
-            let logits = infer.input_of_rank(0, 2)?;
-            infer.input_of_rank(1, 0)?;
-            let samples: Dim = match infer.value(1) {
-                Some(value) => value.to_i64s()?.first().and_then(|&n| usize::try_from(n).ok()),
-                None => None,
-            };
-            infer.set(0, PartialShape::from([logits.dim(0), samples]));
-            Ok(())
+            for i in 1..5 {
+                if infer.input(i).rank().is_some_and(|rank| rank > 1) {
+                    crate::invalid!("Shape must be at most rank 1 but is {}", infer.input(i));
+                }
+            }
+            shape_given(infer)
         },
         ..OF_SHAPE
     },
 ];
+
+/// So many numbers for each parameter.
+const OF_EACH: OpDef = OpDef {
+    infer: |infer| {
+        let (shape, each) = (infer.value_as_shape(0)?, infer.input(1));
+        let both = shape.dims().zip(each.dims()).map(|(shape, each)| shape.iter().chain(each).copied());
+        let both = both.map_or(PartialShape::unknown(), PartialShape::of_dims);
+        infer.set(0, both);
+        Ok(())
+    },
+    ..OF_SHAPE
+};
+
+/// Of numbers drawn from a gamma distribution to its shapes, input `alpha`: how a number of the same probability
+/// moves.
+pub(super) fn gamma_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+    alpha: usize,
+) -> Result<Vec<Option<Output>>> {
+    let mut gradients = vec![None; forward.inputs.len()];
+    if let Some(dz) = dz[0] {
+        let (shapes, numbers) = (forward.input(alpha), forward.output(0));
+        let slope = scope.op("RandomGammaGrad").input(shapes).input(numbers).output();
+        gradients[alpha] = reduce_gradients(scope, [shapes, numbers], [Some(scope.mul(dz, slope)), None])?[0];
+    }
+    Ok(gradients)
+}
 
 const OF_SHAPE: OpDef = OpDef {
     inputs: &["shape: T"],
@@ -65,8 +135,20 @@ const OF_SHAPE: OpDef = OpDef {
 };
 
 /// The first input is the output's shape.
-fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.value_as_shape(0)?;
     infer.set(0, shape);
+    Ok(())
+}
+
+/// So many choices, input 1, for each row of input 0.
+pub(super) fn multinomial(infer: &mut Infer<'_>) -> Result<()> {
+    let logits = infer.input_of_rank(0, 2)?;
+    infer.input_of_rank(1, 0)?;
+    let samples: Dim = match infer.value(1) {
+        Some(value) => value.to_i64s()?.first().and_then(|&n| usize::try_from(n).ok()),
+        None => None,
+    };
+    infer.set(0, PartialShape::from([logits.dim(0), samples]));
     Ok(())
 }

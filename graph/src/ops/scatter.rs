@@ -1,8 +1,11 @@
-//! Updates of some rows, or some slices, of a variable, by reference or behind a handle.
+//! Updates of some rows, or some slices, of a variable, by reference or behind a handle, or of a tensor.
 
 use super::resource::value_shape;
 use super::{Gradient, OpDef, Traits};
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 use smallvec::SmallVec;
@@ -122,7 +125,85 @@ pub(super) const OPS: &[OpDef] = &[
     slices_by_handle!("ResourceScatterNdSub"),
     slices_by_handle!("ResourceScatterNdMax"),
     slices_by_handle!("ResourceScatterNdMin"),
+    OpDef {
+        name: "TensorScatterUpdate",
+        attrs: &["T: type", "Tindices: {int16, int32, int64, uint16}", "bad_indices_policy: string = ''"],
+        gradient: Gradient::Defined(replaced_gradient),
+        ..OF_TENSOR
+    },
+    OpDef { name: "TensorScatterAdd", ..OF_TENSOR },
+    OpDef {
+        name: "TensorScatterSub",
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            let mut gradients = added_gradient(scope, forward, dz)?;
+            gradients[2] = gradients[2].map(|by| scope.neg(by));
+            Ok(gradients)
+        }),
+        ..OF_TENSOR
+    },
+    OpDef { name: "TensorScatterMax", gradient: Gradient::Defined(extreme_gradient), ..OF_TENSOR },
+    OpDef { name: "TensorScatterMin", gradient: Gradient::Defined(extreme_gradient), ..OF_TENSOR },
+    OpDef {
+        name: "ScatterNdNonAliasingAdd",
+        inputs: &["input: T", "indices: Tindices", "updates: T"],
+        attrs: &[
+            "T: {half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, uint64, complex64, complex128, qint8, quint8, qint16, quint16, qint32, bool}",
+            "Tindices: {int32, int64}",
+            "bad_indices_policy: string = ''",
+        ],
+        ..OF_TENSOR
+    },
 ];
+
+/// Slices of a tensor.
+const OF_TENSOR: OpDef = OpDef {
+    inputs: &["tensor: T", "indices: Tindices", "updates: T"],
+    outputs: &["output: T"],
+    attrs: &["T: type", "Tindices: {int32, int64}", "bad_indices_policy: string = ''"],
+    infer: slices,
+    gradient: Gradient::Defined(added_gradient),
+    ..OpDef::NEW
+};
+
+/// What came back at the indices.
+fn picked(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
+    let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
+    let call = scope.op("GatherNd").input(from).input(forward.input(1));
+    Ok(call.attr("bad_indices_policy", policy).output())
+}
+
+fn added_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
+    Ok(vec![Some(dz), None, Some(picked(scope, forward, dz)?)])
+}
+
+fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
+    let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
+    let zeros = scope.zeros_like(forward.input(2));
+    let kept = scope.op("TensorScatterUpdate").input(dz).input(forward.input(1)).input(zeros);
+    let kept = kept.attr("bad_indices_policy", policy).output();
+    Ok(vec![Some(kept), None, Some(picked(scope, forward, dz)?)])
+}
+
+/// Of the least or the greatest: shared out among all that are equal to it.
+fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
+    let (x, indices, updates, z) = (forward.input(0), forward.input(1), forward.input(2), forward.output(0));
+    let dtype = scope.dtype(dz);
+    let among = |a: Output, b: Output| {
+        let equal = scope.op("Equal").input(a).input(b).output();
+        scope.op("Cast").input(equal).attr("SrcT", DType::Bool).attr("DstT", dtype).output()
+    };
+    let (of_x, of_updates) = (among(x, z), among(updates, picked(scope, forward, z)?));
+    let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
+    let shape = scope.shape_of_as(x, scope.dtype(indices));
+    let placed = scope.op("ScatterNd").input(indices).input(of_updates).input(shape);
+    let count = scope.add(of_x, placed.attr("bad_indices_policy", policy).output());
+    let share = scope.op("RealDiv").input(dz).input(count).output();
+    let back = scope.mul(picked(scope, forward, share)?, of_updates);
+    Ok(vec![Some(scope.mul(share, of_x)), None, Some(back)])
+}
 
 fn rows(infer: &mut Infer<'_>) -> Result<()> {
     let params = infer.input(0);
@@ -185,9 +266,6 @@ fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::Scope;
-    use crate::dtype::DType;
-    use crate::graph::Output;
 
     /// Shapes of a value, indices into it, and updates: whether both forms of an op take them.
     fn fits(rows: bool, params: &[usize], indices: &[usize], updates: &[usize]) -> bool {

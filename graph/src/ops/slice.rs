@@ -1,7 +1,8 @@
 //! Slices, and the gradients of slices; the arithmetic of strided slices, which inference and kernels share.
 
+use super::broadcast::reduce_gradients;
 use super::shape::first_only;
-use super::{Gradient, OpDef};
+use super::{Gradient, OpDef, Traits};
 use crate::builder::{Forward, Scope};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -58,7 +59,47 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Defined(strided_slice_grad_gradient),
         ..OpDef::NEW
     },
+    OpDef {
+        name: "StridedSliceAssign",
+        inputs: &["ref: Ref(T)", "begin: Index", "end: Index", "strides: Index", "value: T"],
+        outputs: &["output_ref: Ref(T)"],
+        ..ASSIGNED
+    },
+    OpDef {
+        name: "ResourceStridedSliceAssign",
+        inputs: &["ref: resource", "begin: Index", "end: Index", "strides: Index", "value: T"],
+        outputs: &[],
+        infer: |_| Ok(()),
+        traits: Traits::STATEFUL,
+        ..ASSIGNED
+    },
+    OpDef {
+        name: "TensorStridedSliceUpdate",
+        inputs: &["input: T", "begin: Index", "end: Index", "strides: Index", "value: T"],
+        outputs: &["output: T"],
+        gradient: Gradient::Defined(update_gradient),
+        ..ASSIGNED
+    },
 ];
+
+/// What writes into a strided slice.
+const ASSIGNED: OpDef = OpDef {
+    attrs: &[
+        "T: type",
+        "Index: {int32, int64}",
+        "begin_mask: int = 0",
+        "end_mask: int = 0",
+        "ellipsis_mask: int = 0",
+        "new_axis_mask: int = 0",
+        "shrink_axis_mask: int = 0",
+    ],
+    infer: |infer| {
+        infer.set(0, infer.input(0));
+        Ok(())
+    },
+    gradient: Gradient::Leaf,
+    ..OpDef::NEW
+};
 
 /// The masks of a strided slice: bit `i` speaks of the `i`-th index given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +131,8 @@ pub struct SlicePlan {
     pub axes: Vec<SliceAxis>,
     /// The shape of the result: axes dropped and added.
     pub shape: Vec<usize>,
+    /// For each axis of the result, that of the input it runs along; `None` for one that was added.
+    pub sources: Vec<Option<usize>>,
 }
 
 /// At most this many indices: their masks are bits.
@@ -135,11 +178,15 @@ impl StridedSliceAttrs {
         for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
             axes.push(index.resolve(i, dim)?);
         }
-        let shape = finals.iter().map(|f| match *f {
-            Final::Input(i) => axes[i].size,
-            Final::New => 1,
-        });
-        Ok(SlicePlan { shape: shape.collect(), axes })
+        let sources: Vec<Option<usize>> = finals
+            .iter()
+            .map(|f| match *f {
+                Final::Input(i) => Some(i),
+                Final::New => None,
+            })
+            .collect();
+        let shape = sources.iter().map(|source| source.map_or(1, |i| axes[i].size)).collect();
+        Ok(SlicePlan { axes, shape, sources })
     }
 
     /// The shape of a slice of which not all may be known: `bounds` are begin and end, if their values are.
@@ -373,4 +420,24 @@ fn strided_slice_grad_gradient(
         call = call.attr(mask, forward.attr::<i64>(mask)?);
     }
     Ok(vec![None, None, None, None, Some(call.output())])
+}
+
+/// What was written over gets none; what was written, the slice, summed where it was repeated.
+fn update_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let Some(dz) = dz[0] else { return Ok(vec![None; 5]) };
+    let sliced = |op: &str, last: Option<Output>| {
+        let mut call = scope.op(op).input(dz);
+        for input in (1..4).map(|i| forward.input(i)).chain(last) {
+            call = call.input(input);
+        }
+        for mask in MASKS {
+            call = call.attr(mask, forward.attr::<i64>(mask)?);
+        }
+        Ok::<_, Error>(call.output())
+    };
+    let value = forward.input(4);
+    let kept = sliced("TensorStridedSliceUpdate", Some(scope.zeros_like(value)))?;
+    let taken = sliced("StridedSlice", None)?;
+    let written = reduce_gradients(scope, [value, taken], [Some(taken), None])?[0];
+    Ok(vec![Some(kept), None, None, None, written])
 }

@@ -333,6 +333,18 @@ pub(super) const OPS: &[OpDef] = &[
         gradient: Gradient::Leaf,
         ..OpDef::NEW
     },
+    OpDef {
+        name: "DeserializeManySparse",
+        inputs: &["serialized_sparse: string"],
+        outputs: &["sparse_indices: int64", "sparse_values: dtype", "sparse_shape: int64"],
+        attrs: &["dtype: type"],
+        infer: |infer| {
+            infer.input_of_rank(0, 2)?;
+            unknown_triple(infer)
+        },
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
 ];
 
 fn vector() -> PartialShape {

@@ -31,6 +31,15 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["z: T"],
         attrs: &["T: {bfloat16, half, float, double}"],
         infer: broadcast,
+        gradient: Gradient::Defined(lower_gamma_gradient),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "IgammaGradA",
+        inputs: &["a: T", "x: T"],
+        outputs: &["z: T"],
+        attrs: &["T: {float, double}"],
+        infer: broadcast,
         ..OpDef::NEW
     },
     OpDef {
@@ -38,6 +47,18 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["a: T", "x: T"],
         outputs: &["z: T"],
         attrs: &["T: {bfloat16, half, float, double}"],
+        infer: broadcast,
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            let both = lower_gamma_gradient(scope, forward, dz)?;
+            Ok(both.into_iter().map(|d| d.map(|d| scope.neg(d))).collect())
+        }),
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RandomGammaGrad",
+        inputs: &["alpha: T", "sample: T"],
+        outputs: &["output: T"],
+        attrs: &["T: {float, double}"],
         infer: broadcast,
         ..OpDef::NEW
     },
@@ -58,6 +79,21 @@ fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Res
     let next = scope.add(x, number(scope, scope.dtype(x), 1.0)?);
     let slope = scope.mul(scope.neg(x), scope.op("Zeta").input(next).input(q).output());
     reduce_gradients(scope, [x, q], [None, Some(scope.mul(dz, slope))])
+}
+
+/// Of `a` by an op of its own; of `x` it is the density.
+fn lower_gamma_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+) -> Result<Vec<Option<Output>>> {
+    let (a, x, dz) = (forward.input(0), forward.input(1), arrived(forward, dz)?);
+    let of_a = scope.op("IgammaGradA").input(a).input(x).output();
+    let less = scope.sub(a, number(scope, scope.dtype(a), 1.0)?);
+    let power = scope.mul(less, scope.op("Log").input(x).output());
+    let exponent = scope.sub(scope.sub(power, x), scope.op("Lgamma").input(a).output());
+    let of_x = scope.op("Exp").input(exponent).output();
+    reduce_gradients(scope, [a, x], [Some(scope.mul(dz, of_a)), Some(scope.mul(dz, of_x))])
 }
 
 /// Of the second operand; of the order there is none.

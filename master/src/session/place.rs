@@ -7,7 +7,8 @@ use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Lowers what calls functions, and gives every node the full name of its device. Stateful nodes that `before` has stay where they are there.
+/// Lowers what calls functions, unless the session says no, and gives every node the full name of its device.
+/// Stateful nodes that `before` has stay where they are there.
 pub(super) fn place(
     requested: &Graph,
     before: Option<&Graph>,
@@ -15,7 +16,8 @@ pub(super) fn place(
     cluster: &SessionCluster,
     engine: &Engine,
 ) -> Result<Graph, Status> {
-    let requested = &lower(requested)?;
+    let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
+    let requested = &if keeps_calls { requested.clone() } else { lower(requested)? };
     let mut assigned = Vec::new();
     // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
     for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {

@@ -61,7 +61,8 @@ def run(job):
         rate = tf.train.exponential_decay(0.05, step, 10, 0.9, staircase=True)
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train = tf.train.MomentumOptimizer(rate, 0.9, use_nesterov=True).minimize(total, step)
-        average = tf.train.ExponentialMovingAverage(0.9, step)
+        # Not by the step: TensorFlow's read of it on another task races with its update.
+        average = tf.train.ExponentialMovingAverage(0.9)
         with tf.control_dependencies([train]):
             train = average.apply(tf.trainable_variables())
         averaged = average.average(tf.trainable_variables()[0])

@@ -1,4 +1,4 @@
-"""Products, convolutions, pools, losses and random numbers."""
+"""Products, convolutions, pools and losses."""
 import numpy as np
 
 from . import Call, case
@@ -164,30 +164,3 @@ def cross_entropy(c):
 def sparse_cross_entropy(c):
     for rows, classes in ((3, 4), (1, 7), (0, 3), (5, 131)):
         yield Call(c.values((rows, classes), -4, 4), c.rng.integers(0, classes, [rows]).astype(c.dtype("Tlabels")), loose=4)
-
-
-SHAPES = ([3, 4], [], [0, 2], [1031], [5])
-
-
-@case("RandomStandardNormal", "RandomUniform", "TruncatedNormal")
-def random(c):
-    for i, shape in enumerate(SHAPES):
-        yield Call(c.array(shape), seed=87, seed2=5 + i, dtype=c.name("dtype"), steps=2, exact=c.op == "RandomUniform")
-
-
-@case("RandomUniformInt")
-def random_int(c):
-    for i, shape in enumerate(SHAPES):
-        yield Call(c.array(shape), c.array(-3, "Tout"), c.array(1000, "Tout"), seed=87, seed2=5 + i, steps=2, exact=True)
-
-
-@case("RandomShuffle")
-def shuffle(c):
-    for shape in ((7,), (5, 2), (1,), (0, 3), (40,)):
-        yield Call(c.distinct(shape), seed=87, seed2=5, steps=2, exact=True)
-
-
-@case("Multinomial")
-def multinomial(c):
-    yield Call(c.values((3, 5), -3, 3), np.array(6, np.int32), seed=87, seed2=5, steps=2, exact=True)
-    yield Call(c.values((1, 2), -3, 3), np.array(0, np.int32), seed=87, seed2=5, exact=True)

@@ -111,17 +111,21 @@ def tensors_map(c):
     yield make
 
 
-@special("SerializeSparse", "SerializeManySparse", "DeserializeSparse")
-def as_variants(c):
+@special("SerializeSparse", "SerializeManySparse", "DeserializeSparse", "DeserializeManySparse")
+def carried(c):
     dtype = c.name("T" if "T" in c.types else "dtype")
 
-    def make(probe, run):
-        parts = [probe.feed(v, True, probe.feeds) for v in SPARSE_PARTS(type(c)(c.op, {"T": dtype}, 5))]
-        op = "SerializeSparse" if c.op == "SerializeSparse" else "SerializeManySparse"
-        held = probe.node(op, "", parts, T=dtype, out_type="variant")
-        probe.fetch(probe.node("DeserializeSparse", "_out", [held], dtype=dtype, Tserialized="variant"))
+    back = "DeserializeManySparse" if c.op == "DeserializeManySparse" else "DeserializeSparse"
+    for form in ("variant", "string") if back == "DeserializeSparse" else ("string",):
 
-    yield make
+        def make(probe, run, form=form):
+            parts = [probe.feed(v, True, probe.feeds) for v in SPARSE_PARTS(type(c)(c.op, {"T": dtype}, 5))]
+            op = "SerializeSparse" if c.op == "SerializeSparse" else "SerializeManySparse"
+            held = probe.node(op, "", parts, T=dtype, out_type=form)
+            types = dict(dtype=dtype) if back == "DeserializeManySparse" else dict(dtype=dtype, Tserialized=form)
+            probe.fetch(probe.node(back, "_out", [held], **types))
+
+        yield make
 
 
 @special("SelfAdjointEigV2", "Svd")

@@ -73,6 +73,29 @@ def scatter_nd(c):
     yield Call(make(4), np.zeros([0, 1], c.dtype("Tindices")), make(0))
 
 
+@case(*(f"TensorScatter{kind}" for kind in ("Add", "Sub", "Max", "Min", "Update")), "ScatterNdNonAliasingAdd")
+def scatter_tensor(c):
+    index = lambda v: c.array(v, "Tindices")
+    make = lambda *shape: c.values(shape, 1, 4)
+    yield Call(make(5), index([[1], [3], [2]]), make(3))
+    yield Call(make(3, 3), index([[0, 1], [2, 2]]), make(2))
+    yield Call(make(3, 4), index([[1], [0]]), make(2, 4))
+    yield Call(make(2, 2), index([[[0], [1]]]), make(1, 2, 2))
+    yield Call(make(4), np.zeros([0, 1], c.dtype("Tindices")), make(0))
+
+
+@case("StridedSliceAssign", "ResourceStridedSliceAssign", "TensorStridedSliceUpdate")
+def strided_slice_assign(c):
+    index = lambda *v: c.array(v, "Index")
+    make = lambda *shape: c.values(shape)
+    yield Call(make(5), index(1), index(4), index(1), make(3))
+    yield Call(make(3, 4), index(2, -1), index(0, -5), index(-1, -2), make(2, 2), steps=2)
+    yield Call(make(3, 4), index(1, 0), index(2, 4), index(1, 1), make(4), shrink_axis_mask=1)
+    yield Call(make(2, 3), index(0, 0), index(0, 0), index(1, 1), make(2, 1), begin_mask=3, end_mask=3)
+    yield Call(make(2, 3, 2), index(0, 0, 1), index(0, 0, 2), index(1, 1, 1), make(2, 3, 1, 1), ellipsis_mask=1, new_axis_mask=2)
+    yield Call(make(3), index(0), index(3), index(1), make())
+
+
 # What an optimizer's input holds; others are the slots.
 SCALARS = {
     "lr": 0.1, "alpha": 0.1, "rho": 0.9, "epsilon": 1e-3, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9,

@@ -2,6 +2,7 @@
 
 use super::dispatch::{NUMBERS, dispatch};
 use super::scalar::Semiring;
+use super::simd::{Vector, vectorized};
 use super::threads::{PARALLEL, for_rows};
 use super::wide::Lane;
 use crate::error::Result;
@@ -61,25 +62,52 @@ fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<(
         ctx.set_output(0, value);
         return Ok(());
     }
-    if !value.is_unique() {
-        let mut copy = ctx.allocate(T::DTYPE, value.shape().clone())?;
-        copy.values_mut::<T>()?.copy_from_slice(value.values::<T>()?);
-        value = copy;
-    }
     let bias = bias.values::<T>()?;
-    for_rows(value.values_mut::<T>()?, channels * inner, |_, rows| {
-        if inner == 1 {
-            for row in rows.chunks_exact_mut(channels) {
-                row.iter_mut().zip(bias).for_each(|(v, &b)| *v = v.plus(b));
-            }
-        } else {
-            for (plane, &b) in rows.chunks_exact_mut(inner).zip(bias.iter().cycle()) {
-                plane.iter_mut().for_each(|v| *v = v.plus(b));
-            }
-        }
-    });
+    let row = channels * inner;
+    if value.is_unique() {
+        for_rows(value.values_mut::<T>()?, row, |_, out| vectorized(AddRows { out, x: None, bias, inner }));
+    } else {
+        let mut out = ctx.allocate(T::DTYPE, value.shape().clone())?;
+        let x = value.values::<T>()?;
+        for_rows(out.values_mut::<T>()?, row, |first, out| {
+            let x = Some(&x[first * row..][..out.len()]);
+            vectorized(AddRows { out, x, bias, inner });
+        });
+        value = out;
+    }
     ctx.set_output(0, value);
     Ok(())
+}
+
+/// Adds biases to `x`, or to what is in `out`; each is for `inner` elements.
+struct AddRows<'a, T> {
+    out: &'a mut [T],
+    x: Option<&'a [T]>,
+    bias: &'a [T],
+    inner: usize,
+}
+
+impl<T: Semiring> Vector for AddRows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let AddRows { out, x, bias, inner } = self;
+        let row = bias.len() * inner;
+        for (i, out) in out.chunks_exact_mut(row).enumerate() {
+            match x.map(|x| &x[i * row..][..row]) {
+                Some(x) if inner == 1 => {
+                    out.iter_mut().zip(x).zip(bias).for_each(|((o, &x), &b)| *o = x.plus(b));
+                }
+                None if inner == 1 => out.iter_mut().zip(bias).for_each(|(o, &b)| *o = o.plus(b)),
+                x => {
+                    x.into_iter().for_each(|x| out.copy_from_slice(x));
+                    for (plane, &b) in out.chunks_exact_mut(inner).zip(bias) {
+                        plane.iter_mut().for_each(|v| *v = v.plus(b));
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Rows are summed in blocks, and the blocks' sums in turn: the rounding error grows slowly with the number
@@ -98,15 +126,7 @@ fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat)
     let row = channels * inner;
     let block = |rows: &[T]| {
         let mut sums = vec![T::Wide::ZERO; channels];
-        for row in rows.chunks_exact(row) {
-            if inner == 1 {
-                sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to_wide()));
-            } else {
-                for (s, plane) in sums.iter_mut().zip(row.chunks_exact(inner)) {
-                    *s = s.plus(sum_plane(plane));
-                }
-            }
-        }
+        vectorized(SumRows { rows, sums: &mut sums, inner });
         sums
     };
     let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
@@ -122,7 +142,45 @@ fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat)
     Ok(())
 }
 
+/// Adds rows up, `inner` elements to a sum.
+struct SumRows<'a, T: Lane> {
+    rows: &'a [T],
+    sums: &'a mut [T::Wide],
+    inner: usize,
+}
+
+impl<T: Lane<Wide: Semiring>> Vector for SumRows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let SumRows { rows, sums, inner } = self;
+        let channels = sums.len();
+        if inner > 1 {
+            for row in rows.chunks_exact(channels * inner) {
+                for (s, plane) in sums.iter_mut().zip(row.chunks_exact(inner)) {
+                    *s = s.plus(sum_plane(plane));
+                }
+            }
+            return;
+        }
+        // Four rows at a time: a sum waits for the one before.
+        let mut fours = rows.chunks_exact(4 * channels);
+        for four in &mut fours {
+            let (low, high) = four.split_at(2 * channels);
+            let ((a, b), (c, d)) = (low.split_at(channels), high.split_at(channels));
+            for ((((s, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                let pairs = [a.to_wide().plus(b.to_wide()), c.to_wide().plus(d.to_wide())];
+                *s = s.plus(pairs[0].plus(pairs[1]));
+            }
+        }
+        for row in fours.remainder().chunks_exact(channels) {
+            sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to_wide()));
+        }
+    }
+}
+
 /// Several sums side by side, which the processor adds at once.
+#[inline(always)]
 fn sum_plane<T: Lane<Wide: Semiring>>(plane: &[T]) -> T::Wide {
     const LANES: usize = 16;
     let mut total = T::Wide::ZERO;

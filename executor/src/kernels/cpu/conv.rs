@@ -1,22 +1,27 @@
-//! Convolutions over images and volumes and their gradients: patches of the image times the filter as a matrix, a
-//! cache's worth of patches at a time. A 1x1 filter needs no patches: the image itself is the matrix. Depthwise
-//! convolutions, whose matrices would be vectors, are apart.
+//! Convolutions over images and volumes and their gradients. Those over images that are computed in `f32` read the
+//! images in place ([`stencil`], [`filter_gradient`]), others are products of patches and filter ([`patch_product`]).
+//! Depthwise convolutions, whose matrices would be vectors, are apart.
 
+mod band;
 mod depthwise;
+mod filter_gradient;
 mod patch;
+mod patch_product;
+mod phase;
+mod stencil;
 
-use self::patch::{gather, patch_len, scatter};
+use self::filter_gradient::FilterGradient;
+use self::patch_product::PatchProduct;
+use self::stencil::Stencil;
 use super::dispatch::{FLOATS, INDEX};
 use super::image::{from_nhwc, to_nhwc};
-use super::product::{Matrix, Threads, product};
-use super::scalar::{Number, Semiring as _};
+use super::scalar::Number;
 use super::wide::{Lane, narrowed, widened};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
 use graph::{DType, Element as _, Shape, Tensor};
-use rayon::prelude::*;
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
 
@@ -89,9 +94,6 @@ trait Factor: Lane<Wide: Number> {}
 
 impl<T: Lane<Wide: Number>> Factor for T {}
 
-/// Elements of patches at a time: about what a core's second-level cache holds of `f32`.
-const PATCH_ELEMENTS: usize = 256 << 10;
-
 /// In the type that is computed in, channels last.
 fn load<T: Factor>(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     widened::<T>(&to_nhwc(images, format)?)
@@ -102,87 +104,9 @@ fn store<T: Factor>(wide: Tensor, format: DataFormat) -> Result<Tensor> {
     from_nhwc(narrowed::<T>(wide)?, format)
 }
 
-/// The product of sizes.
-///
-/// # Errors
-/// `InvalidArgument` if it overflows.
-fn checked_product(sizes: &[usize]) -> Result<usize> {
-    let product = sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
-    product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
-}
-
-/// A convolution as products of matrices.
-struct Plan {
-    sizes: ConvSizes,
-    /// Pixels of one output image, and of all.
-    image_pixels: usize,
-    pixels: usize,
-    /// Elements of a patch of one group.
-    patch: usize,
-    /// Output channels of a group.
-    outputs: usize,
-    /// The input is the matrix of patches.
-    direct: bool,
-    threads: Threads,
-    /// Pixels whose patches are made at a time.
-    tile: usize,
-}
-
-impl Plan {
-    fn new(sizes: ConvSizes) -> Result<Plan> {
-        let image_pixels = checked_product(&[sizes.planes.output, sizes.rows.output, sizes.columns.output])?;
-        let pixels = checked_product(&[image_pixels, sizes.batch])?;
-        let patch = patch_len(&sizes);
-        let plain = |w: &graph::ops::window::Window| {
-            w.filter == 1 && w.stride == 1 && w.pad_before == 0 && w.output == w.input
-        };
-        let direct = plain(&sizes.planes) && plain(&sizes.rows) && plain(&sizes.columns);
-        let threads = Threads::for_work(patch.saturating_mul(pixels).saturating_mul(sizes.out_channels));
-        let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
-        if threads == Threads::All {
-            // Enough tiles that no thread idles for long at the end.
-            tile = tile.min(pixels.div_ceil(4 * rayon::current_num_threads()));
-        }
-        Ok(Plan {
-            sizes,
-            image_pixels,
-            pixels,
-            patch,
-            outputs: sizes.out_channels / sizes.groups(),
-            direct,
-            threads,
-            tile: tile.clamp(1, pixels.max(1)),
-        })
-    }
-
-    /// The patches of `count` pixels from `first` on: the input itself, or gathered into `scratch`.
-    fn patches<'a, W: Number>(
-        &self,
-        input: &'a [W],
-        group: usize,
-        first: usize,
-        count: usize,
-        scratch: &'a mut Vec<W>,
-    ) -> Matrix<'a, W> {
-        let (patch, depth) = (self.patch, self.sizes.in_channels);
-        if self.direct {
-            return Matrix::new(&input[first * depth + group * patch..], count, patch, depth);
-        }
-        scratch.resize(count * patch, W::ZERO);
-        gather(&self.sizes, group, input, first, scratch);
-        Matrix::new(scratch, count, patch, patch)
-    }
-
-    /// A group's filter: a column for each output channel.
-    fn filter<'a, W>(&self, filter: &'a [W], group: usize) -> Matrix<'a, W> {
-        Matrix::new(&filter[group * self.outputs..], self.patch, self.outputs, self.sizes.out_channels)
-    }
-
-    /// A group's channels of `count` output pixels from `first` on.
-    fn output<'a, W>(&self, output: &'a [W], group: usize, first: usize, count: usize) -> Matrix<'a, W> {
-        let channels = self.sizes.out_channels;
-        Matrix::new(&output[first * channels + group * self.outputs..], count, self.outputs, channels)
-    }
+/// Whether it is computed in `f32`.
+fn is_single<T: Factor>() -> bool {
+    T::Wide::DTYPE == DType::Float
 }
 
 fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
@@ -193,41 +117,22 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
         ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
         return Ok(());
     }
-    let plan = Plan::new(sizes)?;
     let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
     let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
-    let channels = sizes.out_channels;
     let mut out = ctx.allocate(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
-    let tile = |scratch: &mut Vec<T::Wide>, (i, out): (usize, &mut [T::Wide])| {
-        let count = out.len() / channels;
-        for group in 0..sizes.groups() {
-            let patches = plan.patches(input, group, i * plan.tile, count, scratch);
-            let place = &mut out[group * plan.outputs..];
-            product(place, channels, patches, plan.filter(filter, group), false, Threads::One);
+    match Stencil::forward(&sizes).filter(|_| is_single::<T>()) {
+        Some(stencil) => {
+            stencil.run(
+                bytemuck::cast_slice(input),
+                &stencil.pack(bytemuck::cast_slice(filter))?,
+                out.values_mut()?,
+            );
         }
-    };
-    each_tile(out.values_mut()?, plan.tile * channels, plan.threads, tile);
+        None => PatchProduct::new(sizes)?.forward(input, filter, out.values_mut()?),
+    }
     let out = store::<T>(out, conv.format)?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Calls `work` for each part of `len` elements, with its number and memory that it may keep between parts.
-fn each_tile<W: Number>(
-    out: &mut [W],
-    len: usize,
-    threads: Threads,
-    work: impl Fn(&mut Vec<W>, (usize, &mut [W])) + Sync,
-) {
-    match threads {
-        Threads::One => {
-            let mut scratch = Vec::new();
-            out.chunks_mut(len).enumerate().for_each(|part| work(&mut scratch, part));
-        }
-        Threads::All => {
-            out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part))
-        }
-    }
 }
 
 /// A vector input of sizes as a shape.
@@ -282,43 +187,25 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
         ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
         return Ok(());
     }
-    let plan = Plan::new(sizes)?;
     let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
     let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
-    let depth = sizes.in_channels;
-    let mut dx = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
-    if plan.direct {
-        each_tile(dx.values_mut()?, plan.tile * depth, plan.threads, |_, (i, dx)| {
-            let count = dx.len() / depth;
-            for group in 0..sizes.groups() {
-                let dy = plan.output(dy, group, i * plan.tile, count);
-                let filter = plan.filter(filter, group).transposed();
-                product(&mut dx[group * plan.patch..], depth, dy, filter, false, Threads::One);
-            }
-        });
-    } else {
-        // Patches overlap within an image, never between images: a thread has an image to itself. Of few
-        // images, the threads share the products.
-        let image = sizes.planes.input * sizes.rows.input * sizes.columns.input * depth;
-        let many = sizes.batch >= rayon::current_num_threads();
-        let (outside, inside) = match plan.threads {
-            Threads::All if many => (Threads::All, Threads::One),
-            threads => (Threads::One, threads),
-        };
-        each_tile(dx.values_mut()?, image, outside, |scratch, (n, dx)| {
-            let end = (n + 1) * plan.image_pixels;
-            for first in (n * plan.image_pixels..end).step_by(plan.tile) {
-                let count = plan.tile.min(end - first);
-                scratch.resize(count * plan.patch, T::Wide::ZERO);
-                for group in 0..sizes.groups() {
-                    let dy = plan.output(dy, group, first, count);
-                    let filter = plan.filter(filter, group).transposed();
-                    product(scratch, plan.patch, dy, filter, false, inside);
-                    scatter(&sizes, group, scratch, first, dx, n);
-                }
-            }
-        });
-    }
+    let shape = channels_last(&shape, conv.format)?;
+    let dx = match Stencil::backward(&sizes).filter(|_| is_single::<T>()) {
+        Some(stencil) => {
+            let mut dx = ctx.allocate(T::Wide::DTYPE, shape)?;
+            stencil.run(
+                bytemuck::cast_slice(dy),
+                &stencil.pack(bytemuck::cast_slice(filter))?,
+                dx.values_mut()?,
+            );
+            dx
+        }
+        None => {
+            let mut dx = Tensor::zeros(T::Wide::DTYPE, shape)?;
+            PatchProduct::new(sizes)?.input_gradient(dy, filter, dx.values_mut()?);
+            dx
+        }
+    };
     let dx = store::<T>(dx, conv.format)?;
     ctx.set_output(0, dx);
     Ok(())
@@ -335,24 +222,18 @@ fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Resul
     check_out_backprop(ctx, conv, &sizes, dy)?;
     let mut dw = Tensor::zeros(T::Wide::DTYPE, shape.clone())?;
     if dy.num_elements() > 0 {
-        let plan = Plan::new(sizes)?;
         let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
         let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
         let dw = dw.values_mut::<T::Wide>()?;
-        let tile = if plan.direct {
-            plan.pixels
-        } else {
-            (PATCH_ELEMENTS / plan.patch).clamp(64, plan.pixels.max(64))
-        };
-        let mut scratch = Vec::new();
-        for group in 0..sizes.groups() {
-            for first in (0..plan.pixels).step_by(tile) {
-                let count = tile.min(plan.pixels - first);
-                let patches = plan.patches(input, group, first, count, &mut scratch).transposed();
-                let dy = plan.output(dy, group, first, count);
-                let place = &mut dw[group * plan.outputs..];
-                product(place, sizes.out_channels, patches, dy, true, plan.threads);
+        match FilterGradient::new(&sizes).filter(|_| is_single::<T>()) {
+            Some(gradient) => {
+                gradient.add(
+                    bytemuck::cast_slice(input),
+                    bytemuck::cast_slice(dy),
+                    bytemuck::cast_slice_mut(dw),
+                )?;
             }
+            None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw),
         }
     }
     let dw = store::<T>(dw, DataFormat::Nhwc)?;

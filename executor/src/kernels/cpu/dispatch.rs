@@ -2,7 +2,7 @@
 
 /// Evaluates an expression with `$T` as the Rust type of a dtype, out of a named group of types; other dtypes
 /// are an `Unimplemented` error. Groups: `float`, `complex`, `fraction` (both), `real` (float and integers), `number` (real and complex),
-/// `plain` (real and bool), `any` (number and bool).
+/// `plain` (real and bool), `any` (number and bool), `word` (integers of 32 and 64 bits).
 macro_rules! dispatch {
     (float, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
@@ -36,6 +36,10 @@ macro_rules! dispatch {
     (index, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body; Int32 i32, Int64 i64)
     };
+    (word, $dtype:expr, $T:ident => $body:expr) => {
+        $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Int32 i32, Int64 i64, UInt32 u32, UInt64 u64)
+    };
     (real, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
             Float f32, Double f64, Half half::f16, BFloat16 half::bf16,
@@ -60,6 +64,7 @@ use graph::DType::{self, *};
 /// The groups of [`dispatch`] as data, for kernel tables.
 pub(crate) const FLOATS: &[DType] = &[Float, Double, Half, BFloat16];
 pub(crate) const INDEX: &[DType] = &[Int32, Int64];
+pub(crate) const WORDS: &[DType] = &[Int32, Int64, UInt32, UInt64];
 pub(crate) const INTEGERS: &[DType] = &[Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 pub(crate) const REALS: &[DType] =
     &[Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];

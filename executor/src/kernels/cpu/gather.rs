@@ -168,7 +168,7 @@ fn pick<E: Moved>(table: &[E], inner: usize, wanted: &[usize], out: &mut [E]) {
 }
 
 /// Whether indices that are out of range are passed over, rather than an error.
-fn ignores_bad_indices(init: &KernelInit<'_>) -> Result<bool> {
+pub(super) fn ignores_bad_indices(init: &KernelInit<'_>) -> Result<bool> {
     match init.attr::<String>("bad_indices_policy")?.as_str() {
         "" | "DEFAULT" | "ERROR" => Ok(false),
         "IGNORE" => Ok(true),

@@ -7,12 +7,12 @@ use graph::Element;
 use num_traits::Float;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Identity", &[], |_| Kernel::sync(pass)),
-    KernelDef::of("IdentityN", &[], |_| Kernel::sync(pass)),
-    KernelDef::of("StopGradient", &[], |_| Kernel::sync(pass)),
-    KernelDef::of("PreventGradient", &[], |_| Kernel::sync(pass)),
-    KernelDef::of("Snapshot", &[], |_| Kernel::sync(pass)),
-    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))),
+    KernelDef::of("Identity", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("IdentityN", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("StopGradient", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("PreventGradient", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("Snapshot", &[], |_| Kernel::sync(pass)).brief(),
+    KernelDef::of("NoOp", &[], |_| Kernel::sync(|_| Ok(()))).brief(),
     KernelDef::of("CheckNumerics", &[("T", FLOATS)], |init| {
         let message = init.attr::<String>("message")?;
         dispatch!(float, init.input_type(0), T => Kernel::sync(move |ctx| {

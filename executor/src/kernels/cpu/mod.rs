@@ -30,6 +30,7 @@ mod dataset_source;
 mod dataset_transform;
 mod diagonal;
 pub(crate) mod dispatch;
+mod edit_distance;
 mod einsum;
 mod elementwise;
 mod fft;
@@ -37,17 +38,20 @@ mod file;
 mod functional;
 mod fused;
 mod gather;
+mod generator;
 mod histogram;
 mod identity;
 mod image;
 mod iterator;
 mod linalg;
 mod matmul;
+mod micro;
 mod moved;
 mod mutex;
 mod normalization;
 mod optional;
 mod pad;
+mod panel;
 mod parsing;
 mod partition;
 mod pool;
@@ -64,16 +68,19 @@ mod segment;
 mod select;
 mod sequence;
 mod session_tensor;
+mod set;
 mod shape;
 mod simd;
 mod slice;
 mod softmax;
 mod space;
 mod sparse;
+mod sparse_cross;
 mod sparse_segment;
 mod special;
 mod stack;
 mod staging;
+mod stateless_random;
 mod step_object;
 mod strided;
 mod string;
@@ -122,12 +129,14 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     dataset_source::KERNELS,
     dataset_transform::KERNELS,
     diagonal::KERNELS,
+    edit_distance::KERNELS,
     einsum::KERNELS,
     fft::KERNELS,
     file::KERNELS,
     functional::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
+    generator::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
@@ -151,15 +160,18 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     select::KERNELS,
     sequence::KERNELS,
     session_tensor::KERNELS,
+    set::KERNELS,
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
     space::KERNELS,
     sparse::KERNELS,
+    sparse_cross::KERNELS,
     sparse_segment::KERNELS,
     special::KERNELS,
     stack::KERNELS,
     staging::KERNELS,
+    stateless_random::KERNELS,
     string::KERNELS,
     summary::KERNELS,
     table::KERNELS,

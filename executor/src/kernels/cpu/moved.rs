@@ -15,6 +15,16 @@ pub(super) trait Moved: Clone + Send + Sync + 'static {
 
     /// A new tensor, filled by `fill`, which sees elements of unspecified value and sets them all.
     fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
+
+    /// Changes elements of a tensor, in place if nobody else reads it.
+    fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<()> {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+        *tensor = Self::build(dtype, shape, |out| {
+            out.clone_from_slice(Self::view(tensor)?);
+            change(out)
+        })?;
+        Ok(())
+    }
 }
 
 macro_rules! plain {
@@ -38,6 +48,13 @@ macro_rules! plain {
                 .map_err(|e| Error::internal(format!("elements of {dtype} are written wrongly: {e}")))?;
             fill(elements)?;
             Ok(tensor)
+        }
+
+        fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [$t]) -> Result<()>) -> Result<()> {
+            let dtype = tensor.dtype();
+            let elements = bytemuck::try_cast_slice_mut(tensor.bytes_mut()?)
+                .map_err(|e| Error::internal(format!("elements of {dtype} are written wrongly: {e}")))?;
+            change(elements)
         }
     })* };
 }

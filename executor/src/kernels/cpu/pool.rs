@@ -6,6 +6,7 @@ mod fractional;
 use super::dispatch::{FLOATS, REALS, dispatch};
 use super::image::{from_nhwc, to_nhwc};
 use super::scalar::{Real as _, Semiring};
+use super::simd::{Vector, vectorized};
 use super::threads::PARALLEL;
 use super::wide::Float;
 use crate::error::{Error, Result};
@@ -189,6 +190,7 @@ fn lines_out(sizes: &PoolSizes) -> usize {
 
 /// Input pixels under the window of the output pixel in `column` of output line `line` (which number through the
 /// batch), by their first element, in the order of planes, rows and columns.
+#[inline(always)]
 fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = usize> {
     let (depth, height, width, channels) =
         (sizes.planes.input, sizes.rows.input, sizes.columns.input, sizes.channels);
@@ -202,6 +204,29 @@ fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = 
     lines.flat_map(move |y| columns.clone().map(move |x| (y * width + x) * channels))
 }
 
+/// The maxima under the windows of output line `number`.
+struct MaxLine<'a, T> {
+    sizes: &'a PoolSizes,
+    values: &'a [T],
+    number: usize,
+    best: &'a mut [T],
+}
+
+impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let MaxLine { sizes, values, number, best } = self;
+        for (column, best) in best.chunks_exact_mut(sizes.channels).enumerate() {
+            best.fill(T::min_value());
+            for at in under(sizes, number, column) {
+                let pixel = &values[at..at + sizes.channels];
+                best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
+            }
+        }
+    }
+}
+
 fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
     let out = if pool.is_depthwise() {
@@ -211,14 +236,8 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
         let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
         let values = input.values::<T>()?;
         let line = line_out(&sizes);
-        each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, line| {
-            for (column, best) in line.chunks_exact_mut(sizes.channels).enumerate() {
-                best.fill(T::min_value());
-                for at in under(&sizes, i, column) {
-                    let pixel = &values[at..at + sizes.channels];
-                    best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
-                }
-            }
+        each_part(out.values_mut::<T>()?, line, cost(&sizes), |number, best| {
+            vectorized(MaxLine { sizes: &sizes, values, number, best });
         });
         out
     };
@@ -279,34 +298,64 @@ fn gradient_inputs(
     Ok((sizes, [nhwc(input)?, nhwc(output)?, nhwc(grad)?]))
 }
 
+/// Adds the gradients of output line `line` to where the first maxima under its windows are.
+struct ToFirstMaxima<'a, T> {
+    sizes: &'a PoolSizes,
+    values: &'a [T],
+    line: usize,
+    grads: &'a [T],
+    /// An image, which starts at `start` of `values`.
+    out: &'a mut [T],
+    start: usize,
+    /// For each channel, the maximum so far, and which of the pixels under the window it is in.
+    best: &'a mut [T],
+    places: &'a mut [u32],
+}
+
+impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let ToFirstMaxima { sizes, values, line, grads, out, start, best, places } = self;
+        let channels = sizes.channels;
+        for (column, grads) in grads.chunks_exact(channels).enumerate() {
+            for (i, at) in under(sizes, line, column).enumerate() {
+                let pixel = &values[at..at + channels];
+                if i == 0 {
+                    best.copy_from_slice(pixel);
+                    places.fill(0);
+                    continue;
+                }
+                for ((best, place), &v) in best.iter_mut().zip(places.iter_mut()).zip(pixel) {
+                    let is_larger = v > *best;
+                    *best = if is_larger { v } else { *best };
+                    *place = if is_larger { i as u32 } else { *place };
+                }
+            }
+            for (i, at) in under(sizes, line, column).enumerate() {
+                let to = &mut out[at - start..at - start + channels];
+                for ((to, &place), &g) in to.iter_mut().zip(places.iter()).zip(grads) {
+                    *to = if place == i as u32 { to.plus(g) } else { *to };
+                }
+            }
+        }
+    }
+}
+
 /// Each window's gradient goes to its first maximum.
 fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = Tensor::zeros(T::DTYPE, input_nhwc(pool, &sizes)?)?;
     let (values, grads) = (input.values::<T>()?, grad.values::<T>()?);
-    let channels = sizes.channels;
     let (image_in, lines, line_out) = (image_in(&sizes), lines_out(&sizes), line_out(&sizes));
+    let channels = sizes.channels;
     each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
-        let mut first = vec![0usize; channels];
+        let (mut best, mut places) = (vec![T::ZERO; channels], vec![0u32; channels]);
         for line in image * lines..(image + 1) * lines {
-            for column in 0..sizes.columns.output {
-                let mut pixels = under(&sizes, line, column);
-                let Some(start) = pixels.next() else { continue };
-                first.fill(start);
-                for at in pixels {
-                    let pixel = &values[at..at + channels];
-                    for (c, (first, v)) in first.iter_mut().zip(pixel).enumerate() {
-                        if *v > values[*first + c] {
-                            *first = at;
-                        }
-                    }
-                }
-                let at = line * line_out + column * channels;
-                for (c, (&first, &g)) in first.iter().zip(&grads[at..at + channels]).enumerate() {
-                    let place = &mut out[first + c - image * image_in];
-                    *place = place.plus(g);
-                }
-            }
+            let grads = &grads[line * line_out..(line + 1) * line_out];
+            let start = image * image_in;
+            let (best, places) = (&mut best, &mut places);
+            vectorized(ToFirstMaxima { sizes: &sizes, values, line, grads, out, start, best, places });
         }
     });
     ctx.set_output(0, from_nhwc(out, pool.format)?);

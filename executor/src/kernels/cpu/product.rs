@@ -1,8 +1,11 @@
-//! Products of strided matrices, behind a safe interface.
+//! Products of strided matrices, behind a safe interface: large ones of `f32` by [`single`], of other floats by `gemm`.
+
+mod single;
 
 use super::scalar::Arithmetic;
 use super::threads::PARALLEL_PRODUCT;
 use gemm::Parallelism;
+use graph::{DType, Element};
 use num_complex::Complex;
 use std::any::TypeId;
 
@@ -32,12 +35,29 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
+    /// The same elements, which are of type `U`.
+    fn cast<U: Element>(&self) -> Matrix<'a, U>
+    where
+        T: Element,
+    {
+        Matrix {
+            data: bytemuck::cast_slice(self.data),
+            rows: self.rows,
+            columns: self.columns,
+            row_stride: self.row_stride,
+            column_stride: self.column_stride,
+        }
+    }
+
     fn check(&self) {
         let end = extent(self.rows, self.row_stride).saturating_add(extent(self.columns, self.column_stride));
         let fits = self.rows == 0 || self.columns == 0 || end < self.data.len();
         assert!(fits, "a matrix view reaches outside its data");
     }
 }
+
+/// Products of `f32` with fewer rows, columns or steps are left to `gemm`.
+const FEW: usize = 8;
 
 /// Where the last of `count` begins.
 fn extent(count: usize, stride: usize) -> usize {
@@ -89,6 +109,13 @@ pub(super) fn product<T: Arithmetic>(
     ];
     if !known.contains(&TypeId::of::<T>()) {
         return integer_product(out, stride, a, b, accumulate);
+    }
+    if T::DTYPE == DType::Float && ![a.rows, a.columns, b.columns].iter().any(|&size| size < FEW) {
+        let out = bytemuck::cast_slice_mut(out);
+        // Without memory for panels, `gemm` gets by with less.
+        if single::product(out, stride, &a.cast(), &b.cast(), accumulate, threads).is_ok() {
+            return;
+        }
     }
     let parallelism = match threads {
         Threads::All if rayon::current_num_threads() > 1 => Parallelism::Rayon(0),

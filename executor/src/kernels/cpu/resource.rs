@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("VarHandleOp", &[], handle),
+    KernelDef::of("VarHandleOp", &[], handle).brief(),
     KernelDef::of("ReadVariableOp", &[], |init| {
         let variable = VariableInput::new(init, 0);
         let dtype = init.attr::<DType>("dtype")?;

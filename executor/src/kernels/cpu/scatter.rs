@@ -1,6 +1,7 @@
-//! Kernels that update some rows, or some slices, of a variable.
+//! Kernels that update some rows, or some slices, of a variable or a tensor.
 
 use super::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
+use super::gather::ignores_bad_indices;
 use super::scalar::{Arithmetic, Stored};
 use super::threads::is_parallel_under_lock;
 use crate::error::Result;
@@ -32,8 +33,14 @@ enum Indexing {
 }
 
 macro_rules! kernels {
+    (@make $name:literal $types:expr, Tensor $update:ident) => {
+        KernelDef::of($name, $types, |init| on_tensor(init, Update::$update))
+    };
+    (@make $name:literal $types:expr, $indexing:ident $update:ident) => {
+        KernelDef::of($name, $types, |init| kernel(init, Indexing::$indexing, Update::$update))
+    };
     ($($name:literal $types:expr, $indexing:ident $update:ident;)*) => {
-        &[$(KernelDef::of($name, $types, |init| kernel(init, Indexing::$indexing, Update::$update))),*]
+        &[$(kernels!(@make $name $types, $indexing $update)),*]
     };
 }
 
@@ -62,25 +69,19 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ResourceScatterNdSub" &[("T", ANY), ("Tindices", INDEX)], Slices Sub;
     "ResourceScatterNdMax" &[("T", REALS), ("Tindices", INDEX)], Slices Max;
     "ResourceScatterNdMin" &[("T", REALS), ("Tindices", INDEX)], Slices Min;
+    "TensorScatterUpdate" &[("Tindices", INDEX)], Tensor Replace;
+    "TensorScatterAdd" &[("T", NUMBERS), ("Tindices", INDEX)], Tensor Add;
+    "TensorScatterSub" &[("T", NUMBERS), ("Tindices", INDEX)], Tensor Sub;
+    "TensorScatterMax" &[("T", REALS), ("Tindices", INDEX)], Tensor Max;
+    "TensorScatterMin" &[("T", REALS), ("Tindices", INDEX)], Tensor Min;
+    "ScatterNdNonAliasingAdd" &[("T", ANY), ("Tindices", INDEX)], Tensor Add;
 };
 
 fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(2);
-    let ignore_bad = indexing == Indexing::Slices
-        && match &*init.attr::<String>("bad_indices_policy")? {
-            "" | "DEFAULT" | "ERROR" => false,
-            "IGNORE" => true,
-            other => crate::invalid!("bad_indices_policy is {other}, not DEFAULT, ERROR or IGNORE"),
-        };
-    let apply: Apply = match (update, dtype) {
-        (Update::Replace, DType::String) => replace_strings,
-        (Update::Replace, _) => replace_plain,
-        (Update::Min | Update::Max, dtype) => {
-            dispatch!(real, dtype, T => Ok(combine::<T, Extremes> as Apply))?
-        }
-        (_, dtype) => dispatch!(any, dtype, T => Ok(combine::<T, Sums> as Apply))?,
-    };
+    let ignore_bad = indexing == Indexing::Slices && ignores_bad_indices(init)?;
+    let apply = apply(update, dtype)?;
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
@@ -97,6 +98,31 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
         give_reference(ctx, &variable, target);
         Ok(())
     })
+}
+
+/// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
+fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
+    let ignore_bad = ignores_bad_indices(init)?;
+    let apply = apply(update, init.input_type(2))?;
+    Kernel::sync(move |ctx| {
+        let mut params = ctx.take_input(0)?;
+        let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+        let places = slices(params.shape(), indices, updates.shape(), ignore_bad)?;
+        apply(&mut params, &places, updates, update)?;
+        ctx.set_output(0, params);
+        Ok(())
+    })
+}
+
+fn apply(update: Update, dtype: DType) -> Result<Apply> {
+    match (update, dtype) {
+        (Update::Replace, DType::String) => Ok(replace_strings),
+        (Update::Replace, _) => Ok(replace_plain),
+        (Update::Min | Update::Max, dtype) => {
+            dispatch!(real, dtype, T => Ok(combine::<T, Extremes> as Apply))
+        }
+        (_, dtype) => dispatch!(any, dtype, T => Ok(combine::<T, Sums> as Apply)),
+    }
 }
 
 /// Ops on references give the reference on.

@@ -12,7 +12,7 @@ pub(crate) trait Vector {
 
 /// Instruction sets as x86-64 groups them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+pub(super) enum Level {
     Baseline,
     /// AVX2, FMA, F16C.
     V3,
@@ -20,7 +20,7 @@ enum Level {
     V4,
 }
 
-fn level() -> Level {
+pub(super) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(detect)
 }

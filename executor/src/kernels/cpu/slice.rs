@@ -2,12 +2,14 @@
 
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
+use super::scatter::give_reference;
 use super::strided::{Layout, copy, pack};
 use crate::error::Result;
 use crate::invalid;
-use crate::kernel::{Kernel, KernelContext, KernelDef};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::variable::VariableInput;
 use graph::ops::slice::{SlicePlan, StridedSliceAttrs};
-use graph::{DType, Shape};
+use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -28,7 +30,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let attrs = StridedSliceAttrs::of(init.node)?;
         moved!(init.output_type(0), E => Kernel::sync(move |ctx| strided_slice_grad::<E>(ctx, attrs)))
     }),
+    KernelDef::of("StridedSliceAssign", ASSIGNED, assign),
+    KernelDef::of("ResourceStridedSliceAssign", ASSIGNED, assign),
+    KernelDef::of("TensorStridedSliceUpdate", ASSIGNED, |init| {
+        let attrs = StridedSliceAttrs::of(init.node)?;
+        moved!(init.output_type(0), E => Kernel::sync(move |ctx| {
+            let mut tensor = ctx.take_input(0)?;
+            write::<E>(ctx, attrs, &mut tensor)?;
+            ctx.set_output(0, tensor);
+            Ok(())
+        }))
+    }),
 ];
+
+const ASSIGNED: &[(&str, &[DType])] = &[("T", MOVED), ("Index", INDEX)];
 
 fn slice<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (input, begin, size) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
@@ -127,4 +142,54 @@ fn strided_slice_grad<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSlice
     })?;
     ctx.set_output(0, out);
     Ok(())
+}
+
+/// Writes into a slice of a variable.
+fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.input_type(4);
+    moved!(dtype, E => Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        target.update(|tensor| {
+            if tensor.dtype() != dtype {
+                invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype());
+            }
+            write::<E>(ctx, attrs, tensor)
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    }))
+}
+
+/// Writes input 4 into a slice of a tensor, repeated where it has size 1.
+fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &mut Tensor) -> Result<()> {
+    let value = ctx.input(4)?;
+    let shape = tensor.shape().clone();
+    let plan = plan(ctx, attrs, 1, &shape)?;
+    let (_, box_layout) = layout(&plan, &shape);
+    // Axes of the value are those of the result, from the last one back.
+    let given = value.shape();
+    let missing = plan.shape.len().checked_sub(given.rank());
+    let fits = missing.is_some_and(|missing| {
+        plan.shape[missing..].iter().zip(given.iter()).all(|(&to, &from)| from == to || from == 1)
+    });
+    let (Some(missing), true) = (missing, fits) else {
+        invalid!(
+            "Expected updates of shape {} to broadcast to the slice's shape {}",
+            given,
+            Shape::new(&plan.shape)?
+        );
+    };
+    let packed = Layout::packed(given);
+    let from = plan.shape.iter().enumerate().map(|(axis, _)| match axis.checked_sub(missing) {
+        Some(i) if given[i] != 1 => packed.strides[i],
+        _ => 0,
+    });
+    let to = plan.sources.iter().map(|source| source.map_or(0, |i| box_layout.strides[i]));
+    let (from, to) = (
+        Layout { offset: 0, strides: from.collect() },
+        Layout { offset: box_layout.offset, strides: to.collect() },
+    );
+    E::edit(tensor, |out| copy(&plan.shape, E::view(value)?, &from, out, &to))
 }

@@ -2,11 +2,14 @@
 
 mod arithmetic;
 mod arrange;
+mod carried;
 mod coo;
 mod empty_rows;
 mod map;
 mod matmul;
 mod reduce;
+
+pub(super) use coo::{Coo, check_sorted, matrix};
 
 use super::dispatch::{FLOATS, INDEX, NUMBERS, REALS};
 use super::moved::MOVED;
@@ -18,6 +21,9 @@ const NUMBER: &[(&str, &[DType])] = &[("T", NUMBERS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 /// What sums of sparse tensors are of.
 const ADDED: &[DType] = &[Complex128, Complex64, Int8, Int16, Int32, Int64, Double, Float];
+
+/// What the parts of a sparse tensor are carried as.
+const CARRIED: &[DType] = &[Variant, String];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], arrange::to_dense),
@@ -55,11 +61,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AddSparseToTensorsMap", MOVED_T, map::add_one),
     KernelDef::of("AddManySparseToTensorsMap", MOVED_T, map::add_many),
     KernelDef::of("TakeManySparseFromTensorsMap", &[("dtype", MOVED)], map::take_many),
-    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", &[Variant])], |_| {
-        Kernel::sync(map::to_variants)
-    }),
-    KernelDef::of("SerializeManySparse", &[("T", MOVED), ("out_type", &[Variant])], |_| {
-        Kernel::sync(map::many_to_variants)
-    }),
-    KernelDef::of("DeserializeSparse", &[("Tserialized", &[Variant])], map::from_variants),
+    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize),
+    KernelDef::of("SerializeManySparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize_many),
+    KernelDef::of("DeserializeSparse", &[("Tserialized", CARRIED)], carried::deserialize),
+    KernelDef::of("DeserializeManySparse", &[], carried::deserialize_many),
 ];

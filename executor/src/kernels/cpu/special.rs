@@ -26,6 +26,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Polygamma", Polygamma),
     kernel!("Igamma", Igamma),
     kernel!("Igammac", Igammac),
+    kernel!("IgammaGradA", IgammaGradA),
+    kernel!("RandomGammaGrad", RandomGammaGrad),
     kernel!("NextAfter", NextAfter),
 ];
 
@@ -48,6 +50,8 @@ functions! {
     Polygamma = polygamma;
     Igamma = lower_gamma;
     Igammac = upper_gamma;
+    IgammaGradA = lower_gamma_slope;
+    RandomGammaGrad = gamma_quantile_slope;
 }
 
 struct NextAfter;
@@ -204,4 +208,69 @@ fn upper_gamma(a: f64, x: f64) -> f64 {
         return 0.0;
     }
     if x < 1.0 || x < a { 1.0 - gamma_series(a, x) } else { gamma_fraction(a, x) }
+}
+
+/// The derivative of the regularised lower incomplete gamma function by `a`.
+fn lower_gamma_slope(a: f64, x: f64) -> f64 {
+    if x == 0.0 && a > 0.0 {
+        return if a.is_infinite() { f64::NAN } else { 0.0 };
+    }
+    // The quantile's slope by `a`, times the density, which is the slope by `x`.
+    -gamma_quantile_slope(a, x) * gamma_density(a, x) / x
+}
+
+/// How the number that a gamma distribution stays below with a fixed probability moves with its shape `a`, at `x`:
+/// the slope of the distribution function by `a` through that by `x`, with the other sign.
+fn gamma_quantile_slope(a: f64, x: f64) -> f64 {
+    if x.is_nan() || a.is_nan() || x < 0.0 || a <= 0.0 || a.is_infinite() || x.is_infinite() {
+        return f64::NAN;
+    }
+    if x == 0.0 {
+        return 0.0;
+    }
+    if x > 1.0 && x > a { gamma_fraction_slope(a, x) } else { gamma_series_slope(a, x) }
+}
+
+/// By the series and its derivative, term by term.
+fn gamma_series_slope(a: f64, x: f64) -> f64 {
+    let (mut term, mut sum, mut n) = (1.0, 1.0, a);
+    let (mut term_slope, mut sum_slope) = (0.0f64, 0.0f64);
+    for _ in 0..TERMS {
+        n += 1.0;
+        term_slope = (term_slope - term / n) * x / n;
+        term *= x / n;
+        sum += term;
+        sum_slope += term_slope;
+        if term <= sum * f64::EPSILON && term_slope.abs() <= sum_slope.abs() * f64::EPSILON {
+            break;
+        }
+    }
+    -x / a * (sum_slope + sum * (x.ln() - super::scalar::Real::digamma(a + 1.0)))
+}
+
+/// By the continued fraction and its derivative, step by step.
+fn gamma_fraction_slope(a: f64, x: f64) -> f64 {
+    // Each number with its derivative by `a`.
+    let bounded = |v: f64| if v.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { v };
+    let (mut b, b_slope) = (x + 1.0 - a, -1.0);
+    let (mut c, mut c_slope) = (1.0 / f64::MIN_POSITIVE, 0.0);
+    let mut d = 1.0 / b;
+    let mut d_slope = -b_slope * d * d;
+    let (mut h, mut h_slope) = (d, d_slope);
+    for i in 1..TERMS {
+        let (step, step_slope) = (-(i as f64) * (i as f64 - a), i as f64);
+        b += 2.0;
+        d_slope = step_slope * d + step * d_slope + b_slope;
+        d = 1.0 / bounded(step * d + b);
+        d_slope *= -d * d;
+        c_slope = b_slope + (step_slope - step / c * c_slope) / c;
+        c = bounded(b + step / c);
+        let (change, change_slope) = (c * d, c_slope * d + c * d_slope);
+        h_slope = h_slope * change + h * change_slope;
+        h *= change;
+        if (change - 1.0).abs() <= f64::EPSILON && (h * change_slope).abs() <= h_slope.abs() * f64::EPSILON {
+            break;
+        }
+    }
+    x * (h * (x.ln() - super::scalar::Real::digamma(a)) + h_slope)
 }

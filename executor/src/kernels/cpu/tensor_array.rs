@@ -32,9 +32,9 @@ const CONCATENATED: &[DType] = &[
 macro_rules! generations {
     ($($v1:literal $v2:literal $v3:literal: $types:expr, $host:expr, $make:expr;)*) => {
         &[$(
-            KernelDef { op: $v1, types: $types, host_memory: $host, make: $make },
-            KernelDef { op: $v2, types: $types, host_memory: $host, make: $make },
-            KernelDef { op: $v3, types: $types, host_memory: $host, make: $make },
+            KernelDef { op: $v1, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
+            KernelDef { op: $v2, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
+            KernelDef { op: $v3, types: $types, host_memory: $host, make: $make, ..KernelDef::NEW },
         )*
             KernelDef {
                 op: "TensorArrayGradWithShape",
@@ -47,12 +47,14 @@ macro_rules! generations {
                 types: &[("dtype", GATHERED)],
                 host_memory: &["handle"],
                 make: |init| gather(init, true),
+                ..KernelDef::NEW
             },
             KernelDef {
                 op: "TensorArrayUnpack",
                 types: &[("T", ELEMENTS)],
                 host_memory: &["handle"],
                 make: |_| Kernel::sync(|ctx| scatter(ctx, true)),
+                ..KernelDef::NEW
             },
         ]
     };

@@ -3,11 +3,11 @@
 
 mod rules;
 
-use super::dispatch::{FLOATS, dispatch};
-use super::scalar::Semiring as _;
+use super::dispatch::{FLOATS, FRACTIONS, dispatch};
+use super::scalar::{Analytic, Semiring as _};
 use super::scatter::give_reference;
 use super::threads::{PARALLEL, is_parallel_under_lock};
-use super::wide::{Float, Lane};
+use super::wide::Lane;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::variable::{Variable, VariableInput, lock_all};
@@ -15,50 +15,51 @@ use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Rows for the forms of one optimizer: how many variables it has (slots included), its rule, and its flag.
+/// Rows for forms of one optimizer: of what elements they are, its rule, how many variables it has (slots included),
+/// and its flag.
 macro_rules! kernels {
-    ($($rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
+    ($($group:ident $rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
-            KernelDef::of($op, TYPES, |init| dispatch!(float, init.attr::<DType>("T")?, T => {
+            KernelDef::of($op, kernels!(@types $group), |init| dispatch!($group, init.attr::<DType>("T")?, T => {
                 step::<T, $count, _>(init, $flag, rules::$rule::<<T as Lane>::Wide>)
             }))
         ),*),*]
     };
+    (@types float) => { &[("T", FLOATS)] };
+    (@types fraction) => { &[("T", FRACTIONS)] };
 }
 
-const TYPES: &[(&str, &[DType])] = &[("T", FLOATS)];
-
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    gradient_descent 1 "": "ApplyGradientDescent" "ResourceApplyGradientDescent";
-    momentum 2 "use_nesterov":
+    fraction gradient_descent 1 "": "ApplyGradientDescent" "ResourceApplyGradientDescent";
+    fraction momentum 2 "use_nesterov":
         "ApplyMomentum" "SparseApplyMomentum" "ResourceApplyMomentum" "ResourceSparseApplyMomentum";
-    keras_momentum 2 "use_nesterov": "ResourceApplyKerasMomentum" "ResourceSparseApplyKerasMomentum";
-    adam 3 "use_nesterov": "ApplyAdam" "ResourceApplyAdam";
-    adam_with_amsgrad 4 "": "ResourceApplyAdamWithAmsgrad";
-    ada_max 3 "": "ApplyAdaMax" "ResourceApplyAdaMax";
-    adagrad 2 "update_slots":
+    fraction keras_momentum 2 "use_nesterov": "ResourceApplyKerasMomentum" "ResourceSparseApplyKerasMomentum";
+    fraction adam 3 "use_nesterov": "ApplyAdam" "ResourceApplyAdam";
+    float adam_with_amsgrad 4 "": "ResourceApplyAdamWithAmsgrad";
+    float ada_max 3 "": "ApplyAdaMax" "ResourceApplyAdaMax";
+    fraction adagrad 2 "update_slots":
         "ApplyAdagrad" "SparseApplyAdagrad" "ResourceApplyAdagrad" "ResourceSparseApplyAdagrad";
-    adagrad_v2 2 "update_slots":
+    fraction adagrad_v2 2 "update_slots":
         "ApplyAdagradV2" "SparseApplyAdagradV2" "ResourceApplyAdagradV2" "ResourceSparseApplyAdagradV2";
-    adagrad_da 3 "":
+    float adagrad_da 3 "":
         "ApplyAdagradDA" "SparseApplyAdagradDA" "ResourceApplyAdagradDA" "ResourceSparseApplyAdagradDA";
-    rms_prop 3 "": "ApplyRMSProp" "SparseApplyRMSProp" "ResourceApplyRMSProp" "ResourceSparseApplyRMSProp";
-    centered_rms_prop 4 "":
+    fraction rms_prop 3 "": "ApplyRMSProp" "SparseApplyRMSProp" "ResourceApplyRMSProp" "ResourceSparseApplyRMSProp";
+    fraction centered_rms_prop 4 "":
         "ApplyCenteredRMSProp" "SparseApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp"
         "ResourceSparseApplyCenteredRMSProp";
-    ftrl 3 "multiply_linear_by_lr":
+    float ftrl 3 "multiply_linear_by_lr":
         "ApplyFtrl" "SparseApplyFtrl" "ResourceApplyFtrl" "ResourceSparseApplyFtrl";
-    ftrl_v2 3 "multiply_linear_by_lr":
+    float ftrl_v2 3 "multiply_linear_by_lr":
         "ApplyFtrlV2" "SparseApplyFtrlV2" "ResourceApplyFtrlV2" "ResourceSparseApplyFtrlV2";
-    adadelta 3 "": "ApplyAdadelta" "SparseApplyAdadelta" "ResourceApplyAdadelta" "ResourceSparseApplyAdadelta";
-    proximal_gradient_descent 1 "":
+    fraction adadelta 3 "": "ApplyAdadelta" "SparseApplyAdadelta" "ResourceApplyAdadelta" "ResourceSparseApplyAdadelta";
+    float proximal_gradient_descent 1 "":
         "ApplyProximalGradientDescent" "SparseApplyProximalGradientDescent"
         "ResourceApplyProximalGradientDescent" "ResourceSparseApplyProximalGradientDescent";
-    proximal_adagrad 2 "":
+    float proximal_adagrad 2 "":
         "ApplyProximalAdagrad" "SparseApplyProximalAdagrad" "ResourceApplyProximalAdagrad"
         "ResourceSparseApplyProximalAdagrad";
-    add_sign 2 "": "ApplyAddSign" "ResourceApplyAddSign";
-    power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
+    float add_sign 2 "": "ApplyAddSign" "ResourceApplyAddSign";
+    float power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
 /// Where the arguments of an optimizer's op are.
@@ -87,15 +88,14 @@ impl Arguments {
         Ok(Arguments { variables, grad, indices, scalars })
     }
 
-    fn scalars<T: Float>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
+    fn scalars<T: Lane<Wide: Analytic>>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
             if value.shape().rank() != 0 {
                 crate::invalid!("{name} is not a scalar: {}", value.shape());
             }
             match value.dtype() {
-                DType::Int64 => num_traits::cast(value.item::<i64>()?)
-                    .ok_or_else(|| Error::internal("an int64 is no float")),
+                DType::Int64 => Ok(T::Wide::of_real(value.item::<i64>()? as f64)),
                 _ => Ok(value.item::<T>()?.to_wide()),
             }
         };
@@ -104,7 +104,7 @@ impl Arguments {
 }
 
 /// The kernel of one op: `V` variables, and a rule made from the op's scalars and flag.
-fn step<T: Float, const V: usize, R>(
+fn step<T: Lane<Wide: Analytic>, const V: usize, R>(
     init: &KernelInit<'_>,
     flag: &str,
     make: fn(&[T::Wide], bool) -> Result<R>,
@@ -204,7 +204,7 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
 }
 
 /// Every element, in halves at once where that pays.
-fn dense<T: Float, const V: usize>(
+fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
     rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
@@ -228,7 +228,7 @@ struct Rows {
 
 /// The rows from number `first` on that `vars` hold; in halves at once while `bands` allows it. A row that comes
 /// twice is stepped twice, in order.
-fn sparse<T: Float, const V: usize>(
+fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
     rows: &Rows,
@@ -272,7 +272,7 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
 /// do not overlap, so that it can use vector registers.
 const BLOCK: usize = 16;
 
-fn walk<T: Float, const V: usize>(
+fn walk<T: Lane<Wide: Analytic>, const V: usize>(
     vars: &mut [&mut [T]; V],
     grad: &[T],
     rule: &impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V],

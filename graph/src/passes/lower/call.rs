@@ -121,7 +121,15 @@ impl Draft<'_> {
             if !has_source {
                 return Ok(None);
             }
-            waits.extend(args.iter().map(|arg| arg.node));
+            for arg in args {
+                // The value is waited for, which may be fed, not for all that the other call does.
+                waits.push(if self.is_call(arg.node) {
+                    let attrs = [("T", self.type_of(*arg)?.dtype.into())];
+                    self.add(id, "input", "Identity", &attrs, vec![*arg], Vec::new())?
+                } else {
+                    arg.node
+                });
+            }
             waits.sort_unstable();
             waits.dedup();
             if waits.is_empty() {

@@ -9,6 +9,7 @@ mod control_flow;
 use super::checked;
 use crate::assemble::Edge;
 use crate::attr::{AttrValue, FuncAttr};
+use crate::dtype::{DType, PortType};
 use crate::error::Result;
 use crate::function::Body;
 use crate::graph::{Graph, NodeId, Output};
@@ -21,8 +22,18 @@ use std::sync::Arc;
 /// A graph is grown to no more nodes than this; calls beyond it are left to kernels.
 const MAX_NODES: usize = 2_000_000;
 
-/// The graph with what can be lowered lowered. A node that was lowered keeps its name: it gives the same outputs
-/// to whoever fetches it.
+/// On what stands for a node that was lowered.
+const STANDS_FOR_LOWERED: &str = "_stands_for_lowered";
+
+/// Whether the node stands for one that was lowered: whoever feeds or fetches outputs of that means this one's. Who
+/// plans a step takes each output that is not fed from where it comes, input by input; only what asks for the node
+/// itself waits for all that it did.
+pub fn stands_for_lowered(node: &Node) -> bool {
+    matches!(node.attrs.get(STANDS_FOR_LOWERED), Some(AttrValue::Bool(true)))
+}
+
+/// The graph with what can be lowered lowered. A node that was lowered keeps its name: what is in its place
+/// ([`stands_for_lowered`]) gives the same outputs.
 ///
 /// # Errors
 /// What is wrong with a body, with the name of the node that calls it.
@@ -166,16 +177,25 @@ impl<'a> Draft<'a> {
         name
     }
 
-    /// What is there now for an output: what it was lowered to.
+    /// What is there now for an output: what it was lowered to, if the client cannot name it, or feed it.
     fn resolve(&self, mut output: Output) -> Output {
         while let Some(&other) = self.outputs.get(&output) {
+            let is_fed = |port: PortType| port.dtype != DType::Resource;
+            if output.node.index() < self.graph.len() && self.type_of(output).is_ok_and(is_fed) {
+                break;
+            }
             output = other;
         }
         output
     }
 
+    /// Whether the node was lowered, or may yet be.
+    fn is_call(&self, id: NodeId) -> bool {
+        self.ends.contains_key(&id) || kind(&self.nodes[id.index()]).is_some()
+    }
+
     /// The type of an output as it stands.
-    fn type_of(&self, output: Output) -> Result<crate::dtype::PortType> {
+    fn type_of(&self, output: Output) -> Result<PortType> {
         let node = &self.nodes[output.node.index()];
         let types = node.output_types()?;
         let found = types.get(output.index as usize).copied();
@@ -201,8 +221,8 @@ impl<'a> Draft<'a> {
         Ok(values)
     }
 
-    /// Makes of a lowered node what gives its outputs to whoever asks for them by name; its consumers get them
-    /// from where they come. `ran`: what has to have run when the node is said to have run.
+    /// Puts what stands for it in the place of a lowered node. `ran`: what has to have run when the node is said to
+    /// have run.
     fn replace(&mut self, id: NodeId, outputs: Vec<Output>, mut ran: Vec<NodeId>) -> Result<()> {
         ran.extend(outputs.iter().map(|o| o.node));
         ran.sort_unstable();
@@ -223,6 +243,7 @@ impl<'a> Draft<'a> {
         }
         if !types.is_empty() {
             node.attrs.set("T", types);
+            node.attrs.set(STANDS_FOR_LOWERED, true);
         }
         self.nodes[id.index()] = node;
         self.inputs[id.index()] = outputs;

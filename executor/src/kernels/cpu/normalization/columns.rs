@@ -1,6 +1,7 @@
 //! Loops over matrices with a row a pixel and a column a channel. What they give does not depend on the number of
 //! threads.
 
+use crate::kernels::cpu::simd::{Vector, vectorized};
 use crate::kernels::cpu::threads::{PARALLEL, for_rows};
 use num_traits::{AsPrimitive, Float};
 use rayon::prelude::*;
@@ -19,9 +20,8 @@ where
 {
     let part = |(i, rows): (usize, &[W])| {
         let mut part = vec![W::zero(); channels];
-        for (j, row) in rows.chunks_exact(channels).enumerate() {
-            add(i * ROWS + j, row, &mut part);
-        }
+        let work = |j: usize, row: &[W]| add(i * ROWS + j, row, &mut part);
+        vectorized(EachRow { rows: rows.chunks_exact(channels), work });
         part
     };
     let parts: Vec<Vec<W>> = if values.len() < PARALLEL {
@@ -39,6 +39,24 @@ where
 /// Calls `work(row number, row)` for each row. `channels` is not 0.
 pub(super) fn each_row<W: Send>(out: &mut [W], channels: usize, work: impl Fn(usize, &mut [W]) + Sync) {
     for_rows(out, channels, |first, rows| {
-        rows.chunks_exact_mut(channels).enumerate().for_each(|(i, row)| work(first + i, row));
+        let work = |i: usize, row: &mut [W]| work(first + i, row);
+        vectorized(EachRow { rows: rows.chunks_exact_mut(channels), work });
     });
+}
+
+/// A loop over rows.
+struct EachRow<I, F> {
+    rows: I,
+    work: F,
+}
+
+impl<I: Iterator, F: FnMut(usize, I::Item)> Vector for EachRow<I, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let EachRow { rows, mut work } = self;
+        for (i, row) in rows.enumerate() {
+            work(i, row);
+        }
+    }
 }

@@ -154,6 +154,35 @@ impl Distribution for Integers<i64> {
     }
 }
 
+/// Whole numbers of all the bits that they have.
+pub(super) struct Bits<T>(pub(super) std::marker::PhantomData<T>);
+
+macro_rules! bits {
+    ($($narrow:ty, $wide:ty;)*) => {$(
+        impl Distribution for Bits<$narrow> {
+            type Out = $narrow;
+            const COUNT: usize = 4;
+            fn make(&self, bits: [u32; GROUP]) -> Group<$narrow> {
+                bits.map(|b| b as $narrow)
+            }
+        }
+
+        impl Distribution for Bits<$wide> {
+            type Out = $wide;
+            const COUNT: usize = 2;
+            fn make(&self, [a, b, c, d]: [u32; GROUP]) -> Group<$wide> {
+                let number = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as $wide;
+                [number(a, b), number(c, d), 0, 0]
+            }
+        }
+    )*};
+}
+
+bits! {
+    i32, i64;
+    u32, u64;
+}
+
 /// Groups of 128 bits that are set aside for each number of a distribution that draws until it is content.
 pub(super) const RESERVED: usize = 256;
 

@@ -19,6 +19,29 @@ impl Philox {
         Philox { key: [seed as u32, (seed >> 32) as u32], counter: u128::from(seed2) << 64 }
     }
 
+    /// The stream at a counter, given by its lower and its upper half.
+    pub(crate) fn at_counter(key: u64, [low, high]: [u64; 2]) -> Philox {
+        Philox { key: [key as u32, (key >> 32) as u32], counter: u128::from(low) | u128::from(high) << 64 }
+    }
+
+    /// The stream of two seeds of which either may be weak: they are the counter of a fixed key, and what comes
+    /// there is the key and the upper half of the counter.
+    pub(crate) fn scrambled(seeds: [u64; 2]) -> Philox {
+        const KEY: u64 = 0x0246_1e29_3ec8_f720;
+        let [a, b, c, d] = Philox::at_counter(KEY, seeds).next();
+        let wide = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        Philox::at_counter(wide(a, b), [0, wide(c, d)])
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        u64::from(self.key[0]) | u64::from(self.key[1]) << 32
+    }
+
+    /// The lower and the upper half of the counter.
+    pub(crate) fn counter(&self) -> [u64; 2] {
+        [self.counter as u64, (self.counter >> 64) as u64]
+    }
+
     /// The stream of a node's `seed` and `seed2`: of both 0, one that differs from run to run.
     pub(crate) fn seeded(seed: i64, seed2: i64) -> Philox {
         if seed == 0 && seed2 == 0 {

@@ -1,7 +1,8 @@
 //! Random orders and random choices.
 
+use super::distribution::RESERVED;
 use super::philox::{GROUP, Singles};
-use super::{RESERVED, Stream};
+use super::source::Source;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::dispatch::dispatch;
@@ -11,8 +12,7 @@ use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 
 /// `RandomShuffle`: the rows of a tensor in random order.
-pub(super) fn shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
-    let stream = Stream::of(init)?;
+pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let value = ctx.take_input(0)?;
         let rows = value.shape().first().copied().unwrap_or(1);
@@ -21,7 +21,7 @@ pub(super) fn shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
             return Ok(());
         }
         let draws = (rows - 1) as u64;
-        let mut bits = Singles::new(stream.reserve(draws.div_ceil(GROUP as u64)));
+        let mut bits = Singles::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
         let mut order: Vec<usize> = (0..rows).collect();
         for i in 0..rows - 1 {
             // 32 bits and their remainder, as in the stream's definition, also for longer tensors.
@@ -62,14 +62,13 @@ fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result
 }
 
 /// `Multinomial`: indices of classes by their unnormalised log-probabilities.
-pub(super) fn multinomial(init: &KernelInit<'_>) -> Result<Kernel> {
-    let stream = Stream::of(init)?;
+pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(float, init.input_type(0), T => {
-        dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &stream)))
+        dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &source)))
     })
 }
 
-fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, stream: &Stream) -> Result<()>
+fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
 where
     usize: AsPrimitive<O>,
     T::Wide: AsPrimitive<f64>,
@@ -95,7 +94,7 @@ where
         let Some(numbers) = numbers else {
             return Err(crate::Error::new(Code::InvalidArgument, "num_samples is out of range"));
         };
-        let mut bits = Singles::new(stream.reserve((numbers as u64).wrapping_mul(RESERVED as u64)));
+        let mut bits = Singles::new(source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))?);
         let mut sums = vec![0f64; classes];
         let values = logits.values::<T>()?;
         for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {

@@ -2,10 +2,9 @@
 
 use super::Stream;
 use super::distribution::unit_f64;
-use super::philox::{GROUP, Philox, Singles};
+use super::philox::{GROUP, Singles};
 use crate::error::Result;
 use crate::kernel::KernelInit;
-use parking_lot::Mutex;
 
 /// A kernel's place in its stream of words.
 pub(in crate::kernels::cpu) struct WordStream(Stream);
@@ -17,8 +16,8 @@ impl WordStream {
     }
 
     /// Of these seeds; of both 0, a stream that differs from run to run.
-    pub(in crate::kernels::cpu) fn seeded([seed, seed2]: [i64; 2]) -> WordStream {
-        WordStream(Stream(Mutex::new(Philox::seeded(seed, seed2))))
+    pub(in crate::kernels::cpu) fn seeded(seeds: [i64; 2]) -> WordStream {
+        WordStream(Stream::seeded(seeds))
     }
 
     /// Takes the next `count` words, rounded up to whole groups.

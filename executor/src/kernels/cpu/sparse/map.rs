@@ -1,21 +1,21 @@
-//! Sparse tensors kept aside under a number, and carried as variants; many of them stacked to one.
+//! Sparse tensors kept aside under a number; many of them stacked to one.
 
 use super::super::variable::shared_name;
-use super::coo::{Coo, joined, matrix, picked, text};
+use super::coo::{Coo, joined, matrix, picked};
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::resource::Resource;
-use graph::{DType, Shape, Tensor, Variant, VariantObject};
+use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 /// A sparse tensor by its parts: indices, values, shape.
 #[derive(Clone, Debug)]
-struct Parts {
-    indices: Tensor,
-    values: Tensor,
-    shape: Tensor,
+pub(super) struct Parts {
+    pub(super) indices: Tensor,
+    pub(super) values: Tensor,
+    pub(super) shape: Tensor,
 }
 
 /// Sparse tensors by number, until they are taken.
@@ -45,7 +45,7 @@ impl SparseTensorsMap {
 }
 
 /// The input's own parts, checked.
-fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
     Coo::of(ctx, 0)?.check_bounds()?;
     Ok(Parts { indices: ctx.input(0)?.clone(), values: ctx.input(1)?.clone(), shape: ctx.input(2)?.clone() })
 }
@@ -93,7 +93,7 @@ pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
+pub(super) fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
     ctx.set_output(0, parts.indices);
     ctx.set_output(1, parts.values);
     ctx.set_output(2, parts.shape);
@@ -101,7 +101,7 @@ fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
 }
 
 /// A sparse tensor for each index of the first axis.
-fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
+pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
     let rank = coo.rank();
     if rank < 2 {
         invalid!("Rank of input SparseTensor should be > 1, but saw rank: {rank}");
@@ -126,7 +126,7 @@ fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
 }
 
 /// One sparse tensor with an axis more, as wide as the widest of the parts.
-fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
+pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     let Some(first) = parts.first() else {
         invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");
     };
@@ -159,95 +159,4 @@ fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     shape.insert(0, parts.len() as i64);
     let indices = matrix(&rows, rank + 1, values.num_elements())?;
     Ok(Parts { indices, values, shape: Tensor::vector(&shape)? })
-}
-
-/// One of the three parts of a sparse tensor.
-#[derive(Debug)]
-struct Part(Tensor);
-
-impl VariantObject for Part {
-    fn type_name(&self) -> &'static str {
-        "tensorflow::Tensor"
-    }
-}
-
-fn variants(parts: &Parts) -> [Variant; 3] {
-    [&parts.indices, &parts.values, &parts.shape].map(|t| Variant::new(Part(t.clone())))
-}
-
-pub(super) fn to_variants(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let parts = input_parts(ctx)?;
-    ctx.set_output(0, Tensor::variants(variants(&parts).to_vec(), Shape::new(&[3])?)?);
-    Ok(())
-}
-
-pub(super) fn many_to_variants(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let rows = unstacked(&Coo::of(ctx, 0)?)?;
-    let all: Vec<Variant> = rows.iter().flat_map(variants).collect();
-    let shape = Shape::new(&[rows.len(), 3])?;
-    ctx.set_output(0, Tensor::variants(all, shape)?);
-    Ok(())
-}
-
-pub(super) fn from_variants(init: &KernelInit<'_>) -> Result<Kernel> {
-    let dtype = init.output_type(1);
-    Kernel::sync(move |ctx| {
-        let serialized = ctx.input(0)?;
-        let Some((&3, outer)) = serialized.shape().split_last() else {
-            invalid!(
-                "Serialized sparse should have 3 as the last dimension, has shape {}",
-                serialized.shape()
-            );
-        };
-        let part =
-            |v: &Variant| -> Result<Tensor> { Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone()) };
-        let parts = serialized.as_variants()?.chunks_exact(3).map(|three| {
-            Ok(Parts { indices: part(&three[0])?, values: part(&three[1])?, shape: part(&three[2])? })
-        });
-        let parts = parts.collect::<Result<Vec<_>>>()?;
-        match outer {
-            [] => {
-                let only = parts.into_iter().next();
-                let Some(only) = only else { invalid!("nothing is serialized") };
-                if only.values.dtype() != dtype {
-                    invalid!("Requested SparseTensor of type {dtype} but it holds {}", only.values.dtype());
-                }
-                give(ctx, only)
-            }
-            _ => {
-                let mut whole = stacked(&parts, dtype)?;
-                if outer.len() > 1 {
-                    whole = with_outer(&whole, outer)?;
-                }
-                give(ctx, whole)
-            }
-        }
-    })
-}
-
-/// The first axis as several, of these sizes.
-fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
-    let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
-    let rank = coo.rank() - 1 + outer.len();
-    let mut rows = Vec::with_capacity(coo.len() * rank);
-    for index in coo.rows() {
-        let start = rows.len();
-        rows.resize(start + outer.len(), 0);
-        let mut at = index[0] as usize;
-        for (o, &d) in rows[start..].iter_mut().zip(outer).rev() {
-            *o = (at % d.max(1)) as i64;
-            at /= d.max(1);
-        }
-        rows.extend_from_slice(&index[1..]);
-    }
-    let mut shape: Vec<i64> = outer.iter().map(|&d| d as i64).collect();
-    shape.extend_from_slice(&coo.shape[1..]);
-    if Shape::from_i64(&shape).is_err() {
-        invalid!("the shape {} overflows", text(&shape));
-    }
-    Ok(Parts {
-        indices: matrix(&rows, rank, coo.len())?,
-        values: parts.values.clone(),
-        shape: Tensor::vector(&shape)?,
-    })
 }

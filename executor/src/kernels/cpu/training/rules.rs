@@ -5,14 +5,20 @@
 //! in the order of the op's inputs.
 
 use crate::error::Result;
-use num_traits::Float;
+use crate::kernels::cpu::scalar::Analytic;
+use num_traits::{Float, Num};
 
-pub(super) fn gradient_descent<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
+/// What rules compute with that compare nothing: real and complex numbers.
+pub(super) trait Field: Analytic + Num {}
+
+impl<T: Analytic + Num> Field for T {}
+
+pub(super) fn gradient_descent<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
     let alpha = s[0];
     Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
 }
 
-pub(super) fn momentum<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
+pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, momentum) = (s[0], s[1]);
     Ok(move |[var, accum]: [W; 2], g: W| {
         let accum = accum * momentum + g;
@@ -21,7 +27,7 @@ pub(super) fn momentum<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 
     })
 }
 
-pub(super) fn keras_momentum<W: Float>(
+pub(super) fn keras_momentum<W: Field>(
     s: &[W],
     nesterov: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -34,7 +40,7 @@ pub(super) fn keras_momentum<W: Float>(
 }
 
 /// Kingma and Ba, 2014; with Nesterov's momentum, Dozat, 2016.
-pub(super) fn adam<W: Float>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
     let alpha = lr * (one - s[1]).sqrt() / (one - s[0]);
@@ -73,7 +79,7 @@ pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -
 }
 
 /// Duchi, Hazan and Singer, 2011.
-pub(super) fn adagrad<W: Float>(
+pub(super) fn adagrad<W: Field>(
     s: &[W],
     update_slots: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -84,7 +90,7 @@ pub(super) fn adagrad<W: Float>(
     })
 }
 
-pub(super) fn adagrad_v2<W: Float>(
+pub(super) fn adagrad_v2<W: Field>(
     s: &[W],
     update_slots: bool,
 ) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
@@ -105,7 +111,7 @@ pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W
 }
 
 /// Tieleman and Hinton, 2012.
-pub(super) fn rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, ms, mom]: [W; 3], g: W| {
         let ms = ms + (g * g - ms) * (W::one() - rho);
@@ -115,7 +121,7 @@ pub(super) fn rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) 
 }
 
 /// Graves, 2013.
-pub(super) fn centered_rms_prop<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
+pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, mg, ms, mom]: [W; 4], g: W| {
         let ms = ms + (g * g - ms) * (W::one() - rho);
@@ -180,7 +186,7 @@ fn ftrl_with_shrinkage<W: Float>(
 }
 
 /// Zeiler, 2012.
-pub(super) fn adadelta<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
+pub(super) fn adadelta<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, epsilon) = (s[0], s[1], s[2]);
     Ok(move |[var, accum, accum_update]: [W; 3], g: W| {
         let accum = accum * rho + g * g * (W::one() - rho);

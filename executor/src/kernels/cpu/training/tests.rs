@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::Device;
+use crate::kernels::cpu::wide::Float;
 use crate::testing::{LoneDevice, run_node_on};
 use crate::value::Value;
 use graph::{Code, Node, PartialShape};

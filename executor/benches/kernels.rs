@@ -1,0 +1,161 @@
+//! Kernels alone, on one thread and on two: the cases of `benches/peer/kernels/cases.txt`, which
+//! `benches/peer/kernels/kernels.py` also gives to TensorFlow.
+
+use anabranch_executor::device::Device;
+use anabranch_executor::testing::{LoneDevice, make_kernel, run_kernel};
+use anabranch_executor::{Error, Result, Value};
+use criterion::Criterion;
+use graph::{AttrValue, DType, Node, Shape, Tensor};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const CASES: &str = include_str!("../../benches/peer/kernels/cases.txt");
+
+/// A node and what it is given.
+struct Case {
+    node: Node,
+    inputs: Vec<Tensor>,
+}
+
+type Attrs = Vec<(&'static str, AttrValue)>;
+
+fn case(op: &str, n: &[usize]) -> Result<Case> {
+    let (inputs, mut attrs): (Vec<Tensor>, Attrs) = match (op, n) {
+        ("MatMul", &[m, k, n, flip_a, flip_b]) => {
+            let dims = |rows, columns, flip| if flip == 1 { [columns, rows] } else { [rows, columns] };
+            let attrs = vec![("transpose_a", (flip_a == 1).into()), ("transpose_b", (flip_b == 1).into())];
+            (vec![noise(&dims(m, k, flip_a))?, noise(&dims(k, n, flip_b))?], attrs)
+        }
+        (_, &[batch, h, w, c, kh, kw, stride, outputs]) => {
+            let (x, filter) = ([batch, h, w, c], [kh, kw, c, outputs]);
+            let y = [batch, h.div_ceil(stride), w.div_ceil(stride), outputs];
+            let inputs = match op {
+                "Conv2D" => vec![noise(&x)?, noise(&filter)?],
+                "Conv2DBackpropInput" => vec![sizes(&x)?, noise(&filter)?, noise(&y)?],
+                _ => vec![noise(&x)?, sizes(&filter)?, noise(&y)?],
+            };
+            (inputs, window(None, stride))
+        }
+        (_, &[batch, h, w, c, size, stride]) => {
+            let x = noise(&[batch, h, w, c])?;
+            let attrs = window(Some(size), stride);
+            let mut inputs = vec![x];
+            if op.ends_with("Grad") {
+                let mut pool = typed(op.trim_end_matches("Grad"), attrs.clone())?;
+                pool.attrs.set("T", DType::Float);
+                let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+                let kernel = make_kernel(&device, &pool)?;
+                let out = run_kernel(&kernel, &device, &pool, vec![Value::Host(inputs[0].clone())])?;
+                let y = out.into_iter().next();
+                let Some(Value::Host(y)) = y else { return Err(Error::internal("no pooled image")) };
+                let dy = noise(y.shape().dims())?;
+                inputs.extend([y, dy]);
+            }
+            (inputs, attrs)
+        }
+        ("FusedBatchNormV3", &[batch, h, w, c]) => {
+            let channel = || noise(&[c]);
+            (vec![noise(&[batch, h, w, c])?, channel()?, channel()?, empty()?, empty()?], Vec::new())
+        }
+        ("FusedBatchNormGradV3", &[batch, h, w, c]) => {
+            let (x, channel) = (|| noise(&[batch, h, w, c]), || noise(&[c]));
+            (vec![x()?, x()?, channel()?, channel()?, channel()?, channel()?], Vec::new())
+        }
+        ("BiasAdd", &[rows, columns]) => (vec![noise(&[rows, columns])?, noise(&[columns])?], Vec::new()),
+        ("SparseSoftmaxCrossEntropyWithLogits", &[rows, columns]) => {
+            let labels: Vec<i32> = (0..rows).map(|i| (i * 7 % columns) as i32).collect();
+            (vec![noise(&[rows, columns])?, Tensor::vector(&labels)?], vec![("Tlabels", DType::Int32.into())])
+        }
+        (_, &[rows, columns]) => (vec![noise(&[rows, columns])?], Vec::new()),
+        (_, &[rows, columns, axis]) => {
+            let attrs = vec![("keep_dims", false.into()), ("Tidx", DType::Int32.into())];
+            (vec![noise(&[rows, columns])?, Tensor::vector(&[axis as i32])?], attrs)
+        }
+        ("AddV2" | "Mul" | "ReluGrad", &[n]) => (vec![noise(&[n])?, noise(&[n])?], Vec::new()),
+        (_, &[n]) => (vec![noise(&[n])?], Vec::new()),
+        _ => return Err(Error::invalid(format!("no case of {op} has {} sizes", n.len()))),
+    };
+    if op.starts_with("FusedBatchNorm") {
+        attrs.push(("U", DType::Float.into()));
+    }
+    Ok(Case { node: typed(op, attrs)?, inputs })
+}
+
+fn typed(op: &str, attrs: Attrs) -> Result<Node> {
+    let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
+    let mut node = Node::new("case", op).with_attr("T", DType::Float);
+    attrs.into_iter().for_each(|(name, value)| node.attrs.set(name, value));
+    Ok(node)
+}
+
+fn window(size: Option<usize>, stride: usize) -> Attrs {
+    let list = |n: usize| -> AttrValue { vec![1, n as i64, n as i64, 1].into() };
+    let mut attrs = vec![("strides", list(stride)), ("padding", "SAME".into())];
+    attrs.extend(size.map(|size| ("ksize", list(size))));
+    attrs
+}
+
+/// Numbers from 0.5 to 1.5 without a pattern.
+fn noise(dims: &[usize]) -> Result<Tensor> {
+    let shape = Shape::new(dims)?;
+    let mut state = 1u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 + 0.5
+    };
+    let values: Vec<f32> = (0..shape.num_elements()).map(next).collect();
+    Ok(Tensor::from_slice(&values, shape)?)
+}
+
+fn sizes(dims: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::vector(&dims.iter().map(|&d| d as i32).collect::<Vec<_>>())?)
+}
+
+fn empty() -> Result<Tensor> {
+    noise(&[0])
+}
+
+fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> {
+    let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
+    let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|e| Error::internal(e.to_string()))?;
+    let mut made: Option<Result<(Case, anabranch_executor::kernel::Kernel)>> = None;
+    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
+        // Only for the cases that are asked for.
+        let made = made.get_or_insert_with(|| {
+            let case = case(op, &numbers)?;
+            let kernel = make_kernel(&device, &case.node)?;
+            Ok((case, kernel))
+        });
+        let Ok((case, kernel)) = made else { return };
+        let run = || {
+            let inputs = case.inputs.iter().cloned().map(Value::Host).collect();
+            run_kernel(kernel, &device, &case.node, inputs).unwrap_or_default()
+        };
+        assert!(!run().is_empty(), "{line} fails");
+        pool.install(|| bencher.iter(run));
+    });
+    made.map_or(Ok(()), |made| made.map(drop))
+}
+
+fn main() -> Result<()> {
+    let mut criterion = Criterion::default()
+        .without_plots()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    for line in CASES.lines().filter(|line| !line.starts_with('#')) {
+        for threads in [1, 2] {
+            measure(&mut criterion, line, threads)?;
+        }
+    }
+    criterion.final_summary();
+    Ok(())
+}

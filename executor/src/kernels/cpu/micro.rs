@@ -1,0 +1,119 @@
+//! The innermost loop of products of `f32` matrices: a block of the product as large as the vector registers hold,
+//! for the instruction set of the machine. Rows of the left matrix may lie anywhere, so that the patches of a
+//! convolution are read where they are; the right matrix comes in panels ([`super::panel`]).
+
+#[macro_use]
+mod block;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+use super::simd::{Level, level};
+
+/// Steps of the inner dimension that follow each other in the left matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: usize,
+    pub(super) len: usize,
+}
+
+/// The left matrix: element (row `i`, step `t` of run `r`) is at `rows[i] + r.start + t * step`. The steps of all
+/// runs, one run after the other, are the columns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) rows: &'a [usize],
+    pub(super) runs: &'a [Run],
+    pub(super) step: usize,
+}
+
+/// Columns of the right matrix: those of step `t` start at `t * step`. There are as many as
+/// [`Registers::whole_vectors`] makes of the width.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Right<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) step: usize,
+}
+
+/// Where the product goes: element (row `i`, column `j`) is at `rows[i] + j`.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) data: &'a mut [f32],
+    pub(super) rows: &'a [usize],
+    pub(super) width: usize,
+    /// Whether the product is added to what is there.
+    pub(super) add: bool,
+}
+
+/// How large blocks are, and what computes them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    /// Rows of a full block.
+    pub(super) rows: usize,
+    /// Columns of a full block: so wide are panels.
+    pub(super) columns: usize,
+    /// Elements of a vector.
+    pub(super) lanes: usize,
+    sweep: unsafe fn(&Left<'_>, &Right<'_>, &mut Place<'_>),
+}
+
+impl Registers {
+    /// Those of this machine.
+    pub(super) fn get() -> &'static Registers {
+        #[cfg(target_arch = "x86_64")]
+        match level() {
+            Level::V4 => return &avx512::REGISTERS,
+            Level::V3 => return &avx2::REGISTERS,
+            Level::Baseline => {}
+        }
+        &portable::REGISTERS
+    }
+
+    /// What the processor lacks nothing for, the best first: for tests.
+    #[cfg(test)]
+    fn all() -> Vec<&'static Registers> {
+        #[cfg(target_arch = "x86_64")]
+        return match level() {
+            Level::V4 => vec![&avx512::REGISTERS, &avx2::REGISTERS, &portable::REGISTERS],
+            Level::V3 => vec![&avx2::REGISTERS, &portable::REGISTERS],
+            Level::Baseline => vec![&portable::REGISTERS],
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        vec![&portable::REGISTERS]
+    }
+
+    /// Columns that are computed for `width` of them.
+    pub(super) fn whole_vectors(&self, width: usize) -> usize {
+        width.next_multiple_of(self.lanes)
+    }
+
+    /// `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`] columns.
+    /// Each element's products are added in the order of the steps, whatever rows are computed with it.
+    ///
+    /// # Panics
+    /// If something reaches outside its data.
+    pub(super) fn sweep(&self, left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+        assert_eq!(left.rows.len(), place.rows.len(), "rows of a product that do not fit");
+        assert!(0 < place.width && place.width <= self.columns, "a panel of {} columns", place.width);
+        let (Some(last_left), Some(last_place)) = (left.rows.iter().max(), place.rows.iter().max()) else {
+            return;
+        };
+        let steps: usize = left.runs.iter().map(|run| run.len).sum();
+        let reached = left.runs.iter().filter(|run| run.len > 0);
+        if let Some(reached) = reached.map(|run| run.start + (run.len - 1) * left.step).max() {
+            assert!(last_left + reached < left.data.len(), "a left matrix reaches outside its data");
+            let end = (steps - 1) * right.step + self.whole_vectors(place.width);
+            assert!(end <= right.data.len(), "a right matrix reaches outside its data");
+        }
+        assert!(last_place + place.width <= place.data.len(), "a product reaches outside its place");
+        // SAFETY: every element that the rows, runs, steps and columns reach was seen to be inside its slice, and
+        // `get` gives what the processor has instructions for.
+        unsafe { (self.sweep)(left, right, place) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Blocks of 6 rows and 16 columns: 12 of 16 registers hold sums.
+
+use std::arch::x86_64::*;
+
+blocks! {
+    features: "avx2,fma", vector: __m256, lanes: 8, rows: [6, 1, 2, 4],
+    zero: _mm256_setzero_ps(), load: _mm256_loadu_ps, store: _mm256_storeu_ps,
+    splat: |x| _mm256_set1_ps(x), fma: _mm256_fmadd_ps, add: _mm256_add_ps,
+}

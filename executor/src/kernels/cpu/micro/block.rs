@@ -1,0 +1,135 @@
+//! One source of the block for each instruction set: what differs are the vectors and what is done with them.
+
+use super::Place;
+
+/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks.
+///
+/// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
+/// the left must not be more than there are.
+macro_rules! blocks {
+    (
+        $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, rows: [$full:literal $(, $rows:literal)*],
+        zero: $zero:expr, load: $load:expr, store: $store:expr, splat: $splat:expr, fma: $fma:expr, add: $add:expr,
+    ) => {
+        use super::{Left, Place, Registers, Right};
+
+        /// Vectors side by side in a full block.
+        const VECTORS: usize = 2;
+
+        pub(super) static REGISTERS: Registers =
+            Registers { rows: $full, columns: VECTORS * $lanes, lanes: $lanes, sweep };
+
+        /// # Safety
+        /// The processor must have the instructions; `left`, `right` and `place` must lie inside their data, with
+        /// whole vectors of `right`; `place.width` must be at most that of a full block.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+            // SAFETY: as the caller promises.
+            unsafe {
+                if place.width > $lanes {
+                    sweep_vectors::<VECTORS>(left, right, place);
+                } else {
+                    sweep_vectors::<1>(left, right, place);
+                }
+            }
+        }
+
+        /// # Safety
+        /// As of `sweep`; `place.width` needs `NV` vectors.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn sweep_vectors<const NV: usize>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+            let mut first = 0;
+            while first < left.rows.len() {
+                let count = (left.rows.len() - first).min($full);
+                // SAFETY: as the caller promises; rows from `first` on are at least `count`.
+                unsafe {
+                    match count {
+                        $(0..=$rows => block::<$rows, NV>(left, right, place, first, count),)*
+                        _ => block::<$full, NV>(left, right, place, first, count),
+                    }
+                }
+                first += count;
+            }
+        }
+
+        /// Rows `first..first + count` of the product; `count` is at most `MR`.
+        ///
+        /// # Safety
+        /// As of `sweep_vectors`.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn block<const MR: usize, const NV: usize>(
+            left: &Left<'_>,
+            right: &Right<'_>,
+            place: &mut Place<'_>,
+            first: usize,
+            count: usize,
+        ) {
+            // Rows that are missing repeat the last one, and are not stored.
+            let rows: [usize; MR] = std::array::from_fn(|i| left.rows[first + i.min(count - 1)]);
+            let (left_step, right_step) = (left.step, right.step);
+            let mut sums = [[$zero; NV]; MR];
+            let mut b = right.data.as_ptr();
+            for run in left.runs {
+                // SAFETY: the run lies inside the left matrix's data, for each of its rows; the last step's pointers
+                // may lie behind the data, and are not read.
+                let mut a = left.data.as_ptr().wrapping_add(run.start);
+                for _ in 0..run.len {
+                    let mut columns = [$zero; NV];
+                    for v in 0..NV {
+                        // SAFETY: the right matrix has whole vectors at each step.
+                        columns[v] = unsafe { $load(b.add(v * $lanes)) };
+                    }
+                    for i in 0..MR {
+                        // SAFETY: the left matrix has an element of each row at each step.
+                        let element = unsafe { $splat(*a.add(rows[i])) };
+                        for v in 0..NV {
+                            sums[i][v] = $fma(element, columns[v], sums[i][v]);
+                        }
+                    }
+                    a = a.wrapping_add(left_step);
+                    b = b.wrapping_add(right_step);
+                }
+            }
+            // The sums are only indexed by constants, here too, or they would not stay in registers.
+            if place.width < NV * $lanes {
+                let mut rows = [[[0f32; $lanes]; NV]; MR];
+                for i in 0..MR {
+                    for v in 0..NV {
+                        // SAFETY: there is room for a vector.
+                        unsafe { $store(rows[i][v].as_mut_ptr(), sums[i][v]) };
+                    }
+                }
+                return super::block::store_parts(place, first, rows[..count].iter().map(|row| row.as_flattened()));
+            }
+            let to: [*mut f32; MR] = std::array::from_fn(|i| {
+                place.data.as_mut_ptr().wrapping_add(place.rows[first + i.min(count - 1)])
+            });
+            if place.add {
+                for i in 0..MR {
+                    for v in 0..NV {
+                        // SAFETY: whole vectors of each row are inside the place.
+                        sums[i][v] = unsafe { $add($load(to[i].add(v * $lanes)), sums[i][v]) };
+                    }
+                }
+            }
+            for i in 0..MR {
+                if i < count {
+                    for v in 0..NV {
+                        // SAFETY: as above.
+                        unsafe { $store(to[i].add(v * $lanes), sums[i][v]) };
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Stores of each row as many elements as the place is wide.
+#[inline(never)]
+pub(super) fn store_parts<'a>(place: &mut Place<'_>, first: usize, rows: impl Iterator<Item = &'a [f32]>) {
+    for (&at, row) in place.rows[first..].iter().zip(rows) {
+        for (to, value) in place.data[at..at + place.width].iter_mut().zip(row) {
+            *to = if place.add { *to + value } else { *value };
+        }
+    }
+}

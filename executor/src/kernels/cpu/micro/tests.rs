@@ -1,0 +1,51 @@
+//! Against the definition, on every instruction set that the machine has.
+
+use super::*;
+
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
+}
+
+#[test]
+fn blocks_of_every_size() {
+    for registers in Registers::all() {
+        for rows in 1..2 * registers.rows + 2 {
+            for width in [1, registers.lanes - 1, registers.lanes, registers.lanes + 1, registers.columns] {
+                check(registers, rows, width, rows % 2 == 0);
+            }
+        }
+    }
+}
+
+fn check(registers: &Registers, count: usize, width: usize, add: bool) {
+    let runs = [Run { start: 1, len: 3 }, Run { start: 20, len: 0 }, Run { start: 11, len: 2 }];
+    let steps: Vec<usize> = (0..3).map(|t| 1 + t * 2).chain((0..2).map(|t| 11 + t * 2)).collect();
+    let rows: Vec<usize> = (0..count).map(|i| (i * 29) % 40).collect();
+    let a = numbers(40 + 14, 1);
+    let right_step = registers.columns + 3;
+    let b = numbers(4 * right_step + registers.whole_vectors(width), 2);
+    let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
+    let before = numbers(count * (width + 1), 3);
+    let mut out = before.clone();
+    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2 };
+    let mut place = Place { data: &mut out, rows: &places, width, add };
+    registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
+    for (&row, &place) in rows.iter().zip(&places) {
+        for j in 0..width {
+            let sum: f32 =
+                steps.iter().enumerate().map(|(t, step)| a[row + step] * b[t * right_step + j]).sum();
+            let expected = if add { before[place + j] + sum } else { sum };
+            assert_eq!(out[place + j], expected, "{registers:?}, {count} rows, column {j} of {width}");
+        }
+        assert_eq!(out[place + width], before[place + width], "what is beside a row was written");
+    }
+}
+
+#[test]
+#[should_panic(expected = "outside its data")]
+fn runs_that_reach_too_far_are_refused() {
+    let mut out = [0.0; 1];
+    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[Run { start: 2, len: 3 }], step: 1 };
+    let mut place = Place { data: &mut out, rows: &[0], width: 1, add: false };
+    Registers::get().sweep(&left, &Right { data: &[0.0; 256], step: 64 }, &mut place);
+}

@@ -1,0 +1,159 @@
+//! Matrices of `f32` laid out for [`super::micro`]: cut into panels as wide as a block of registers, each of which
+//! is read from its beginning to its end.
+
+use super::micro::{Registers, Right};
+use super::product::Threads;
+use super::simd::{Vector, vectorized};
+use crate::error::Result;
+use graph::Buffer;
+use rayon::prelude::*;
+
+/// Columns of a matrix, in panels.
+#[derive(Debug)]
+pub(super) struct Panels {
+    memory: Buffer,
+    steps: usize,
+    columns: usize,
+}
+
+impl Panels {
+    /// Panels of nothing yet.
+    pub(super) fn new() -> Panels {
+        Panels { memory: Buffer::default(), steps: 0, columns: 0 }
+    }
+
+    /// Takes up a matrix of `steps` rows, in the memory of the one before if it is large enough.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if there is no memory.
+    pub(super) fn fill(
+        &mut self,
+        steps: usize,
+        columns: usize,
+        threads: Threads,
+        source: &(impl Source + Sync),
+    ) -> Result<()> {
+        let registers = Registers::get();
+        (self.steps, self.columns) = (steps, columns);
+        let whole = columns / registers.columns * registers.columns;
+        let len = steps * (whole + registers.whole_vectors(columns - whole));
+        if self.memory.len() < len * size_of::<f32>() {
+            self.memory = Buffer::unspecified(len * size_of::<f32>())?;
+        }
+        let work = |(i, panel): (usize, &mut [f32])| {
+            let first = i * registers.columns;
+            let width = (columns - first).min(registers.columns);
+            source.panel(first, width, registers.whole_vectors(width), panel);
+        };
+        let data = &mut bytemuck::cast_slice_mut(self.memory.as_mut_slice())[..len];
+        let panel = (steps * registers.columns).max(1);
+        match threads {
+            Threads::One => data.chunks_mut(panel).enumerate().for_each(work),
+            Threads::All => data.par_chunks_mut(panel).enumerate().for_each(work),
+        }
+        Ok(())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'_>> {
+        let registers = Registers::get();
+        let data: &[f32] = bytemuck::cast_slice(self.memory.as_slice());
+        (0..self.columns).step_by(registers.columns).map(move |first| {
+            let width = (self.columns - first).min(registers.columns);
+            let step = registers.whole_vectors(width);
+            Panel { first, width, step, data: &data[first * self.steps..][..self.steps * step] }
+        })
+    }
+}
+
+/// Columns `first..first + width`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panel<'a> {
+    pub(super) first: usize,
+    pub(super) width: usize,
+    step: usize,
+    data: &'a [f32],
+}
+
+impl<'a> Panel<'a> {
+    /// The rows from `step` on.
+    pub(super) fn from(&self, step: usize) -> Right<'a> {
+        Right { data: &self.data[step * self.step..], step: self.step }
+    }
+}
+
+/// Where panels are copied from.
+pub(super) trait Source {
+    /// Writes columns `first..first + width` of each row, `step` apart.
+    fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]);
+}
+
+/// Rows that lie `stride` apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) stride: usize,
+}
+
+impl Source for Rows<'_> {
+    fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
+        for (t, row) in panel.chunks_exact_mut(step).enumerate() {
+            row[..width].copy_from_slice(&self.data[t * self.stride + first..][..width]);
+            row[width..].fill(0.0);
+        }
+    }
+}
+
+/// Columns that lie `stride` apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns<'a> {
+    pub(super) data: &'a [f32],
+    pub(super) stride: usize,
+}
+
+impl Source for Columns<'_> {
+    fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
+        let from = &self.data[first * self.stride..];
+        vectorized(Turn { from, stride: self.stride, width, step, rows: panel });
+    }
+}
+
+/// Writes `width` runs of elements, `stride` apart, as the columns of rows of `step`; further columns are zero.
+struct Turn<'a> {
+    from: &'a [f32],
+    stride: usize,
+    width: usize,
+    step: usize,
+    rows: &'a mut [f32],
+}
+
+/// Rows and columns that are turned in registers.
+const SIDE: usize = 8;
+
+impl Vector for Turn<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Turn { from, stride, width, step, rows } = self;
+        let count = rows.len() / step;
+        let (whole_columns, whole_rows) = (width / SIDE * SIDE, count / SIDE * SIDE);
+        for t in (0..whole_rows).step_by(SIDE) {
+            for j in (0..whole_columns).step_by(SIDE) {
+                let square: [[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
+                    let run = &from[(j + i) * stride + t..][..SIDE];
+                    std::array::from_fn(|k| run[k])
+                });
+                for k in 0..SIDE {
+                    let row: [f32; SIDE] = std::array::from_fn(|i| square[i][k]);
+                    rows[(t + k) * step + j..][..SIDE].copy_from_slice(&row);
+                }
+            }
+        }
+        for (t, row) in rows.chunks_exact_mut(step).enumerate() {
+            let first = if t < whole_rows { whole_columns } else { 0 };
+            for (j, to) in row[..width].iter_mut().enumerate().skip(first) {
+                *to = from[j * stride + t];
+            }
+            row[width..].fill(0.0);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Normal numbers between bounds of their own (Robert, "Simulation of truncated normal variables", 1995): three ways
+//! to draw them, by where the bounds are. Every step is in the element's own precision.
+
+use super::distribution::RandomFloat;
+use super::fill::shape_input;
+use super::philox::Philox;
+use super::source::Source;
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use graph::{Code, DType};
+use half::f16;
+use num_traits::Float;
+
+/// Tries for one number after which drawing is given up.
+const TRIES: usize = 1000;
+
+/// Numbers that share parameters come in batches of this size.
+const BATCH: usize = 100;
+
+/// How far on one side of the mean a bound must be that the normal distribution itself is drawn from.
+const WIDE: f32 = 1.3;
+
+/// Normal numbers with means, deviations and bounds for all, or for each index of the first axis. All numbers come
+/// from one stream, one after the other.
+pub(in super::super) fn bounded_by_batch(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    match init.output_type(0) {
+        DType::Float => Kernel::sync(move |ctx| by_batch::<f32>(ctx, &source)),
+        DType::Half => Kernel::sync(move |ctx| by_batch::<f16>(ctx, &source)),
+        _ => Kernel::sync(move |ctx| by_batch::<f64>(ctx, &source)),
+    }
+}
+
+fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()> {
+    let shape = shape_input(ctx, source)?;
+    let Some(&batches) = shape.first() else {
+        invalid!("shape must not be empty");
+    };
+    let total = shape.num_elements();
+    let mut parameters: [&[T]; 4] = [&[]; 4];
+    for (i, name) in ["means", "stddevs", "minvals", "maxvals"].into_iter().enumerate() {
+        let given = ctx.input(source.parameters() + i)?;
+        if given.shape().rank() > 1 {
+            invalid!("Input {name} should be a scalar or vector, got shape: {}", given.shape());
+        }
+        parameters[i] = given.values()?;
+        if total > 0 && parameters[i].len() != 1 && parameters[i].len() != batches {
+            invalid!("Input {name} should have length 1 or shape[0], got shape: {}", given.shape());
+        }
+    }
+    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    if total > 0 {
+        let is_shared = parameters.iter().all(|p| p.len() == 1);
+        let size = if is_shared { BATCH } else { total / batches };
+        // What is set aside for a batch: two numbers for each try.
+        let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;
+        let groups = groups.wrapping_mul(size as u64 + 3) / 4;
+        let mut stream = source.reserve(ctx, groups)?;
+        for (batch, out) in out.values_mut::<T>()?.chunks_mut(size).enumerate() {
+            let [mean, deviation, low, high] = parameters.map(|p| if p.len() == 1 { p[0] } else { p[batch] });
+            Bounded::of(mean, deviation, low, high)?.fill(&mut stream, out)?;
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// A normal distribution between bounds, which are given in deviations from its mean.
+struct Bounded<T> {
+    mean: T,
+    /// Negative where the bounds were exchanged, so that the lower one is finite, or above the mean.
+    deviation: T,
+    low: T,
+    high: T,
+}
+
+impl<T: RandomFloat + Float> Bounded<T> {
+    fn of(mean: T, deviation: T, low: T, high: T) -> Result<Bounded<T>> {
+        let is_bounded = low.is_finite() || high.is_finite();
+        if !(deviation > T::zero() && low < high && is_bounded) {
+            invalid!("Invalid parameters");
+        }
+        let (deviation, low, high) = if low.is_infinite() && low < T::zero() || high < mean {
+            (-deviation, high, low)
+        } else {
+            (deviation, low, high)
+        };
+        Ok(Bounded { mean, deviation, low: (low - mean) / deviation, high: (high - mean) / deviation })
+    }
+
+    fn fill(&self, stream: &mut Philox, out: &mut [T]) -> Result<()> {
+        let of = |value: f32| T::from(value).unwrap_or_else(T::zero);
+        let (low, high, two) = (self.low, self.high, of(2.0));
+        let wide = of(WIDE);
+        if low < -wide && high >= T::zero() || high > wide && low <= T::zero() {
+            return self.accept(out, "randn", TRIES, |candidates| {
+                for z in T::normal(stream.next()).into_iter().take(T::COUNT) {
+                    candidates(z, z >= low && z <= high);
+                }
+            });
+        }
+        let root = (low * low + of(4.0)).sqrt();
+        let steep = two * (of(0.5) + (low * (low - root)) / of(4.0)).exp() / (low + root);
+        if high - low < steep {
+            let most = if low < T::zero() { T::zero() } else { low * low };
+            let uniform = |stream: &mut Philox| T::uniform(stream.next());
+            return self.accept(out, "uniform", TRIES - 1, |candidates| {
+                let numbers = uniform(stream);
+                let limits = uniform(stream);
+                for (number, limit) in numbers.into_iter().zip(limits).take(T::COUNT) {
+                    let z = number * (high - low) + low;
+                    candidates(z, limit <= ((most - z * z) / two).exp());
+                }
+            });
+        }
+        let alpha = (low + root) / two;
+        self.accept(out, "exponential distribution", TRIES - 1, |candidates| {
+            let numbers = T::uniform(stream.next());
+            for pair in numbers[..T::COUNT].chunks_exact(2) {
+                let z = -pair[0].ln() / alpha + low;
+                let x = if low < alpha { alpha - z } else { low - alpha };
+                candidates(z, pair[1] <= (-x * x / two).exp() && z < high);
+            }
+        })
+    }
+
+    /// Fills `out` with those candidates of each round that fit.
+    fn accept(
+        &self,
+        out: &mut [T],
+        way: &str,
+        tries: usize,
+        mut round: impl FnMut(&mut dyn FnMut(T, bool)),
+    ) -> Result<()> {
+        let (mut done, mut failed) = (0, 0);
+        while done < out.len() {
+            if failed > tries {
+                return Err(Error::new(
+                    Code::Internal,
+                    format!("TruncatedNormal {way} rejection sampler failed to accept a sample."),
+                ));
+            }
+            round(&mut |z, fits| {
+                if !fits {
+                    failed += 1;
+                } else if done < out.len() && failed <= tries {
+                    out[done] = z * self.deviation + self.mean;
+                    done += 1;
+                    failed = 0;
+                }
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The gamma distribution (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000).
+
+use super::distribution::{Normal, Uniform};
+use super::draw::{ATTEMPTS, Backwards, Draw, doubles, drawn, drawn_shape};
+use super::philox::Philox;
+use super::source::Source;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelInit};
+use std::marker::PhantomData;
+
+/// Numbers of the gamma distribution with scale 1 and the shapes in the first parameter.
+pub(in super::super) fn gamma(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let alpha = ctx.input(source.parameters())?;
+        let shape = drawn_shape(ctx, &source, alpha.shape())?;
+        let draws: Vec<Gamma> = doubles(alpha)?.into_iter().map(Gamma).collect();
+        let out = drawn(ctx, &source, dtype, shape, &draws)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+struct Gamma(f64);
+
+impl Draw for Gamma {
+    fn draw(&self, mut stream: Philox) -> Option<f64> {
+        let alpha = self.0;
+        let mut uniform = Backwards::of(Uniform::<f64>(PhantomData));
+        if alpha == 1.0 {
+            return Some(-(-uniform.next(&mut stream)).ln_1p());
+        }
+        let mut normal = Backwards::of(Normal::<f64>(PhantomData));
+        // Small shapes: a number of the next larger shape, times a power.
+        let is_small = alpha < 1.0;
+        let d = alpha + if is_small { 2.0 / 3.0 } else { -1.0 / 3.0 };
+        let c = 1.0 / 3.0 / d.sqrt();
+        for _ in 0..ATTEMPTS {
+            let x = normal.next(&mut stream);
+            let v = 1.0 + c * x;
+            if v <= 0.0 {
+                continue;
+            }
+            let v = v * v * v;
+            let u = uniform.next(&mut stream);
+            if u < 1.0 - 0.0331 * (x * x) * (x * x) || u.ln() < 0.5 * x * x + d * (1.0 - v + v.ln()) {
+                let number = d * v;
+                return Some(if is_small {
+                    number * uniform.next(&mut stream).powf(1.0 / alpha)
+                } else {
+                    number
+                });
+            }
+        }
+        None
+    }
+}

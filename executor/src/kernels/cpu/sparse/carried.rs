@@ -1,0 +1,145 @@
+//! Sparse tensors carried by their three parts, each a variant or a serialized tensor.
+
+use super::coo::{Coo, matrix, text};
+use super::map::{Parts, give, input_parts, stacked, unstacked};
+use crate::error::{Error, Result};
+use crate::invalid;
+use crate::kernel::{Kernel, KernelInit};
+use graph::{DType, Shape, Tensor, Variant, VariantObject};
+
+/// One of the three parts.
+#[derive(Debug)]
+struct Part(Tensor);
+
+impl VariantObject for Part {
+    fn type_name(&self) -> &'static str {
+        "tensorflow::Tensor"
+    }
+}
+
+/// One sparse tensor as a vector of its parts.
+pub(super) fn serialize(init: &KernelInit<'_>) -> Result<Kernel> {
+    let form = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let out = carry(&[input_parts(ctx)?], form, Shape::new(&[3])?)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// A sparse tensor for each index of the first axis, as a matrix with a row of parts for each.
+pub(super) fn serialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
+    let form = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let rows = unstacked(&Coo::of(ctx, 0)?)?;
+        let out = carry(&rows, form, Shape::new(&[rows.len(), 3])?)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn carry(all: &[Parts], form: DType, shape: Shape) -> Result<Tensor> {
+    let parts = all.iter().flat_map(|parts| [&parts.indices, &parts.values, &parts.shape]);
+    if form == DType::Variant {
+        return Ok(Tensor::variants(parts.map(|t| Variant::new(Part(t.clone()))).collect(), shape)?);
+    }
+    let serialized = parts.map(|t| Ok(checkpoint::tensor::encode(t)?.into()));
+    Ok(Tensor::strings(serialized.collect::<Result<_>>()?, shape)?)
+}
+
+/// The sparse tensors that a tensor with axes `[…, 3]` carries.
+fn carried(serialized: &Tensor) -> Result<Vec<Parts>> {
+    let parts: Vec<Tensor> = match serialized.dtype() {
+        DType::Variant => {
+            let part = |v: &Variant| Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone());
+            serialized.as_variants()?.iter().map(part).collect::<Result<_>>()?
+        }
+        _ => {
+            let decode = |(i, s): (usize, &bytes::Bytes)| {
+                checkpoint::tensor::decode(s).map_err(|_| {
+                    Error::invalid(format!("Could not parse serialized_sparse[{}, {}]", i / 3, i % 3))
+                })
+            };
+            serialized.as_strings()?.iter().enumerate().map(decode).collect::<Result<_>>()?
+        }
+    };
+    let mut parts = parts.into_iter();
+    let mut all = Vec::new();
+    while let (Some(indices), Some(values), Some(shape)) = (parts.next(), parts.next(), parts.next()) {
+        all.push(Parts { indices, values, shape });
+    }
+    Ok(all)
+}
+
+/// The sparse tensor, or many as one with further axes in front.
+pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let serialized = ctx.input(0)?;
+        let Some((&3, outer)) = serialized.shape().split_last() else {
+            invalid!(
+                "Serialized sparse should have 3 as the last dimension, has shape {}",
+                serialized.shape()
+            );
+        };
+        let parts = carried(serialized)?;
+        match outer {
+            [] => {
+                let only = parts.into_iter().next();
+                let Some(only) = only else { invalid!("nothing is serialized") };
+                if only.values.dtype() != dtype {
+                    invalid!("Requested SparseTensor of type {dtype} but it holds {}", only.values.dtype());
+                }
+                Coo::new(&only.indices, &only.values, &only.shape)?;
+                give(ctx, only)
+            }
+            _ => {
+                let mut whole = stacked(&parts, dtype)?;
+                if outer.len() > 1 {
+                    whole = with_outer(&whole, outer)?;
+                }
+                give(ctx, whole)
+            }
+        }
+    })
+}
+
+/// The sparse tensors in the rows of a matrix, as one.
+pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let serialized = ctx.input(0)?;
+        let &[_, 3] = serialized.shape().dims() else {
+            invalid!("serialized_sparse should be a matrix of 3 columns, has shape {}", serialized.shape());
+        };
+        let whole = stacked(&carried(serialized)?, dtype)?;
+        give(ctx, whole)
+    })
+}
+
+/// The first axis as several, of these sizes.
+fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
+    let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
+    let rank = coo.rank() - 1 + outer.len();
+    let mut rows = Vec::with_capacity(coo.len() * rank);
+    for index in coo.rows() {
+        let start = rows.len();
+        rows.resize(start + outer.len(), 0);
+        let mut at = index[0] as usize;
+        for (o, &d) in rows[start..].iter_mut().zip(outer).rev() {
+            *o = (at % d.max(1)) as i64;
+            at /= d.max(1);
+        }
+        rows.extend_from_slice(&index[1..]);
+    }
+    let mut shape: Vec<i64> = outer.iter().map(|&d| d as i64).collect();
+    shape.extend_from_slice(&coo.shape[1..]);
+    if Shape::from_i64(&shape).is_err() {
+        invalid!("the shape {} overflows", text(&shape));
+    }
+    Ok(Parts {
+        indices: matrix(&rows, rank, coo.len())?,
+        values: parts.values.clone(),
+        shape: Tensor::vector(&shape)?,
+    })
+}

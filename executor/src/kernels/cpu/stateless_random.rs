@@ -1,0 +1,73 @@
+//! Pseudo-random numbers of seeds, or of a key and a counter, among the inputs: the same in each step.
+
+use super::dispatch::{FLOATS, INDEX, WORDS};
+use super::random::philox::Philox;
+use super::random::{
+    self, COUNTED, DRAWN, Source, bits, gamma, integers, multinomial, normal, poisson, seeds, truncated,
+    uniform,
+};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef};
+use graph::{DType, Tensor};
+
+type Types = &'static [(&'static str, &'static [DType])];
+
+/// Of two seeds.
+const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_INTEGERS: Types = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_BITS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
+/// Of a key.
+const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
+const KEYED_INTEGERS: Types = &[("dtype", INDEX), ("Tshape", INDEX)];
+const KEYED_BITS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
+
+const PHILOX: i32 = 1;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("StatelessRandomUniform", SEEDED, |i| uniform(i, Source::Seeds(1))),
+    KernelDef::of("StatelessRandomNormal", SEEDED, |i| normal(i, Source::Seeds(1))),
+    KernelDef::of("StatelessTruncatedNormal", SEEDED, |i| truncated(i, Source::Seeds(1))),
+    KernelDef::of("StatelessRandomUniformInt", SEEDED_INTEGERS, |i| integers(i, Source::Seeds(1))),
+    KernelDef::of("StatelessRandomUniformFullInt", SEEDED_BITS, |i| bits(i, Source::Seeds(1))),
+    KernelDef::of("StatelessMultinomial", &[("T", FLOATS), ("output_dtype", INDEX), ("Tseed", INDEX)], |i| {
+        multinomial(i, Source::Seeds(2))
+    }),
+    KernelDef::of("StatelessRandomGammaV2", &[("dtype", DRAWN), ("T", INDEX), ("Tseed", INDEX)], |i| {
+        gamma(i, Source::Seeds(1))
+    }),
+    KernelDef::of(
+        "StatelessRandomPoisson",
+        &[("Rtype", COUNTED), ("dtype", COUNTED), ("T", INDEX), ("Tseed", INDEX)],
+        |i| poisson(i, Source::Seeds(1)),
+    ),
+    KernelDef::of("StatelessRandomUniformV2", KEYED, |i| uniform(i, Source::Key(1))),
+    KernelDef::of("StatelessRandomNormalV2", KEYED, |i| normal(i, Source::Key(1))),
+    KernelDef::of("StatelessTruncatedNormalV2", KEYED, |i| truncated(i, Source::Key(1))),
+    KernelDef::of("StatelessRandomUniformIntV2", KEYED_INTEGERS, |i| integers(i, Source::Key(1))),
+    KernelDef::of("StatelessRandomUniformFullIntV2", KEYED_BITS, |i| bits(i, Source::Key(1))),
+    KernelDef::of("StatelessRandomGammaV3", &[("dtype", DRAWN), ("shape_dtype", INDEX)], |i| {
+        gamma(i, Source::Key(1))
+    }),
+    KernelDef::of("StatelessShuffle", &[], |_| random::shuffle(Source::Key(1))),
+    KernelDef::of("StatelessRandomGetKeyCounter", &[("Tseed", INDEX)], |_| key_and_counter(false)),
+    KernelDef::of("StatelessRandomGetKeyCounterAlg", &[("Tseed", INDEX)], |_| key_and_counter(true)),
+    KernelDef::of("StatelessRandomGetAlg", &[], |_| {
+        Kernel::sync(|ctx| {
+            ctx.set_output(0, Tensor::scalar(PHILOX));
+            Ok(())
+        })
+    }),
+];
+
+/// What other ops of this family draw from, for two seeds.
+fn key_and_counter(and_algorithm: bool) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let stream = Philox::scrambled(seeds(ctx.input(0)?)?);
+        ctx.set_output(0, Tensor::vector(&[stream.key()])?);
+        ctx.set_output(1, Tensor::vector(&stream.counter())?);
+        if and_algorithm {
+            ctx.set_output(2, Tensor::scalar(PHILOX));
+        }
+        Ok(())
+    })
+}

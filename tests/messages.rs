@@ -1,0 +1,56 @@
+//! Messages as they cross: compressed when the client compresses, plain unless it does, and as large as the format
+//! allows.
+
+mod support;
+
+use support::cluster::Cluster;
+use support::rpc::{Rpc, assert_fails, binary, def, placeholder, step};
+use support::{Fallible, python};
+
+use anabranch::graph::Tensor;
+use anabranch::proto::convert::tensor_from_proto;
+use anabranch::proto::pb;
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_may_be_compressed_and_answers_never_are() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let rpc = Rpc::connect(&cluster, "worker", 0).await?;
+    let value = Tensor::vector(&[1.5f32; 100_000])?;
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
+        let mut master = rpc.master.clone().send_compressed(encoding).accept_compressed(encoding);
+        let graph_def = Some(def([placeholder("x"), binary("twice", "AddV2", "x", "x")]));
+        let request = pb::CreateSessionRequest { graph_def, ..Default::default() };
+        let session = master.create_session(request).await?.into_inner().session_handle;
+        let reply = master.run_step(step(&session, &[("x:0", value.clone())], &["twice:0"], &[])).await?;
+        assert_eq!(reply.metadata().get("grpc-encoding"), None, "{encoding:?}");
+        let fetched = reply.into_inner().tensor.pop().and_then(|t| t.tensor).ok_or("nothing was fetched")?;
+        assert_eq!(tensor_from_proto(fetched)?, Tensor::vector(&[3f32; 100_000])?);
+        rpc.close_session(&session).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compression_that_nobody_knows_is_refused() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let rpc = Rpc::connect(&cluster, "worker", 0).await?;
+    let mut request = tonic::Request::new(pb::CreateSessionRequest::default());
+    request.metadata_mut().insert("grpc-encoding", "snappy".parse()?);
+    assert_fails(rpc.master.clone().create_session(request).await, Code::Unimplemented, &["snappy"]);
+    rpc.check_well().await
+}
+
+/// Gigabytes, which not every machine has to spare: with `ANABRANCH_LARGE_MESSAGES` set, and alone.
+#[test]
+fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail_as_with_the_peer() -> Fallible {
+    if std::env::var_os("ANABRANCH_LARGE_MESSAGES").is_none() {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("large_messages.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{said}");
+    Ok(())
+}
