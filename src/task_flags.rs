@@ -7,7 +7,8 @@ use proto::Cluster;
 /// The place of a process in a cluster.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TaskFlags {
-    /// The cluster: `ps=host:port;worker=host:port,host:port`, or TF_CONFIG's JSON for it
+    /// The cluster: `ps=host:port;worker=host:port,host:port`, or JSON: `{"ps": ["host:port"], …}`, or a whole
+    /// TF_CONFIG
     #[arg(long)]
     cluster: Option<String>,
 
@@ -38,12 +39,7 @@ impl TaskFlags {
     /// # Errors
     /// What is missing or contradictory, with the flag to set.
     pub fn resolve(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
-        let config = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
-        let (cluster, told) = match config.map_err(|e| format!("TF_CONFIG: {e}"))? {
-            Some((cluster, task)) => (Some(cluster), task),
-            None => (None, None),
-        };
-        let cluster = self.cluster(cluster)?;
+        let (cluster, told) = self.cluster()?;
         let job = self.job.as_deref().or(told.as_ref().map(|t| &*t.job)).or(default_job);
         let job = job
             .ok_or("this process's job is not given: set --job (or --job_name), or TF_CONFIG's task.type")?;
@@ -54,16 +50,21 @@ impl TaskFlags {
         Ok((cluster, task))
     }
 
-    /// The cluster of the flags, or else that of `TF_CONFIG`.
-    fn cluster(&self, told: Option<Cluster>) -> Result<Cluster, String> {
+    /// The cluster of the flags, or else that of `TF_CONFIG`; and the task that either names.
+    fn cluster(&self) -> Result<(Cluster, Option<TaskName>), String> {
+        let told = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
+        let told = told.map_err(|e| format!("TF_CONFIG: {e}"))?;
         if let Some(text) = &self.cluster {
-            return Cluster::parse(text).map_err(|e| format!("--cluster: {e}"));
+            let (cluster, task) = Cluster::read(text).map_err(|e| format!("--cluster: {e}"))?;
+            return Ok((cluster, task.or(told.and_then(|(_, task)| task))));
         }
         let hosts = [("ps", &self.ps_hosts), ("worker", &self.worker_hosts)];
         let given: Vec<String> =
             hosts.iter().filter_map(|(job, hosts)| hosts.as_ref().map(|h| format!("{job}={h}"))).collect();
         if !given.is_empty() {
-            return Cluster::parse(&given.join(";")).map_err(|e| format!("--ps_hosts, --worker_hosts: {e}"));
+            let cluster =
+                Cluster::parse(&given.join(";")).map_err(|e| format!("--ps_hosts, --worker_hosts: {e}"))?;
+            return Ok((cluster, told.and_then(|(_, task)| task)));
         }
         told.ok_or_else(|| {
             "the cluster is not given: set --cluster, or --ps_hosts and --worker_hosts, or TF_CONFIG"
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn three_ways_say_the_same() {
+    fn every_way_says_the_same() {
         let own = TaskFlags {
             cluster: some("ps=a:1;worker=b:1,b:2"),
             job: some("worker"),
@@ -101,10 +102,20 @@ mod tests {
         };
         let json = r#"{"cluster": {"ps": ["a:1"], "worker": ["b:1", "b:2"]}, "task": {"type": "worker", "index": 1}}"#;
         let environment = TaskFlags { tf_config: some(json), ..Default::default() };
+        let whole = TaskFlags { cluster: some(json), ..Default::default() };
+        let jobs = r#"{"worker": ["b:1", "b:2"], "ps": {"0": "a:1"}}"#;
+        let jobs = TaskFlags { cluster: some(jobs), ..own.clone() };
+        let other = r#"{"cluster": {"ps": ["c:1"]}, "task": {"type": "worker", "index": 1}}"#;
+        let both = TaskFlags {
+            cluster: some("ps=a:1;worker=b:1,b:2"),
+            tf_config: some(other),
+            ..Default::default()
+        };
         let first = resolved(own);
         assert!(first.is_ok(), "{first:?}");
-        assert_eq!(first, resolved(tutorial));
-        assert_eq!(first, resolved(environment));
+        for other in [tutorial, environment, whole, jobs, both] {
+            assert_eq!(first, resolved(other));
+        }
     }
 
     #[test]
@@ -114,6 +125,7 @@ mod tests {
             (TaskFlags { cluster: some("ps=a:1"), ..Default::default() }, "job is not given"),
             (TaskFlags { cluster: some("ps=a:1"), job: some("worker"), ..Default::default() }, "no task"),
             (TaskFlags { tf_config: some("{"), ..Default::default() }, "TF_CONFIG"),
+            (TaskFlags { cluster: some("{"), ..Default::default() }, "--cluster: this is not JSON"),
         ] {
             let message = resolved(flags).err().unwrap_or_default();
             assert!(message.contains(expected), "{message}");

@@ -142,6 +142,32 @@ fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
 }
 
 #[test]
+fn ops_are_those_that_run_or_those_that_are_missing() -> Fallible {
+    let lines = |args: &[&str]| -> Fallible<Vec<String>> {
+        let said = run(ANABRANCH, &[&["ops"], args].concat())?;
+        assert_eq!((said.code, &*said.err), (Some(0), ""), "{args:?}");
+        Ok(said.out.lines().map(str::to_owned).collect())
+    };
+    let there = lines(&[])?;
+    assert!(there.len() > 900 && there.is_sorted(), "{there:?}");
+    let missing = lines(&["--missing"])?;
+    assert!(missing.is_sorted());
+    for (op, is_there) in
+        [("MatMul", true), ("Switch", true), ("DeserializeIterator", false), ("PyFunc", false)]
+    {
+        assert_eq!(there.contains(&format!("{op}\tCPU")), is_there, "{op}");
+        assert_eq!(missing.iter().any(|name| name == op), !is_there, "{op}");
+    }
+    let named = lines(&["QueueDequeueMany"])?;
+    assert_eq!(named, ["QueueDequeueMany\tCPU", "QueueDequeueManyV2\tCPU"]);
+    assert_eq!(
+        lines(&["--missing", "MatMul"])?,
+        missing.iter().filter(|n| n.contains("MatMul")).cloned().collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+#[test]
 fn help_names_every_flag() -> Fallible {
     let serve = [
         "--cluster",
@@ -154,7 +180,8 @@ fn help_names_every_flag() -> Fallible {
         "--cpu-devices",
     ];
     for (program, args, flags) in [
-        (ANABRANCH, &["--help"][..], &["demo", "graph", "worker"][..]),
+        (ANABRANCH, &["--help"][..], &["demo", "graph", "ops", "run", "worker"][..]),
+        (ANABRANCH, &["ops", "--help"], &["--missing"]),
         (
             ANABRANCH,
             &["demo", "--help"],
@@ -185,6 +212,8 @@ fn a_server_says_what_it_is_not_told() -> Fallible {
         (WORKER, &["--cluster", "ps=localhost:1"], "job is not given: set --job"),
         (WORKER, &["--cluster", "ps=localhost:1", "--job", "worker"], "no task /job:worker"),
         (WORKER, &["--cluster", "ps"], "--cluster: "),
+        (WORKER, &["--cluster", r#"{"ps": "#], "--cluster: this is not JSON"),
+        (WORKER, &["--cluster", r#"{"ps": ["localhost:1"]}"#], "job is not given: set --job"),
         (WORKER, &["--ps_hosts", "nowhere", "--job_name", "ps"], "ps_hosts"),
         (WORKER, &["--cluster", "ps=localhost:1", "--job", "ps", "--stop-grace=-1"], "--stop-grace"),
         (WORKER, &["--tf-config", "{"], "TF_CONFIG"),
@@ -217,7 +246,7 @@ fn serves(command: &mut Command) -> Fallible<String> {
 }
 
 #[test]
-fn a_server_is_told_its_place_in_three_ways() -> Fallible {
+fn a_server_is_told_its_place_in_every_way() -> Fallible {
     let free =
         || -> Fallible<String> { Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()) };
     let (ps, worker) = (free()?, free()?);
@@ -245,6 +274,12 @@ fn a_server_is_told_its_place_in_three_ways() -> Fallible {
     });
     let environment = serves(Command::new(ANABRANCH).arg("worker").env("TF_CONFIG", config.to_string()))?;
     assert!(environment.contains("/job:ps/replica:0/task:0 listens on"), "{environment}");
+    for (json, task) in [(&config["cluster"], &["--job", "worker"][..]), (&config, &[])] {
+        let mut command = Command::new(WORKER);
+        let flag = serves(command.env_remove("TF_CONFIG").args(["--cluster", &json.to_string()]).args(task))?;
+        let job = task.last().unwrap_or(&"ps");
+        assert!(flag.contains(&format!("/job:{job}/replica:0/task:0 listens on")), "{flag}");
+    }
     // Flags go before it.
     let both = serves(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
     assert!(both.contains(&expected), "{both}");
@@ -275,6 +310,23 @@ fn output_that_nobody_reads_is_no_failure() -> Fallible {
     drop(printing.stdout.take());
     let said = said(printing.wait_with_output()?)?;
     assert_eq!((said.code, &*said.err), (Some(0), ""));
+    Ok(())
+}
+
+#[test]
+fn run_finds_a_folder_of_its_own() -> Fallible {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("left-behind");
+    fs::create_dir_all(&folder)?;
+    // What an earlier process of the same number left behind.
+    let script = "mkdir -p \"$TMPDIR/anabranch-run-$$-0\"; exec \"$0\" run -- sh -c 'echo $PYTHONPATH'";
+    let mut command = Command::new("sh");
+    let ran =
+        command.args(["-c", script, ANABRANCH]).env("TMPDIR", &folder).env_remove("PYTHONPATH").output()?;
+    let said = said(ran)?;
+    assert_eq!((said.code, &*said.err), (Some(0), ""));
+    assert!(said.out.trim_end().ends_with("-1"), "{}", said.out);
+    assert!(!Path::new(said.out.trim_end()).exists(), "{}", said.out);
+    fs::remove_dir_all(folder)?;
     Ok(())
 }
 

@@ -22,7 +22,8 @@ Every op, by family: a family is one file in `graph/src/ops/` and one in `execut
 the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 cargo test --test docs` rewrites it.
 
 - **CPU kernels**: the element types of each type attribute that a kernel takes; *any* where it takes all that the
-  signature allows; *executor* for ops that the executor carries out itself.
+  signature allows; *executor* for ops that the executor carries out itself; **none** for ops that graphs may hold
+  and that fail by name where they run.
 - **gradient**: *yes*; *leaf* where none flows by nature (constants, comparisons, shapes); *none* where it is missing,
   and asking for it is an error that names the op.
 - **stateful** ops are never folded, merged or duplicated.
@@ -32,7 +33,7 @@ the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 
 fn document() -> Fallible<String> {
     let mut out = String::from(HEADER);
     let all = ops::all();
-    let kernels = all.iter().filter(|op| op.role() != Role::Compute || !of_op(op.name()).is_empty());
+    let kernels = all.iter().filter(|op| kernels::devices_of(op).contains(&"CPU"));
     let defined = all.iter().filter(|op| matches!(op.def.gradient, Gradient::Defined(_)));
     writeln!(
         out,
@@ -77,19 +78,15 @@ fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
 
-fn of_op(op: &str) -> &'static [&'static KernelDef] {
-    kernels::of_op("CPU", op)
-}
-
 /// The types of each attribute that some kernel names; a kernel a line where they name them together.
 fn cpu_kernels(op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
-    let kernels = of_op(op.name());
-    if kernels.is_empty() {
+    if kernels::devices_of(op).is_empty() {
         return "**none**".to_owned();
     }
+    let kernels = kernels::of_op("CPU", op.name());
     let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
     match attrs.len() {
         0 => "any".to_owned(),

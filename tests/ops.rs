@@ -15,6 +15,25 @@ fn signatures_are_those_of_the_registry() -> Fallible {
     Ok(())
 }
 
+/// What `anabranch ops --missing` compares with.
+#[test]
+fn the_list_of_the_peers_ops_is_its_registrys() -> Fallible {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/anabranch/ops_command/tensorflow.txt");
+    let said = python::run(&mut python::script("public_ops.py")?)?;
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&file, &said)?;
+    }
+    let listed = std::fs::read_to_string(&file)?;
+    let stale = "the list is stale: UPDATE_DOCS=1 cargo test --test ops rewrites it";
+    assert!(
+        listed == said,
+        "{stale}. TensorFlow has {}, it {}",
+        said.lines().count(),
+        listed.lines().count()
+    );
+    Ok(())
+}
+
 #[test]
 fn every_op_computes_what_the_peers_kernel_does() -> Fallible {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-kernels.json");

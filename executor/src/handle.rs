@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
 use crate::variable::Variable;
@@ -279,6 +279,24 @@ impl<T: Resource> fmt::Debug for HandleInput<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HandleInput({})", T::KIND)
     }
+}
+
+/// The kernel of an operation that may wait, on the object that input 0 leads to: `start` sees to the answer, or
+/// gives back the way to it with what is wrong.
+pub fn operation<T: Resource>(
+    start: impl Fn(&Arc<T>, AsyncContext) -> Result<(), (Done, Error)> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    let handle = HandleInput::<T>::default();
+    Kernel::asynchronous(move |ctx| {
+        let value = ctx.inputs.first().cloned().unwrap_or_default();
+        let failed = match handle.get(&ctx.device, &value) {
+            Ok(object) => start(&object, ctx).err(),
+            Err(error) => Some((ctx.done, error)),
+        };
+        if let Some((done, error)) = failed {
+            done(Err(error));
+        }
+    })
 }
 
 /// The one handle of a `resource` tensor.

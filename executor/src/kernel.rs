@@ -24,6 +24,8 @@ pub struct KernelDef {
     /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
     pub is_brief: bool,
     pub make: MakeKernel,
+    /// The op is known, and answers that its kernel is not there.
+    pub is_absent: bool,
 }
 
 /// Builds a kernel for one node, once, when its graph is registered.
@@ -37,6 +39,7 @@ impl KernelDef {
         host_memory: &[],
         is_brief: false,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
+        is_absent: false,
     };
 
     /// A kernel for one type attribute `T`.
@@ -46,6 +49,11 @@ impl KernelDef {
         make: MakeKernel,
     ) -> Self {
         KernelDef { op, types, make, ..KernelDef::NEW }
+    }
+
+    /// A row for an op that graphs may hold, and that fails by name where it would run.
+    pub const fn absent(op: &'static str) -> Self {
+        KernelDef { op, is_absent: true, ..KernelDef::NEW }
     }
 
     /// The row of a kernel that is brief.

@@ -78,29 +78,47 @@ impl Cluster {
         pb::ClusterDef { job: job.collect() }
     }
 
+    /// Reads a cluster as people write it: in the form of [`Cluster::parse`], as JSON of its jobs, or as a whole
+    /// `TF_CONFIG`, which may name a task too.
+    ///
+    /// # Errors
+    /// As those of [`Cluster::parse`] and [`Cluster::from_tf_config`].
+    pub fn read(text: &str) -> Result<(Cluster, Option<TaskName>), Status> {
+        if !text.trim_start().starts_with('{') {
+            return Ok((Cluster::parse(text)?, None));
+        }
+        let json = json(text)?;
+        match json.get("cluster") {
+            // A job of this name would be a list.
+            Some(serde_json::Value::Object(_)) => Cluster::from_config(&json),
+            _ => Ok((Cluster::from_jobs(&json)?, None)),
+        }
+    }
+
     /// Reads a `TF_CONFIG` value: its `cluster` object, whose jobs are lists or maps of addresses, and its
     /// `task`, if it names one.
     ///
     /// # Errors
     /// `InvalidArgument` for what is not JSON of that form.
     pub fn from_tf_config(text: &str) -> Result<(Cluster, Option<TaskName>), Status> {
-        let config: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| Status::invalid(format!("TF_CONFIG is not JSON: {e}")))?;
+        Cluster::from_config(&json(text)?)
+    }
+
+    fn from_config(config: &serde_json::Value) -> Result<(Cluster, Option<TaskName>), Status> {
+        let there = |key| config.get(key).filter(|value| !value.is_null());
+        let cluster = there("cluster").map_or(Ok(Cluster::new()), Cluster::from_jobs)?;
+        Ok((cluster, there("task").map(json_task).transpose()?))
+    }
+
+    fn from_jobs(jobs: &serde_json::Value) -> Result<Cluster, Status> {
+        let object = jobs.as_object();
+        let object =
+            object.ok_or_else(|| Status::invalid(format!("the cluster is no object of jobs: {jobs}")))?;
         let mut cluster = Cluster::new();
-        match config.get("cluster") {
-            None | Some(serde_json::Value::Null) => {}
-            Some(serde_json::Value::Object(jobs)) => {
-                for (job, tasks) in jobs {
-                    cluster.insert_json(job, tasks)?;
-                }
-            }
-            Some(other) => return Err(Status::invalid(format!("TF_CONFIG's cluster is no object: {other}"))),
+        for (job, tasks) in object {
+            cluster.insert_json(job, tasks)?;
         }
-        let task = match config.get("task") {
-            None | Some(serde_json::Value::Null) => None,
-            Some(task) => Some(json_task(task)?),
-        };
-        Ok((cluster, task))
+        Ok(cluster)
     }
 
     fn insert_json(&mut self, job: &str, tasks: &serde_json::Value) -> Result<(), Status> {
@@ -191,8 +209,12 @@ impl fmt::Display for Cluster {
     }
 }
 
+fn json(text: &str) -> Result<serde_json::Value, Status> {
+    serde_json::from_str(text).map_err(|e| Status::invalid(format!("this is not JSON: {e}")))
+}
+
 fn json_task(task: &serde_json::Value) -> Result<TaskName, Status> {
-    let wrong = || Status::invalid(format!("TF_CONFIG's task needs a type and an index: {task}"));
+    let wrong = || Status::invalid(format!("the task needs a type and an index: {task}"));
     let job = task.get("type").and_then(|t| t.as_str()).ok_or_else(wrong)?;
     check_job(job)?;
     let index = match task.get("index") {
@@ -281,6 +303,28 @@ mod tests {
         assert!(Cluster::from_tf_config("{").is_err());
         assert!(Cluster::from_tf_config(r#"{"cluster": {"ps": [1]}}"#).is_err());
         assert!(Cluster::from_tf_config(r#"{"task": {"type": "ps", "index": -1}}"#).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_cluster_is_read_in_every_form() -> Result<(), Status> {
+        let expected = "cluster=d:4;ps=a:1;worker=b:2,c:3";
+        let jobs = r#"{"ps": ["a:1"], "worker": {"0": "b:2", "1": "c:3"}, "cluster": ["d:4"]}"#;
+        for (text, task) in [
+            (expected.to_owned(), None),
+            (format!(" {jobs}"), None),
+            (format!(r#"{{"cluster": {jobs}}}"#), None),
+            (
+                format!(r#"{{"cluster": {jobs}, "task": {{"type": "ps", "index": 0}}}}"#),
+                Some(TaskName::new("ps", 0)),
+            ),
+        ] {
+            let (cluster, told) = Cluster::read(&text)?;
+            assert_eq!((cluster.to_string(), told), (expected.to_owned(), task), "{text}");
+        }
+        for text in [r#"{"ps": ["a:1"]"#, r#"{"ps": 3}"#, r#"{"ps": ["a"]}"#, r#"["a:1"]"#] {
+            assert!(Cluster::read(text).is_err(), "{text}");
+        }
         Ok(())
     }
 }

@@ -4,11 +4,14 @@ import argparse
 import filecmp
 import glob
 import os
+import re
 import shutil
 import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+
+from synchronisation import text
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--target", required=True)
@@ -214,6 +217,109 @@ def summaries_are_the_same():
     passed("summaries are the same")
 
 
+def events_of(folder):
+    """What the only event file of a folder holds, without the time."""
+    (name,) = glob.glob(f"{folder}/*")
+    host, suffix = re.fullmatch(r"events\.out\.tfevents\.\d{10}\.(.+)\.\d+\.\d+\.(own\.suffix|v2)", os.path.basename(name)).groups()
+    events = list(tf.train.summary_iterator(name))
+    for event in events:
+        assert event.wall_time > 1e9
+        event.ClearField("wall_time")
+    return host, suffix, events
+
+
+def write_events(target, folder):
+    """Every kind of event, and how many were in the file at what time."""
+    raw, counts = tf.raw_ops, []
+    rng = np.random.default_rng(7)
+    graph = tf.Graph()
+    with graph.as_default(), tf.Session(target) as session:
+        writer = raw.SummaryWriter(shared_name=f"writer-{folder}")
+        create = raw.CreateSummaryFileWriter(writer=writer, logdir=f"{folder}/made/for/it", max_queue=3, flush_millis=10**6, filename_suffix=".own.suffix")
+        step = tf.placeholder_with_default(tf.constant(5, tf.int64), [])
+        picture = rng.uniform(size=(2, 3, 4, 3)).astype(np.float32)
+        sound = np.sin(np.arange(80.0)).reshape(1, 80, 1).astype(np.float32)
+        metadata = tf.SummaryMetadata(display_name="name", plugin_data=tf.SummaryMetadata.PluginData(plugin_name="p"))
+        summaries = [tf.Summary(value=[tf.Summary.Value(tag=t, simple_value=2.0)]).SerializeToString() for t in "ab"]
+        event = tf.Event(wall_time=2e9, step=9, log_message=tf.LogMessage(message="said"))
+        writes = [
+            raw.WriteScalarSummary(writer=writer, step=step, tag="scalar", value=tf.constant(1.5)),
+            raw.WriteScalarSummary(writer=writer, step=step, tag="integer", value=tf.constant(-7, tf.int64)),
+            raw.WriteHistogramSummary(writer=writer, step=step, tag="histogram", values=tf.constant(np.linspace(-3, 3, 50))),
+            raw.WriteHistogramSummary(writer=writer, step=step, tag="of bool", values=tf.constant([True, False, True])),
+            raw.WriteImageSummary(writer=writer, step=step, tag="image", tensor=picture, bad_color=tf.constant([255, 0, 0, 255], tf.uint8)),
+            raw.WriteImageSummary(writer=writer, step=step, tag="one", tensor=picture, bad_color=tf.constant([255, 0, 0, 255], tf.uint8), max_images=1),
+            raw.WriteAudioSummary(writer=writer, step=step, tag="audio", tensor=sound, sample_rate=8000.0),
+            raw.WriteSummary(writer=writer, step=step, tensor=tf.constant([[1, 2]]), tag="tensor", summary_metadata=metadata.SerializeToString()),
+            raw.WriteSummary(writer=writer, step=step, tensor=tf.constant(["x", "y"]), tag="text", summary_metadata=""),
+            raw.WriteRawProtoSummary(writer=writer, step=step, tensor=tf.constant(summaries)),
+            raw.WriteRawProtoSummary(writer=writer, step=step, tensor=tf.constant(summaries[0])),
+            raw.WriteGraphSummary(writer=writer, step=step, tensor=graph.as_graph_def().SerializeToString()),
+            raw.ImportEvent(writer=writer, event=event.SerializeToString()),
+        ]
+        wrong = [
+            raw.WriteScalarSummary(writer=writer, step=step, tag="scalar", value=tf.constant([1.5, 2.5])),
+            raw.WriteHistogramSummary(writer=writer, step=step, tag="nan", values=tf.constant([np.nan])),
+            raw.WriteHistogramSummary(writer=writer, step=step, tag="inf", values=tf.constant([np.inf])),
+            raw.WriteImageSummary(writer=writer, step=step, tag="image", tensor=picture[0], bad_color=tf.constant([255, 0, 0, 255], tf.uint8)),
+            raw.WriteAudioSummary(writer=writer, step=step, tag="audio", tensor=sound, sample_rate=-1.0),
+            raw.WriteRawProtoSummary(writer=writer, step=step, tensor=tf.constant([summaries[0], b"\xff"])),
+            raw.WriteGraphSummary(writer=writer, step=step, tensor=b"\xff"),
+            raw.ImportEvent(writer=writer, event=b"\xff"),
+        ]
+        flush, close = raw.FlushSummaryWriter(writer=writer), raw.CloseSummaryWriter(writer=writer)
+        said = []
+
+        def say(op):
+            try:
+                said.append(session.run(op))
+            except tf.errors.OpError as error:
+                # Names of resources are another in each implementation.
+                said.append((type(error).__name__, "" if isinstance(error, tf.errors.NotFoundError) else text(error)))
+            found = glob.glob(f"{folder}/made/for/it/*")
+            counts.append(len(list(tf.train.summary_iterator(found[0]))) if found else -1)
+
+        for op in [writes[0], flush, close, create, create, *writes, *wrong, flush, close, close, writes[0]]:
+            say(op)
+    return said, counts, events_of(f"{folder}/made/for/it")
+
+
+def event_files_are_the_same():
+    ours, theirs = (write_events(target, path(f"events-{side}")) for side, target in (("ours", TARGET), ("theirs", "")))
+    assert ours[0] == theirs[0], "\n".join(f"{mine}\n    {other}" for mine, other in zip(ours[0], theirs[0]) if mine != other)
+    assert ours[1] == theirs[1], (ours[1], theirs[1])
+    assert ours[2][:2] == theirs[2][:2], (ours[2][:2], theirs[2][:2])
+    for mine, other in zip(ours[2][2], theirs[2][2], strict=True):
+        for a, b in zip(mine.summary.value, other.summary.value, strict=True):
+            if a.HasField("image"):
+                decode = lambda s: run("", lambda: tf.image.decode_png(s.image.encoded_image_string))
+                assert (decode(a) == decode(b)).all()
+                a.image.encoded_image_string = b.image.encoded_image_string
+        if mine.graph_def:
+            mine.graph_def = other.graph_def
+        assert mine == other, (mine, other)
+    passed("event files are the same")
+
+
+def writers_of_scripts():
+    """What `create_file_writer` makes in a graph."""
+    v2 = tf.compat.v2.summary
+    folder = path("writers")
+    with tf.Graph().as_default(), tf.Session(TARGET) as session:
+        step = tf.get_variable("step", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+        writer = v2.create_file_writer(folder)
+        with writer.as_default():
+            write = [v2.write("a", tf.cast(step, tf.float32), step=step), v2.write("t", tf.constant("b"), step=step)]
+        session.run([step.initializer, writer.init()])
+        for _ in range(3):
+            session.run(write)
+            session.run(tf.assign_add(step, 1))
+        session.run(writer.close())
+    _, suffix, events = events_of(folder)
+    assert suffix == "v2" and [e.step for e in events] == [0, 0, 0, 1, 1, 2, 2], events
+    passed("writers of scripts")
+
+
 def monitored_session_resumes():
     folder = path("monitored")
     for last in (5, 9):
@@ -246,6 +352,8 @@ try:
     savers(True)
     from_another_server()
     summaries_are_the_same()
+    event_files_are_the_same()
+    writers_of_scripts()
     monitored_session_resumes()
 finally:
     shutil.rmtree(FOLDER, ignore_errors=True)

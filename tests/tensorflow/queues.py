@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import synchronisation  # noqa: E402
-from synchronisation import accumulators, barriers, queues, replicas, staging, tables  # noqa: E402,F401
+from synchronisation import until  # noqa: E402
+from synchronisation import accumulators, barriers, queues, readers, replicas, staging, tables  # noqa: E402,F401
 
 tf.disable_v2_behavior()
 
@@ -36,6 +37,7 @@ class Servers:
             subprocess.Popen([sys.executable, "-c", SERVER, cluster, job, str(task)], stderr=subprocess.DEVNULL) for job, task in tasks
         ]
         self.workers = [f"grpc://{address}" for address in addresses[1:]]
+        until(lambda: all(listens(port) for port in ports), 120.0)
         return self
 
     def __exit__(self, *_):
@@ -48,6 +50,11 @@ def free_port():
     with socket.socket() as s:
         s.bind(("localhost", 0))
         return s.getsockname()[1]
+
+
+def listens(port):
+    with socket.socket() as s:
+        return s.connect_ex(("localhost", port)) == 0
 
 
 def run(scenario, workers, names):

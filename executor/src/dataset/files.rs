@@ -3,7 +3,7 @@
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
 use crate::error::{Error, Result};
-use crate::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Source};
+use crate::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, Source};
 use bytes::Bytes;
 use graph::{DType, Tensor};
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn strings(
 
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
     strings("TextLine", files, |files, _, path| {
-        let mut reader = LineReader::new(files.open(path)?);
+        let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
         Ok(Box::new(move || reader.next_line()))
     })
 }

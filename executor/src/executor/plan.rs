@@ -236,7 +236,7 @@ impl Plan {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
-            action,
+            action: Action::new(device, kernels, functions, node, &outputs)?,
             node: Arc::new(node.clone()),
             slots: Span { start: first, end },
             edges: Span::default(),

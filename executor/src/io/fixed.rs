@@ -59,17 +59,26 @@ impl FixedReader {
         self.source.advance_to(offset)
     }
 
-    /// The next record; `None` when fewer bytes than a record and the footer are left.
+    /// Passes over the header, which reading a record does by itself.
     ///
     /// # Errors
     /// `OutOfRange` if the file is shorter than its header.
-    pub fn next_record(&mut self) -> Result<Option<Bytes>> {
+    pub fn skip_header(&mut self) -> Result<()> {
         if !self.has_skipped_header {
             self.has_skipped_header = true;
             if self.source.skip(self.format.header)? < self.format.header {
                 return Err(Error::new(Code::OutOfRange, "reached end of file"));
             }
         }
+        Ok(())
+    }
+
+    /// The next record; `None` when fewer bytes than a record and the footer are left.
+    ///
+    /// # Errors
+    /// As [`FixedReader::skip_header`].
+    pub fn next_record(&mut self) -> Result<Option<Bytes>> {
+        self.skip_header()?;
         let needed = self.format.record.saturating_add(self.format.footer);
         if self.left() < needed {
             self.ahead.drain(..self.start);

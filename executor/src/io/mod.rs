@@ -8,7 +8,7 @@ mod source;
 mod threads;
 
 pub use fixed::{FixedFormat, FixedReader};
-pub use line::LineReader;
+pub use line::{LineReader, Returns};
 pub use record::{RecordReader, RecordWriter};
-pub use source::{Compression, Source};
+pub use source::{Compression, Source, path_of};
 pub use threads::{blocking, spawn};

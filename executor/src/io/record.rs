@@ -81,7 +81,8 @@ impl RecordReader {
             return Ok(None);
         };
         if checksum::masked(len) != u32::from_le_bytes(*stored) {
-            return Err(self.damaged(format!("corrupted record at {at} (Is this even a TFRecord file?)")));
+            let doubt = if at == 0 { " (Is this even a TFRecord file?)" } else { "" };
+            return Err(self.damaged(format!("corrupted record at {at}{doubt}")));
         }
         Ok(Some((at, u64::from_le_bytes(*len))))
     }

@@ -3,9 +3,11 @@
 use crate::error::{Error, Result};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use graph::Code;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes read at once unless told otherwise.
@@ -37,6 +39,11 @@ impl Compression {
             ))),
         }
     }
+}
+
+/// A path as clients send it: bytes of any encoding.
+pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(bytes.as_ref()))
 }
 
 /// A stream that ends early, where compressed data is cut off, simply ends: what reads it knows what is missing.

@@ -6,7 +6,7 @@ mod support;
 pub use support::{no_kernel, registered_kernels, supported_device_types};
 
 use crate::kernel::KernelDef;
-use graph::Node;
+use graph::{Node, Op, Role};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
@@ -24,6 +24,14 @@ pub fn of_op(device_type: &str, op: &str) -> &'static [&'static KernelDef] {
         "CPU" => table().get(op).map_or(&[], Vec::as_slice),
         _ => &[],
     }
+}
+
+/// The device types that can run an op with some of its types.
+pub fn devices_of(op: &Op) -> Vec<&'static str> {
+    let runs = |device_type: &&str| {
+        op.role() != Role::Compute || of_op(device_type, op.name()).iter().any(|kernel| !kernel.is_absent)
+    };
+    DEVICE_TYPES.iter().copied().filter(runs).collect()
 }
 
 type Table = FxHashMap<&'static str, Vec<&'static KernelDef>>;

@@ -52,6 +52,7 @@ pub mod pool;
 mod quantize;
 mod queue;
 mod random;
+mod reader;
 mod reduce;
 mod resize;
 mod resource;
@@ -75,6 +76,7 @@ mod staging;
 mod stateless_random;
 mod string;
 mod summary;
+mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
@@ -159,6 +161,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     quantize,
     queue,
     random,
+    reader,
     reduce,
     resize,
     resource,
@@ -181,6 +184,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     stateless_random,
     string,
     summary,
+    summary_writer,
     table,
     tensor_array,
     tensor_list,

@@ -1,5 +1,6 @@
 //! `anabranch graph FILE`: shows a GraphDef as text or as a picture, as it is or as a cluster would run it.
 
+use crate::output;
 use clap::{Args, ValueEnum};
 use graph::{DeviceName, DeviceSpec, Graph, TaskName};
 use placer::{DeviceSet, Names, PartitionOptions, PlaceRequest, Placement, Split, partition, place};
@@ -7,7 +8,7 @@ use prost::Message;
 use proto::convert::{Budget, graph_from_proto};
 use proto::pb;
 use std::error::Error;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use worker::KernelTables;
 
@@ -55,11 +56,7 @@ pub(crate) fn run(flags: &GraphFlags) -> Fallible {
         None => printed(&graph, flags.format),
         Some(cluster) => placed(&graph, cluster, flags)?,
     };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result?),
-    }
+    Ok(output::print(&text)?)
 }
 
 fn read(flags: &GraphFlags) -> Fallible<Graph> {

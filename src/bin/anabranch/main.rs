@@ -3,6 +3,8 @@
 
 mod demo;
 mod graph_command;
+mod ops_command;
+mod output;
 mod run_command;
 
 use anabranch::serve::{self, ServeFlags};
@@ -27,6 +29,8 @@ enum Command {
     Demo(demo::DemoFlags),
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
+    /// Print the ops that run here, or those of TensorFlow's that do not
+    Ops(ops_command::OpsFlags),
     /// Run a program that starts TensorFlow's servers itself, with ours in their place
     Run(run_command::RunFlags),
     /// Run a task of a cluster, as anabranch-worker does
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match Flags::parse().command {
         Command::Demo(flags) => demo::run(&flags).map(|()| ExitCode::SUCCESS),
         Command::Graph(flags) => graph_command::run(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Ops(flags) => ops_command::run(&flags).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Run(flags) => run_command::run(&flags),
         Command::Worker(flags) => {
             serve::log_to_stderr();

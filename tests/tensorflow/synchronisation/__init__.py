@@ -1,5 +1,5 @@
-"""Scenarios of queues, accumulators, barriers, staging areas and tables. Each is a function of a `Peer`, run once on
-our servers and once on TensorFlow's; what it says to the peer's `say` must be the same on both."""
+"""Scenarios of queues, readers, accumulators, barriers, staging areas and tables. Each is a function of a `Peer`, run
+once on our servers and once on TensorFlow's; what it says to the peer's `say` must be the same on both."""
 import contextlib
 import threading
 import time
@@ -73,9 +73,9 @@ class Told:
         self.outcome = outcome
 
 
-def until(condition):
+def until(condition, deadline_s=DEADLINE):
     """Waits until a condition holds."""
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < deadline, "the condition does not come true"
         threading.Event().wait(0.005)
@@ -101,6 +101,15 @@ def text(error):
     lines = [line for line in lines if not line.startswith(("From /job", "Node: ", "Detected at"))]
     kept = [line for line in lines if line and "root error(s)" not in line]
     return kept[0].removeprefix("(0) ") if kept else ""
+
+
+def type_of(f):
+    """How a call fails, if it does."""
+    try:
+        f()
+    except tf.errors.OpError as error:
+        return type(error).__name__
+    return None
 
 
 def plain(value):

@@ -2,7 +2,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from . import scenario, until
+from . import scenario, type_of, until
 
 
 @scenario
@@ -361,14 +361,6 @@ def a_killed_wait_takes_nothing(peer):
         s.run(q.enqueue(1))
         peer.say("size", s.run(q.size()))
         peer.say("one", s.run(q.dequeue()))
-
-
-def type_of(f):
-    try:
-        f()
-    except tf.errors.OpError as error:
-        return type(error).__name__
-    return None
 
 
 @scenario

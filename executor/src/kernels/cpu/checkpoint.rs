@@ -1,8 +1,8 @@
 //! Kernels that save variables to files and restore them.
 
-use super::file::{path_of, scalar_string};
+use super::file::scalar_string;
 use crate::error::{Error, Result};
-use crate::io::blocking;
+use crate::io::{blocking, path_of};
 use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 use crate::dataset::function::{Captured, ElementFunction, GraphFunction};
 use crate::dataset::{Dataset, DatasetVariant, ElementSpec};
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
 use graph::{Bool8, DType, PartialShape, Tensor};
 use std::sync::Arc;
@@ -82,9 +82,4 @@ pub(super) fn captured(
 /// The number of types in a list.
 pub(super) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
     Ok(init.attr::<Vec<DType>>(attr)?.len())
-}
-
-/// A row for an op that is known and answers that it is not there.
-pub(super) const fn absent(op: &'static str) -> KernelDef {
-    KernelDef { op, ..KernelDef::NEW }
 }

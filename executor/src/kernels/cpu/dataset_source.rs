@@ -1,16 +1,14 @@
 //! Kernels that make datasets without an input dataset.
 
-use super::dataset_argument::{absent, integer, makes, spec, string, tensors};
+use super::dataset_argument::{integer, makes, spec, string, tensors};
 use super::dataset_memory::seed_source;
 use crate::dataset::files::{Files, fixed_length_records, records, text_lines};
 use crate::dataset::shuffle::{SeedSource, Seeds};
 use crate::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
 use crate::error::Result;
-use crate::io::{Compression, FixedFormat};
+use crate::io::{Compression, FixedFormat, path_of};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("TensorDataset", &[], |_| {
@@ -80,11 +78,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FixedLengthRecordDatasetV2", &[], |_| {
         makes(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
     }),
-    absent("CSVDataset"),
-    absent("CSVDatasetV2"),
-    absent("ExperimentalCSVDataset"),
-    absent("GeneratorDataset"),
-    absent("DatasetFromGraph"),
+    KernelDef::absent("CSVDataset"),
+    KernelDef::absent("CSVDatasetV2"),
+    KernelDef::absent("ExperimentalCSVDataset"),
+    KernelDef::absent("GeneratorDataset"),
+    KernelDef::absent("DatasetFromGraph"),
 ];
 
 /// The seeds in inputs `at` and `at + 1`.
@@ -114,7 +112,7 @@ fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usi
     if buffer < -1 {
         crate::invalid!("`buffer_size` must be >= 0 or -1 for the default");
     }
-    let paths = names.as_strings()?.iter().map(|name| OsStr::from_bytes(name).into()).collect();
+    let paths = names.as_strings()?.iter().map(path_of).collect();
     Ok(Files { paths, compression, buffer: usize::try_from(buffer).ok().filter(|size| *size > 0) })
 }
 

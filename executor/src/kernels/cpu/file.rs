@@ -1,15 +1,12 @@
 //! Kernels that read, write and find files.
 
 use crate::error::{Error, Result};
-use crate::io::blocking;
+use crate::io::{blocking, path_of};
 use crate::kernel::KernelDef;
 use bytes::Bytes;
 use graph::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReadFile", &[], |_| {
@@ -63,11 +60,6 @@ pub(super) fn scalar_string<'a>(tensor: &'a Tensor, what: &str) -> Result<&'a By
             Err(Error::invalid(format!("{what} {verb} {}", tensor.shape())))
         }
     }
-}
-
-/// A path as clients send it: bytes of any encoding.
-pub(super) fn path_of(bytes: &Bytes) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes))
 }
 
 #[cfg(test)]

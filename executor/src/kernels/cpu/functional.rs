@@ -18,8 +18,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Case", &[], case),
     KernelDef::of("StatelessCase", &[], case),
     KernelDef::of("For", &[], for_),
-    KernelDef { op: "RemoteCall", ..KernelDef::NEW },
-    KernelDef { op: "SymbolicGradient", ..KernelDef::NEW },
+    KernelDef::absent("RemoteCall"),
+    KernelDef::absent("SymbolicGradient"),
     KernelDef::of("ToBool", &[], |_| {
         Kernel::sync(|ctx| {
             let truth = is_true(ctx.input(0)?)?;

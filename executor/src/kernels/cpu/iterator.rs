@@ -2,7 +2,6 @@
 
 mod one_shot;
 
-use super::dataset_argument::absent;
 use super::dataset_memory::{anonymous, handle, handle_input};
 use super::variable::shared_name;
 use crate::dataset::iterator::IteratorResource;
@@ -64,16 +63,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
-    absent("SerializeIterator"),
-    absent("DeserializeIterator"),
-    absent("MultiDeviceIterator"),
-    absent("AnonymousMultiDeviceIterator"),
-    absent("AnonymousMultiDeviceIteratorV3"),
-    absent("MultiDeviceIteratorInit"),
-    absent("MultiDeviceIteratorGetNextFromShard"),
-    absent("MultiDeviceIteratorToStringHandle"),
-    absent("MultiDeviceIteratorFromStringHandle"),
-    absent("DeleteMultiDeviceIterator"),
+    KernelDef::absent("SerializeIterator"),
+    KernelDef::absent("DeserializeIterator"),
+    KernelDef::absent("MultiDeviceIterator"),
+    KernelDef::absent("AnonymousMultiDeviceIterator"),
+    KernelDef::absent("AnonymousMultiDeviceIteratorV3"),
+    KernelDef::absent("MultiDeviceIteratorInit"),
+    KernelDef::absent("MultiDeviceIteratorGetNextFromShard"),
+    KernelDef::absent("MultiDeviceIteratorToStringHandle"),
+    KernelDef::absent("MultiDeviceIteratorFromStringHandle"),
+    KernelDef::absent("DeleteMultiDeviceIterator"),
 ];
 
 /// A kernel that may wait: it runs on a thread for datasets.

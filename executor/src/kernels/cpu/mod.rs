@@ -59,6 +59,7 @@ mod product;
 mod quantize;
 mod queue;
 pub(crate) mod random;
+mod reader;
 mod reduce;
 mod resize;
 mod resource;
@@ -85,6 +86,7 @@ mod step_object;
 mod strided;
 mod string;
 mod summary;
+mod summary_writer;
 mod table;
 mod tensor_array;
 mod tensor_list;
@@ -152,6 +154,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     quantize::KERNELS,
     queue::KERNELS,
     random::KERNELS,
+    reader::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,
     resource::KERNELS,
@@ -174,6 +177,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     stateless_random::KERNELS,
     string::KERNELS,
     summary::KERNELS,
+    summary_writer::KERNELS,
     table::KERNELS,
     tensor_array::KERNELS,
     tensor_list::KERNELS,

@@ -1,7 +1,7 @@
 //! Kernels of queues, behind handles of either kind.
 
 use crate::error::{Error, Result};
-use crate::handle::{HandleInput, ObjectName, Owner};
+use crate::handle::{self, HandleInput, ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::queue::{Element, Kind, Queue, QueueSpec};
 use crate::value::Value;
@@ -54,8 +54,8 @@ fn make(init: &KernelInit<'_>, kind: Kind) -> Result<Kernel> {
 
 /// Turns a handle into a reference to the strings that name the same object.
 fn by_reference(ctx: &mut crate::kernel::KernelContext<'_>) -> Result<()> {
-    let ResourceHandle { container, name, .. } = crate::handle::one_handle(ctx.input(0)?)?;
-    let reference = crate::handle::string_handle(container, name)?;
+    let ResourceHandle { container, name, .. } = handle::one_handle(ctx.input(0)?)?;
+    let reference = handle::string_handle(container, name)?;
     ctx.set_output(0, reference);
     Ok(())
 }
@@ -84,17 +84,7 @@ fn operation(
     {
         crate::invalid!("Timeout not supported yet.");
     }
-    let handle = HandleInput::<Queue>::default();
-    Kernel::asynchronous(move |ctx| {
-        let value = ctx.inputs.first().cloned().unwrap_or_default();
-        let failed = match handle.get(&ctx.device, &value) {
-            Ok(queue) => start(&queue, ctx).err(),
-            Err(error) => Some((ctx.done, error)),
-        };
-        if let Some((done, error)) = failed {
-            done(Err(error));
-        }
-    })
+    handle::operation(start)
 }
 
 /// An operation whose node's inputs, or outputs, are the queue's components.

@@ -95,7 +95,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// As `shared_name`, asks for a variable that nobody else can name.
-const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+pub(super) const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
 fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
     let (container, name) = shared_name(init)?;

@@ -18,9 +18,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("HistogramSummary", &[("T", REALS)], |init| {
         let node = init.node.name.clone();
         Kernel::sync(move |ctx| {
-            let tag = tag(ctx.input(0)?, "tags must be scalar")?.clone();
-            let histogram = histogram::of(ctx.input(1)?, &node)?;
-            finish(ctx, |summary| value(summary, &tag, |v| _ = v.message(5, |h| histogram.write(h))))
+            let tag = tag(ctx.input(0)?, "tags must be scalar")?;
+            let summary = of_histogram(tag, ctx.input(1)?, &node, "Histogram")?;
+            give(ctx, summary)
         })
     }),
     KernelDef::of(
@@ -32,17 +32,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let rate = init.attr::<f32>("sample_rate")?;
         audio(init, move |_| Ok(rate))
     }),
-    KernelDef::of("AudioSummaryV2", &[], |init| {
-        audio(init, |ctx| {
-            let rate = ctx.input(2)?;
-            rate.item::<f32>().map_err(|_| {
-                Error::invalid(format!(
-                    "sample_rate must be rank-0 or contain a single value; got {}",
-                    rate.shape()
-                ))
-            })
-        })
-    }),
+    KernelDef::of("AudioSummaryV2", &[], |init| audio(init, |ctx| rate_of(ctx.input(2)?))),
     // What describes it in the attributes is not part of the message.
     KernelDef::of("TensorSummary", &[], |init| {
         let node = init.node.name.clone();
@@ -50,29 +40,84 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let tensor = checkpoint::tensor::encode(ctx.input(0)?)?;
             let mut summary = Writer::new();
             summary.message(1, |v| _ = v.string(7, node.as_bytes()).bytes(8, &tensor));
-            ctx.set_output(0, Tensor::string(summary.finish()));
-            Ok(())
+            give(ctx, summary)
         })
     }),
     KernelDef::of("TensorSummaryV2", &[], |_| {
         Kernel::sync(|ctx| {
-            let tag = tag(ctx.input(0)?, "tag must be scalar")?.clone();
-            let tensor = checkpoint::tensor::encode(ctx.input(1)?)?;
-            let metadata = self::tag(ctx.input(2)?, "serialized_summary_metadata must be scalar")?.clone();
-            if Fields::of(&metadata).any(|field| field.is_err()) {
+            let tag = tag(ctx.input(0)?, "tag must be scalar")?;
+            let metadata = self::tag(ctx.input(2)?, "serialized_summary_metadata must be scalar")?;
+            if !is_message(metadata) {
                 crate::invalid!("serialized_summary_metadata is no SummaryMetadata");
             }
-            finish(ctx, |summary| value(summary, &tag, |v| _ = v.bytes(8, &tensor).bytes(9, &metadata)))
+            let tensor = checkpoint::tensor::encode(ctx.input(1)?)?;
+            let summary = of_value(tag, |v| _ = v.bytes(8, &tensor).bytes(9, metadata));
+            give(ctx, summary)
         })
     }),
     KernelDef::of("MergeSummary", &[], |_| Kernel::sync(merge)),
 ];
 
-fn finish(ctx: &mut KernelContext<'_>, write: impl FnOnce(&mut Writer)) -> Result<()> {
-    let mut summary = Writer::new();
-    write(&mut summary);
+fn give(ctx: &mut KernelContext<'_>, summary: Writer) -> Result<()> {
     ctx.set_output(0, Tensor::string(summary.finish()));
     Ok(())
+}
+
+/// Whether the bytes can be read as a message.
+pub(super) fn is_message(bytes: &[u8]) -> bool {
+    Fields::of(bytes).all(|field| field.is_ok())
+}
+
+/// A summary of one value under a tag, without what is written after the tag.
+pub(super) fn of_value(tag: &[u8], write: impl FnOnce(&mut Writer)) -> Writer {
+    let mut summary = Writer::new();
+    value(&mut summary, tag, write);
+    summary
+}
+
+/// A summary of how values are distributed; messages call it `name`, and `infinite` where a value is that.
+pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str, infinite: &str) -> Result<Writer> {
+    let histogram = histogram::of(values, &histogram::OfWhat { name, infinite })?;
+    Ok(of_value(tag, |v| _ = v.message(5, |h| histogram.write(h))))
+}
+
+/// A summary of the first images of a batch.
+pub(super) fn of_images(tag: &[u8], batch: &Tensor, max_images: i64, bad_color: &Tensor) -> Result<Writer> {
+    if bad_color.dtype() != DType::UInt8 || bad_color.shape().rank() != 1 {
+        crate::invalid!("bad_color must be a vector of uint8, got {bad_color:?}");
+    }
+    let mut summary = Writer::new();
+    for (i, image) in image::encode_all(batch, max_images, bad_color.values::<u8>()?)?.iter().enumerate() {
+        let tag = numbered(tag, "image", i, max_images);
+        value(&mut summary, &tag, |v| _ = v.message(4, |m| image.write(m)));
+    }
+    Ok(summary)
+}
+
+/// A summary of the first clips of a batch.
+pub(super) fn of_audio(tag: &[u8], batch: &Tensor, max_outputs: i64, rate: f32) -> Result<Writer> {
+    let mut summary = Writer::new();
+    for (i, clip) in audio::encode_all(batch, max_outputs, rate)?.iter().enumerate() {
+        let tag = numbered(tag, "audio", i, max_outputs);
+        value(&mut summary, &tag, |v| _ = v.message(6, |m| clip.write(m)));
+    }
+    Ok(summary)
+}
+
+/// The sample rate in a tensor.
+pub(super) fn rate_of(tensor: &Tensor) -> Result<f32> {
+    tensor.item::<f32>().map_err(|_| {
+        let shape = tensor.shape();
+        Error::invalid(format!("sample_rate must be rank-0 or contain a single value; got {shape}"))
+    })
+}
+
+/// The numbers of a tensor as summaries hold them.
+pub(super) fn floats(values: &Tensor) -> Result<Vec<f32>> {
+    dispatch!(real, values.dtype(), T => {
+        let all = values.values::<T>()?;
+        Ok(all.iter().map(|v| v.to_f32().unwrap_or(f32::NAN)).collect())
+    })
 }
 
 /// A value of a summary under a tag, without what is written after the tag.
@@ -84,7 +129,7 @@ fn value(summary: &mut Writer, tag: &[u8], write: impl FnOnce(&mut Writer)) {
 }
 
 /// The string of a scalar, or this error.
-fn tag<'a>(tensor: &'a Tensor, otherwise: &str) -> Result<&'a Bytes> {
+pub(super) fn tag<'a>(tensor: &'a Tensor, otherwise: &str) -> Result<&'a Bytes> {
     match (tensor.shape().rank(), tensor.as_strings()?) {
         (0, [tag]) => Ok(tag),
         _ => Err(Error::invalid(otherwise)),
@@ -104,34 +149,20 @@ fn scalars(ctx: &mut KernelContext<'_>) -> Result<()> {
             values.shape()
         );
     }
-    let floats: Vec<f32> = dispatch!(real, values.dtype(), T => {
-        let all = values.values::<T>()?;
-        Ok(all.iter().map(|v| v.to_f32().unwrap_or(f32::NAN)).collect())
-    })?;
-    let tags = tags.as_strings()?.to_vec();
-    finish(ctx, |summary| {
-        for (tag, float) in tags.iter().zip(floats) {
-            value(summary, tag, |v| _ = v.fixed32(2, float.to_bits()));
-        }
-    })
+    let mut summary = Writer::new();
+    for (tag, float) in tags.as_strings()?.iter().zip(floats(values)?) {
+        value(&mut summary, tag, |v| _ = v.fixed32(2, float.to_bits()));
+    }
+    give(ctx, summary)
 }
 
 fn images(init: &KernelInit<'_>) -> Result<Kernel> {
     let max_images = init.attr::<i64>("max_images")?;
     let bad_color = init.attr::<Tensor>("bad_color")?;
-    if bad_color.dtype() != DType::UInt8 || bad_color.shape().rank() != 1 {
-        crate::invalid!("bad_color must be a vector of uint8, got {bad_color:?}");
-    }
     Kernel::sync(move |ctx| {
-        let base = tag(ctx.input(0)?, "Tags must be a scalar")?.clone();
-        let encoded = image::encode_all(ctx.input(1)?, max_images, bad_color.values::<u8>()?)?;
-        finish(ctx, |summary| {
-            for (i, image) in encoded.iter().enumerate() {
-                value(summary, &numbered(&base, "image", i, max_images), |v| {
-                    _ = v.message(4, |m| image.write(m))
-                });
-            }
-        })
+        let base = tag(ctx.input(0)?, "Tags must be a scalar")?;
+        let summary = of_images(base, ctx.input(1)?, max_images, &bad_color)?;
+        give(ctx, summary)
     })
 }
 
@@ -141,20 +172,14 @@ fn audio(
 ) -> Result<Kernel> {
     let max_outputs = init.attr::<i64>("max_outputs")?;
     Kernel::sync(move |ctx| {
-        let base = tag(ctx.input(0)?, "Tag must be a scalar")?.clone();
-        let clips = audio::encode_all(ctx.input(1)?, max_outputs, rate(ctx)?)?;
-        finish(ctx, |summary| {
-            for (i, clip) in clips.iter().enumerate() {
-                value(summary, &numbered(&base, "audio", i, max_outputs), |v| {
-                    _ = v.message(6, |m| clip.write(m))
-                });
-            }
-        })
+        let base = tag(ctx.input(0)?, "Tag must be a scalar")?;
+        let summary = of_audio(base, ctx.input(1)?, max_outputs, rate(ctx)?)?;
+        give(ctx, summary)
     })
 }
 
 /// The tag of one of several, or of the only one that there may be.
-fn numbered(base: &Bytes, kind: &str, i: usize, max: i64) -> Vec<u8> {
+fn numbered(base: &[u8], kind: &str, i: usize, max: i64) -> Vec<u8> {
     let suffix = if max > 1 { format!("/{kind}/{i}") } else { format!("/{kind}") };
     [base, suffix.as_bytes()].concat()
 }
@@ -171,8 +196,7 @@ fn merge(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
     }
-    ctx.set_output(0, Tensor::string(merged.finish()));
-    Ok(())
+    give(ctx, merged)
 }
 
 /// Appends the values of a summary; gives a tag that was there before.

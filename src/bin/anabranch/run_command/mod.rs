@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -77,15 +78,32 @@ struct Site {
 }
 
 impl Site {
+    /// A new folder, for this user alone: what others put there must not be loaded.
     fn new() -> std::io::Result<Site> {
-        let folder = std::env::temp_dir().join(format!("anabranch-run-{}", std::process::id()));
-        // Made anew, for this user alone: what others put there must not be loaded.
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        let site = Site { folder };
-        fs::write(site.folder.join("sitecustomize.py"), SITE)?;
-        Ok(site)
+        // An earlier process of this number may have left one behind.
+        for attempt in 0..MAX_LEFT_BEHIND {
+            let name = format!("anabranch-run-{}-{attempt}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made?;
+                    let site = Site { folder };
+                    fs::write(site.folder.join("sitecustomize.py"), SITE)?;
+                    return Ok(site);
+                }
+            }
+        }
+        let folder = std::env::temp_dir();
+        Err(std::io::Error::new(
+            ErrorKind::AlreadyExists,
+            format!("{} holds too many of them", folder.display()),
+        ))
     }
 }
+
+/// More folders of one process number than this are no accident.
+const MAX_LEFT_BEHIND: u32 = 1000;
 
 impl Drop for Site {
     fn drop(&mut self) {

@@ -1,5 +1,6 @@
 //! Tensors as text, in the two forms that messages of TensorFlow programs have.
 
+use crate::escape::escape;
 use graph::{Bool8, DType, Tensor};
 use half::{bf16, f16};
 
@@ -157,24 +158,6 @@ fn general(value: f64, precision: usize) -> String {
     }
     let decimals = (precision as i32 - 1 - exponent).max(0) as usize;
     strip(&format!("{value:.decimals$}"))
-}
-
-/// As a C string literal would have it.
-fn escape(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for &b in bytes {
-        match b {
-            b'\n' => out.push_str("\\n"),
-            b'\r' => out.push_str("\\r"),
-            b'\t' => out.push_str("\\t"),
-            b'"' => out.push_str("\\\""),
-            b'\'' => out.push_str("\\'"),
-            b'\\' => out.push_str("\\\\"),
-            0x20..=0x7e => out.push(b.into()),
-            _ => out.push_str(&format!("\\{b:03o}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

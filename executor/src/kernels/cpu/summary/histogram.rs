@@ -3,7 +3,7 @@
 use super::super::dispatch::dispatch;
 use crate::error::Result;
 use checkpoint::proto::Writer;
-use graph::Tensor;
+use graph::{Bool8, DType, Tensor};
 use num_traits::ToPrimitive;
 use std::sync::OnceLock;
 
@@ -32,37 +32,52 @@ pub(super) struct Histogram {
     buckets: Vec<f64>,
 }
 
+/// How messages name a histogram.
+pub(super) struct OfWhat<'a> {
+    pub(super) name: &'a str,
+    /// What it is called where a value is infinite.
+    pub(super) infinite: &'a str,
+}
+
 /// The histogram of a tensor's elements.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no finite number, with the node's name.
-pub(super) fn of(values: &Tensor, node: &str) -> Result<Histogram> {
-    let limits = limits();
+/// `InvalidArgument` for what is no finite number.
+pub(super) fn of(values: &Tensor, of_what: &OfWhat<'_>) -> Result<Histogram> {
     let mut histogram = Histogram {
         min: f64::MAX,
         max: -f64::MAX,
         count: 0.0,
         sum: 0.0,
         sum_squares: 0.0,
-        buckets: vec![0.0; limits.len()],
+        buckets: vec![0.0; limits().len()],
     };
+    if values.dtype() == DType::Bool {
+        histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), of_what)?;
+        return Ok(histogram);
+    }
     dispatch!(real, values.dtype(), T => {
-        for value in values.values::<T>()? {
-            let value = value.to_f64().unwrap_or(f64::NAN);
-            if value.is_nan() {
-                crate::invalid!("Nan in summary histogram for: {node}");
-            }
-            if value.is_infinite() {
-                crate::invalid!("Infinity in Histogram for: {node}");
-            }
-            histogram.add(value, limits);
-        }
-        Ok(())
+        histogram.add_all(values.values::<T>()?.iter().map(|v| v.to_f64().unwrap_or(f64::NAN)), of_what)
     })?;
     Ok(histogram)
 }
 
 impl Histogram {
+    fn add_all(&mut self, values: impl Iterator<Item = f64>, of_what: &OfWhat<'_>) -> Result<()> {
+        let limits = limits();
+        let OfWhat { name, infinite } = of_what;
+        for value in values {
+            if value.is_nan() {
+                crate::invalid!("Nan in summary histogram for: {name}");
+            }
+            if value.is_infinite() {
+                crate::invalid!("Infinity in {infinite} for: {name}");
+            }
+            self.add(value, limits);
+        }
+        Ok(())
+    }
+
     fn add(&mut self, value: f64, limits: &[f64]) {
         // The largest number is in the last bucket.
         let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
