@@ -6,10 +6,13 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// From whom a value came, and the memory that it takes, bytes.
+type Arrival = (Arc<Inbound>, u64);
+
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// By key, for values that take memory.
-    untaken: Mutex<FxHashMap<Arc<str>, (Arc<Inbound>, u64)>>,
+    untaken: Mutex<FxHashMap<Arc<str>, Arrival>>,
     offers: Mutex<FxHashMap<Arc<str>, Arc<Inbound>>>,
 }
 

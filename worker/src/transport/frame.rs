@@ -194,7 +194,8 @@ impl Frame {
                 if let Some(status) = failure {
                     out.put_u8(status.code.number() as u8);
                     out.put_u8(u8::from(status.derived) | u8::from(status.restarted) << 1);
-                    let end = status.message.floor_char_boundary(MAX_HEAD / 2);
+                    let most = status.message.len().min(MAX_HEAD / 2);
+                    let end = (0..=most).rev().find(|&i| status.message.is_char_boundary(i)).unwrap_or(0);
                     out.put_slice(&status.message.as_bytes()[..end]);
                 }
                 RAN

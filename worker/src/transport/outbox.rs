@@ -181,7 +181,7 @@ mod tests {
                 got.extend_from_slice(&offered[..taken]);
                 outbox.advance(taken);
             }
-            assert!(outbox.is_empty() && outbox.len() == 0 && got == expected, "{step}");
+            assert!(outbox.is_empty() && outbox.len == 0 && got == expected, "{step}");
         }
         Ok(())
     }
