@@ -38,7 +38,7 @@ pub struct ServeFlags {
 
     /// How tensors travel to other tasks that run Anabranch: auto (the best way that both ends have), shm (shared memory
     /// on one machine), tcp, or grpc
-    #[arg(long, default_value_t = Transport::Auto)]
+    #[arg(long, default_value_t = Transport::default())]
     pub transport: Transport,
 
     /// Seconds that steps in flight have to finish when the process is told to stop

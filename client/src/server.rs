@@ -43,7 +43,7 @@ impl Default for ServerConfig {
             cpu_devices: 1,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
-            transport: Transport::Auto,
+            transport: Transport::default(),
             session_config: pb::ConfigProto::default(),
         }
     }

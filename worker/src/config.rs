@@ -42,7 +42,7 @@ impl WorkerConfig {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: 256 << 20,
             connect_deadline: CONNECT_DEADLINE,
-            transport: Transport::Auto,
+            transport: Transport::default(),
             data_connections: 2,
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),

@@ -51,13 +51,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The best that both ends have.
-    #[default]
     Auto,
     /// Shared memory on one machine, gRPC between machines.
     Shm,
     /// TCP, on one machine too.
     Tcp,
-    /// RecvTensor only.
+    /// RecvTensor only: what is not asked for otherwise, until the figures of the others are known.
+    #[default]
     Grpc,
 }
 
