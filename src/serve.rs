@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use worker::Transport;
 
 /// The flags of a server process.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,6 +35,11 @@ pub struct ServeFlags {
     /// Seconds that a new session waits for a task that it needs and that cannot be reached
     #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
+
+    /// How tensors travel to other tasks that run Anabranch: auto (the best way that both ends have), shm (shared memory
+    /// on one machine), tcp, or grpc
+    #[arg(long, default_value_t = Transport::Auto)]
+    pub transport: Transport,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
     #[arg(long, default_value_t = 5.0)]
@@ -79,6 +85,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         task,
         cpu_devices: flags.cpu_devices,
         threads: flags.threads.unwrap_or(ServerConfig::default().threads),
+        transport: flags.transport,
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         ..ServerConfig::default()
     };

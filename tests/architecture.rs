@@ -24,9 +24,13 @@ const ASYNC: &[&str] = &["tokio", "tonic", "prost", "hyper"];
 
 fn metadata() -> Fallible<serde_json::Value> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    // Crates for other platforms than this one may not be on the machine.
+    let version = python::run(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc names no host")?;
     let said = python::run(
         Command::new(env!("CARGO"))
-            .args(["metadata", "--format-version", "1", "--offline", "--manifest-path"])
+            .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", host])
+            .arg("--manifest-path")
             .arg(manifest),
     )?;
     Ok(serde_json::from_str(&said)?)

@@ -49,7 +49,7 @@ fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail_as_with_the_peer(
         return Ok(());
     }
     let cluster = Cluster::start(&[("worker", 1)])?;
-    let mut client = python::script("large_messages.py")?;
+    let mut client = python::script("tests/tensorflow/large_messages.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
     assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{said}");
     Ok(())

@@ -19,7 +19,7 @@ fn signatures_are_those_of_the_registry() -> Fallible {
 #[test]
 fn the_list_of_the_peers_ops_is_its_registrys() -> Fallible {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/anabranch/ops_command/tensorflow.txt");
-    let said = python::run(&mut python::script("public_ops.py")?)?;
+    let said = python::run(&mut python::script("tests/tensorflow/public_ops.py")?)?;
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&file, &said)?;
     }
@@ -50,7 +50,7 @@ fn every_op_computes_what_the_peers_kernel_does() -> Fallible {
 fn every_op_answers_generated_inputs_as_the_peer_does() -> Fallible {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ops-for-cases.json");
     std::fs::write(&file, op_table::json().to_string())?;
-    let mut client = python::script("generated.py")?;
+    let mut client = python::script("tests/tensorflow/generated.py")?;
     let said = python::run(client.arg(&file).args(["--server", env!("CARGO_BIN_EXE_anabranch-worker")]))?;
     assert!(said.contains("; 0 differences"), "{said}");
     Ok(())

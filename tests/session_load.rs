@@ -1,5 +1,5 @@
 //! Steps, sessions, clients and kinds of steps in great numbers leave no memory behind in the processes that serve
-//! them. `benches/session_load.sh` runs them in full; `live_memory` counts what is behind the figures.
+//! them. `benches/session_load.sh` runs them in full.
 
 mod support;
 

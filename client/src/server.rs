@@ -7,7 +7,6 @@ use graph::TaskName;
 use master::{Master, MasterConfig};
 use proto::channel::CONNECT_DEADLINE;
 use proto::link::{MasterLink, WorkerLink};
-use proto::remote::RemoteWorker;
 use proto::{Cluster, Status, channel, pb};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use worker::{HostEvaluator, KernelTables, Worker, WorkerConfig};
+use worker::{HostEvaluator, KernelTables, Transport, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
 #[derive(Clone, Debug)]
@@ -29,6 +28,8 @@ pub struct ServerConfig {
     pub threads: usize,
     /// How long a session's start, or a step's first contact with a task, waits for a task that is not there.
     pub connect_deadline: Duration,
+    /// Which ways tensors may take between tasks of this kind.
+    pub transport: Transport,
     /// Under the options that sessions bring.
     pub session_config: pb::ConfigProto,
 }
@@ -42,6 +43,7 @@ impl Default for ServerConfig {
             cpu_devices: 1,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
+            transport: Transport::Auto,
             session_config: pb::ConfigProto::default(),
         }
     }
@@ -75,15 +77,13 @@ impl Server {
             cpu_devices: config.cpu_devices,
             threads: config.threads,
             connect_deadline: config.connect_deadline,
+            transport: config.transport,
             ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
         })?;
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for (task, address) in config.cluster.tasks() {
             if task != config.task {
-                workers.insert(
-                    task.clone(),
-                    Arc::new(RemoteWorker::new(task, address, config.connect_deadline)?),
-                );
+                workers.insert(task.clone(), worker.reach(&task, address)?);
             }
         }
         workers.insert(config.task.clone(), worker.link());

@@ -25,6 +25,7 @@ pub mod reader;
 pub mod rendezvous;
 pub mod resource;
 pub mod rows;
+pub mod shared_memory;
 pub mod staging;
 pub mod table;
 pub mod testing;

@@ -169,6 +169,13 @@ impl Cluster {
         })
     }
 
+    /// Whether another task is on the host of this one, as the addresses say.
+    pub fn shares_host(&self, task: &TaskName) -> bool {
+        let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned());
+        let own = self.address(task).and_then(host);
+        own.is_some() && self.tasks().any(|(other, address)| other != *task && host(address) == own)
+    }
+
     pub fn jobs(&self) -> impl Iterator<Item = &str> {
         self.jobs.keys().map(String::as_str)
     }

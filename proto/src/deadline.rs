@@ -44,7 +44,11 @@ pub fn from_timeout(text: &str) -> Option<Duration> {
 
 /// When a call has to end here, for its answer to arrive in time.
 pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    let left = from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?;
+    within(from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?)
+}
+
+/// As [`of_answer`], of a caller who waits for so long.
+pub fn within(left: Duration) -> Option<Instant> {
     Instant::now().checked_add(left - MARGIN.min(left / 10))
 }
 

@@ -1,5 +1,6 @@
 //! What a worker is told when it starts.
 
+use crate::transport::Transport;
 use graph::TaskName;
 use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;
@@ -19,6 +20,8 @@ pub struct WorkerConfig {
     pub memory_limit: u64,
     /// How long another task that does not answer is tried.
     pub connect_deadline: Duration,
+    /// Which ways tensors may take to and from tasks of this kind.
+    pub transport: Transport,
     /// Connections to each other task for tensors.
     pub data_connections: usize,
     /// How long a receive waits for its step to start here.
@@ -39,6 +42,7 @@ impl WorkerConfig {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: 256 << 20,
             connect_deadline: CONNECT_DEADLINE,
+            transport: Transport::Auto,
             data_connections: 2,
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),

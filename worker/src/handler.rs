@@ -1,12 +1,14 @@
 //! The methods of WorkerService: each decodes, calls one method of the worker, and encodes.
 
 use crate::serve::recv_tensor;
+use crate::transport::{ANSWERED, ASKED};
 use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
 use proto::service::WorkerService;
 use proto::{Status, deadline};
 use std::sync::Arc;
+use std::time::Instant;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response};
 
@@ -29,7 +31,15 @@ impl Handler {
 
     async fn run(&self, request: Request<RunGraphRequest>) -> Result<RunGraphResponse, Status> {
         let deadline = deadline::of_answer(&request);
-        let request = request.into_inner();
+        self.run_message(request.into_inner(), deadline).await
+    }
+
+    /// Runs a part of a step, whichever way the message came.
+    pub(crate) async fn run_message(
+        &self,
+        request: RunGraphRequest,
+        deadline: Option<Instant>,
+    ) -> Result<RunGraphResponse, Status> {
         self.worker.accept_run(request.request_id, request.step_id)?;
         self.check_session(&request.session_handle, request.create_worker_session_called)?;
         let run = convert::run_graph_from_proto(request, deadline)?;
@@ -43,9 +53,15 @@ fn unimplemented<T>(method: &str) -> Reply<T> {
 
 #[tonic::async_trait]
 impl WorkerService for Handler {
-    async fn get_status(&self, _: Request<GetStatusRequest>) -> Reply<GetStatusResponse> {
+    async fn get_status(&self, request: Request<GetStatusRequest>) -> Reply<GetStatusResponse> {
         let device_attributes = devices_to_proto(&self.worker.devices());
-        Ok(Response::new(GetStatusResponse { device_attributes }))
+        let mut response = Response::new(GetStatusResponse { device_attributes });
+        let invitation =
+            request.metadata().get(ASKED).and_then(|_| self.worker.roads.invitation()?.parse().ok());
+        if let Some(invitation) = invitation {
+            response.metadata_mut().insert(ANSWERED, invitation);
+        }
+        Ok(response)
     }
 
     async fn create_worker_session(

@@ -22,6 +22,7 @@ mod session;
 mod stats;
 mod steps;
 mod transfers;
+mod transport;
 mod worker;
 
 pub use config::WorkerConfig;
@@ -29,6 +30,7 @@ pub use executor::HostEvaluator;
 pub use kernels::KernelTables;
 pub use proto::Cluster;
 pub use service::WorkerRpc;
+pub use transport::Transport;
 pub use worker::Worker;
 
 /// A failure of a step or a graph, as it travels.

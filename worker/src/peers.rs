@@ -1,7 +1,8 @@
-//! The other tasks of a cluster, as those to receive from.
+//! The other tasks of a cluster, as those to receive from and to send to.
 
+use crate::transport::{Road, Roads};
 use executor::rendezvous::RendezvousKey;
-use graph::DeviceName;
+use graph::{DeviceName, TaskName};
 use parking_lot::RwLock;
 use proto::channel::Peer;
 use proto::{Cluster, Status};
@@ -9,23 +10,42 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections by the device to receive from; a task's are shared by its devices.
+/// Connections by the device to receive from or send to; a task's are shared by its devices.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cluster: Cluster,
     connect_deadline: Duration,
     connections: usize,
-    by_device: RwLock<FxHashMap<Arc<str>, Arc<Peer>>>,
+    roads: Arc<Roads>,
+    are_own: bool,
+    by_device: RwLock<FxHashMap<Arc<str>, Known>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    peer: Arc<Peer>,
+    road: Arc<Road>,
 }
 
 impl Peers {
-    pub(crate) fn new(cluster: Cluster, connect_deadline: Duration, connections: usize) -> Peers {
-        Peers { cluster, connect_deadline, connections, by_device: RwLock::default() }
+    pub(crate) fn new(
+        cluster: Cluster,
+        connect_deadline: Duration,
+        connections: usize,
+        roads: Arc<Roads>,
+    ) -> Peers {
+        Peers { cluster, connect_deadline, connections, roads, are_own: true, by_device: RwLock::default() }
     }
 
     /// As these, of another cluster.
     pub(crate) fn of(&self, cluster: Cluster) -> Peers {
-        Peers::new(cluster, self.connect_deadline, self.connections)
+        let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.roads.clone());
+        Peers { are_own: false, ..peers }
+    }
+
+    /// Whether the cluster is that which the process was started with, so that others know it too.
+    pub(crate) fn are_own(&self) -> bool {
+        self.are_own
     }
 
     /// The task that sends under this key.
@@ -33,19 +53,39 @@ impl Peers {
     /// # Errors
     /// `InvalidArgument` if the cluster has no such task.
     pub(crate) fn source_of(&self, key: &RendezvousKey) -> Result<Arc<Peer>, Status> {
-        if let Some(peer) = self.by_device.read().get(&key.src_device) {
-            return Ok(peer.clone());
-        }
-        let task = DeviceName::parse(&key.src_device)?.task_name();
-        let address = self.cluster.address(&task).ok_or_else(|| {
+        let unknown = |task: &TaskName| {
             Status::invalid(format!("{task}, which sends {}, is no task of the cluster", key.text))
-        })?;
-        let mut by_device = self.by_device.write();
-        let known = by_device.values().find(|p| *p.task() == task).cloned();
-        let peer = match known {
-            Some(peer) => peer,
-            None => Arc::new(Peer::new(task, address, self.connect_deadline, self.connections)?),
         };
-        Ok(by_device.entry(key.src_device.clone()).or_insert(peer).clone())
+        self.with(&key.src_device, unknown, |known| known.peer.clone())
+    }
+
+    /// The way to a device's task; `None` if the cluster has no such task.
+    pub(crate) fn road_to(&self, device: &Arc<str>) -> Option<Arc<Road>> {
+        let unknown = |task: &TaskName| Status::invalid(format!("{task} is no task of the cluster"));
+        self.with(device, unknown, |known| known.road.clone()).ok()
+    }
+
+    fn with<T>(
+        &self,
+        device: &Arc<str>,
+        unknown: impl FnOnce(&TaskName) -> Status,
+        get: impl Fn(&Known) -> T,
+    ) -> Result<T, Status> {
+        if let Some(known) = self.by_device.read().get(device) {
+            return Ok(get(known));
+        }
+        let task = DeviceName::parse(device)?.task_name();
+        let address = self.cluster.address(&task).ok_or_else(|| unknown(&task))?;
+        let mut by_device = self.by_device.write();
+        let known = by_device.values().find(|k| *k.peer.task() == task).cloned();
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let peer = Peer::new(task, address, self.connect_deadline, self.connections)?;
+                let peer = Arc::new(peer);
+                Known { road: self.roads.road(&peer), peer }
+            }
+        };
+        Ok(get(by_device.entry(device.clone()).or_insert(known)))
     }
 }

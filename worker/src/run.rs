@@ -152,7 +152,7 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
     for (key, tensor) in values {
         let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
         let sent = Sent { value: Value::Host(tensor), is_dead: false };
-        step.rendezvous.send(&key, sent).map_err(|e| crate::failure(&e))?;
+        step.rendezvous.send_local(&key, sent).map_err(|e| crate::failure(&e))?;
     }
     Ok(())
 }

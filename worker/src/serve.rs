@@ -6,7 +6,7 @@ use crate::steps::Wait;
 use crate::worker::Worker;
 use executor::Value;
 use executor::device::Device;
-use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
+use executor::rendezvous::{RendezvousKey, Sent};
 use graph::{Code, DeviceName, Tensor};
 use proto::{Status, pb};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl<'a> Waiting<'a> {
             Box::new(move |received| {
                 if let (Err(Ok(sent)), Some(rendezvous)) = (give.send(received), back.upgrade()) {
                     // Fails only if the step has, and then nobody wants the value.
-                    let _ = rendezvous.send(&again, sent);
+                    let _ = rendezvous.send_local(&again, sent);
                 }
             }),
         );
@@ -107,7 +107,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.value.close();
         if let Ok(Ok(sent)) = self.value.try_recv() {
-            let _ = self.rendezvous.send(self.key, sent);
+            let _ = self.rendezvous.send_local(self.key, sent);
         }
     }
 }
@@ -132,6 +132,7 @@ mod tests {
     use crate::WorkerConfig;
     use crate::fetch::fetch;
     use crate::rendezvous::Remote;
+    use executor::rendezvous::Rendezvous;
     use graph::TaskName;
     use proto::channel::{self, Peer};
     use proto::{Cluster, convert};
@@ -178,6 +179,7 @@ mod tests {
         place.step.rendezvous.bind(Remote {
             runtime: there.runtime.clone(),
             peers: there.sessions.get("")?.peers.clone(),
+            roads: there.roads.clone(),
             own_prefix: "/job:w/replica:0/task:0/".into(),
             transfers: there.transfers.clone(),
         });
@@ -215,6 +217,7 @@ mod tests {
         place.step.rendezvous.bind(Remote {
             runtime: there.runtime.clone(),
             peers: there.sessions.get("")?.peers.clone(),
+            roads: there.roads.clone(),
             own_prefix: "/job:w/replica:0/task:0/".into(),
             transfers: there.transfers.clone(),
         });

@@ -149,11 +149,15 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::{Roads, Transport};
     use std::time::Duration;
 
     fn sessions() -> Sessions {
         let task = TaskName::new("ps", 0);
-        let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1);
+        let runtime = tokio::runtime::Handle::current();
+        let roads =
+            Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), Cluster::new());
+        let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, roads);
         Sessions::new(task.clone(), Devices::new(&task, 2, 1 << 20), Arc::new(peers))
     }
 
@@ -163,8 +167,8 @@ mod tests {
         CreateWorkerSession { session, master_task, master_incarnation: incarnation, ..Default::default() }
     }
 
-    #[test]
-    fn a_restarted_master_ends_the_sessions_of_its_past() -> Result<(), Status> {
+    #[tokio::test]
+    async fn a_restarted_master_ends_the_sessions_of_its_past() -> Result<(), Status> {
         let sessions = sessions();
         sessions.create(&request("a", 1))?;
         let first = sessions.get("a")?;
@@ -187,8 +191,8 @@ mod tests {
         Ok(())
     }
 
-    #[test]
-    fn an_isolated_session_has_devices_of_its_own_under_its_own_names() -> Result<(), Status> {
+    #[tokio::test]
+    async fn an_isolated_session_has_devices_of_its_own_under_its_own_names() -> Result<(), Status> {
         let sessions = sessions();
         let server_def = proto::pb::ServerDef {
             cluster: Some(Cluster::parse("foo=3@h:1")?.to_def()),

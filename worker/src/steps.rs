@@ -10,9 +10,10 @@ use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::{SeenIds, Status};
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Steps that were cleaned up and are remembered, so that who comes late is told.
@@ -21,6 +22,9 @@ const REMEMBERED: usize = 14_000;
 const SWEEPS: u32 = 8;
 /// Receives that wait for their tensors; more are refused.
 const MOST_WAITING: usize = 1 << 20;
+
+/// Steps that others have sent values for and that have not started; values of more are dropped.
+const MOST_EARLY: usize = 1 << 16;
 
 /// One step in this process.
 #[derive(Debug)]
@@ -77,6 +81,8 @@ pub(crate) struct Steps {
     retention: Duration,
     table: Mutex<Table>,
     running: watch::Sender<usize>,
+    /// Somebody looks after the early steps.
+    is_swept: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -85,6 +91,8 @@ struct Table {
     /// Receives that wait, at any step.
     waiting: usize,
     cleaned: SeenIds,
+    /// Steps that other tasks have sent values for, since when, and that have not started here.
+    early: FxHashMap<i64, Instant>,
     next_sweep: Instant,
     closing: bool,
 }
@@ -95,10 +103,17 @@ impl Steps {
             steps: FxHashMap::default(),
             waiting: 0,
             cleaned: SeenIds::new(REMEMBERED),
+            early: FxHashMap::default(),
             next_sweep: Instant::now(),
             closing: false,
         };
-        Steps { task, retention, table: Mutex::new(table), running: watch::Sender::new(0) }
+        Steps {
+            task,
+            retention,
+            table: Mutex::new(table),
+            running: watch::Sender::new(0),
+            is_swept: AtomicBool::new(false),
+        }
     }
 
     /// Begins a run of a part of the step; it has ended when the last [`Run`] of it is dropped.
@@ -115,6 +130,7 @@ impl Steps {
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
         step.started.store(true, Ordering::Release);
+        table.early.remove(&id);
         drop(table);
         self.running.send_modify(|n| *n += 1);
         Ok(Run { step, steps: self.clone() })
@@ -140,11 +156,74 @@ impl Steps {
         Ok(Wait { step, steps: self.clone() })
     }
 
+    /// The step that a value is for, whether it has started or not. One that does not start within `patience` is
+    /// forgotten.
+    ///
+    /// # Errors
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others have not started.
+    pub(crate) fn arrive(
+        self: &Arc<Self>,
+        id: i64,
+        runtime: &Handle,
+        patience: Duration,
+    ) -> Result<Arc<StepState>, Status> {
+        let mut table = self.table.lock();
+        if let Some(step) = table.steps.get(&id) {
+            return Ok(step.clone());
+        }
+        table.check_cleaned(id, &self.task)?;
+        if table.closing {
+            return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
+        }
+        if table.early.len() >= MOST_EARLY {
+            let text = format!("values of {MOST_EARLY} steps wait on {}, which have not started", self.task);
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        let step = Arc::new(StepState::new(id));
+        table.steps.insert(id, step.clone());
+        table.early.insert(id, Instant::now());
+        drop(table);
+        if !self.is_swept.swap(true, Ordering::AcqRel) {
+            runtime.spawn(sweep(Arc::downgrade(self), patience));
+        }
+        Ok(step)
+    }
+
+    /// The step, if it has a place.
+    pub(crate) fn get(&self, id: i64) -> Option<Arc<StepState>> {
+        self.table.lock().steps.get(&id).cloned()
+    }
+
+    /// Does something with each step that has a place now.
+    pub(crate) fn each(&self, act: impl Fn(&Arc<StepState>)) {
+        let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
+        steps.iter().for_each(act);
+    }
+
+    /// Forgets the steps that have been early for longer than `patience`; false if there are none left.
+    fn forget_early(&self, now: Instant, patience: Duration) -> bool {
+        let (late, left): (Vec<_>, bool) = {
+            let mut table = self.table.lock();
+            let Table { steps, early, cleaned, .. } = &mut *table;
+            let is_late = |_: &i64, since: &mut Instant| now.saturating_duration_since(*since) >= patience;
+            let late: Vec<i64> = early.extract_if(is_late).map(|(id, _)| id).collect();
+            for id in &late {
+                cleaned.insert(*id);
+            }
+            (late.iter().filter_map(|id| steps.remove(id)).collect(), !early.is_empty())
+        };
+        for step in late {
+            step.cancel(cleaned(step.id, &self.task));
+        }
+        left
+    }
+
     /// Forgets a step; whatever still waits at it fails.
     pub(crate) fn cleanup(&self, id: i64) {
         let step = {
             let mut table = self.table.lock();
             table.cleaned.insert(id);
+            table.early.remove(&id);
             table.steps.remove(&id)
         };
         if let Some(step) = step {
@@ -217,8 +296,26 @@ impl Steps {
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
         table.waiting -= 1;
-        if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1 && !step.has_started() {
+        if step.waiting.fetch_sub(1, Ordering::Relaxed) == 1
+            && !step.has_started()
+            && !table.early.contains_key(&step.id)
+        {
             table.steps.remove(&step.id);
+        }
+    }
+}
+
+/// Looks after early steps for as long as there are any.
+async fn sweep(steps: Weak<Steps>, patience: Duration) {
+    loop {
+        tokio::time::sleep(patience / 4 + Duration::from_millis(1)).await;
+        let Some(steps) = steps.upgrade() else { return };
+        if !steps.forget_early(Instant::now(), patience) {
+            steps.is_swept.store(false, Ordering::Release);
+            // One that came in between has seen that somebody looks after it.
+            if !steps.forget_early(Instant::now(), patience) || steps.is_swept.swap(true, Ordering::AcqRel) {
+                return;
+            }
         }
     }
 }
@@ -295,6 +392,22 @@ mod tests {
         let late = steps.wait(1).err().map(|s| (s.code, s.derived));
         assert_eq!(late, Some((Code::Aborted, true)));
         assert!(steps.begin(1, Instant::now()).is_err());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_step_that_only_others_know_of_is_forgotten_in_time() -> Result<(), Status> {
+        let (steps, patience, runtime) = (steps(), Duration::from_secs(5), Handle::current());
+        let early = steps.arrive(1, &runtime, patience)?;
+        let started = steps.arrive(2, &runtime, patience)?;
+        let _run = steps.begin(2, Instant::now())?;
+        // Who asks for its tensors, and gives up, does not take them along.
+        drop(steps.wait(1)?);
+        assert!(Arc::ptr_eq(&early, &steps.arrive(1, &runtime, patience)?));
+        assert!(steps.forget_early(Instant::now(), patience));
+        assert!(!steps.forget_early(Instant::now() + patience, patience));
+        assert!(steps.arrive(1, &runtime, patience).is_err() && early.rendezvous.awaited().is_empty());
+        assert!(Arc::ptr_eq(&started, &steps.arrive(2, &runtime, patience)?));
         Ok(())
     }
 

@@ -49,15 +49,36 @@ impl Transfers {
         make_room(&mut self.steps.lock(), step_id);
     }
 
-    pub(crate) fn wants(&self, step_id: i64) -> bool {
+    /// The record of a transfer that begins now, if it is wanted.
+    pub(crate) fn watch(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<Watch> {
+        let started = Instant::now();
+        self.wants(step_id).then(|| Watch { transfers: self.clone(), step_id, key: key.clone(), started })
+    }
+
+    fn wants(&self, step_id: i64) -> bool {
         self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
     /// Notes a tensor that has just arrived.
-    pub(crate) fn record(&self, step_id: i64, key: &RendezvousKey, tensor: &Tensor, started: Instant) {
+    fn record(&self, step_id: i64, key: &RendezvousKey, tensor: &Tensor, started: Instant) {
         let took = started.elapsed();
         let stats = stats(key, tensor.num_bytes(), took);
         make_room(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
+    }
+}
+
+/// A transfer under way that is to be noted.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    transfers: Arc<Transfers>,
+    step_id: i64,
+    key: Arc<RendezvousKey>,
+    started: Instant,
+}
+
+impl Watch {
+    pub(crate) fn came(self, tensor: &Tensor) {
+        self.transfers.record(self.step_id, &self.key, tensor, self.started);
     }
 }
 

@@ -11,11 +11,13 @@ use crate::service::WorkerRpc;
 use crate::session::{Session, Sessions};
 use crate::steps::Steps;
 use crate::transfers::Transfers;
-use executor::{Error, Pool};
+use crate::transport::{LinkedWorker, Roads};
+use executor::{Error, Pool, shared_memory};
 use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
+use proto::channel::Peer;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
-use proto::{SeenIds, Status};
+use proto::{RemoteWorker, SeenIds, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,7 @@ pub struct Worker {
     runs_seen: Mutex<SeenIds>,
     receives_seen: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,
+    pub(crate) roads: Arc<Roads>,
 }
 
 impl Worker {
@@ -49,8 +52,16 @@ impl Worker {
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
         let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit);
-        let peers = Peers::new(config.cluster.clone(), config.connect_deadline, config.data_connections);
-        Ok(Arc::new(Worker {
+        if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
+            shared_memory::install();
+        }
+        let incarnations = devices.attributes().iter().map(|d| d.incarnation).collect();
+        let (deadline, connections) = (config.connect_deadline, config.data_connections);
+        let caller = (&config.task, incarnations);
+        let roads =
+            Roads::new(config.transport, connections, runtime.clone(), caller, config.cluster.clone());
+        let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
+        let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
             steps: Arc::new(Steps::new(config.task.clone(), config.retention)),
             devices,
@@ -59,8 +70,22 @@ impl Worker {
             runs_seen: Mutex::new(SeenIds::new(REQUESTS)),
             receives_seen: Mutex::new(SeenIds::new(REQUESTS)),
             transfers: Arc::default(),
+            roads,
             config,
-        }))
+        });
+        worker.roads.serve(Arc::downgrade(&worker));
+        Ok(worker)
+    }
+
+    /// The worker of another task, for a master in this process.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if that is no address.
+    pub fn reach(&self, task: &TaskName, address: &str) -> Result<Arc<dyn WorkerLink>, Status> {
+        let deadline = self.config.connect_deadline;
+        let remote = RemoteWorker::new(task.clone(), address, deadline)?;
+        let peer = Arc::new(Peer::new(task.clone(), address, deadline, 1)?);
+        Ok(Arc::new(LinkedWorker::new(remote, &peer, self.roads.clone())))
     }
 
     pub fn task(&self) -> &TaskName {
@@ -74,6 +99,11 @@ impl Worker {
     /// Whether a part of the step runs here.
     pub fn is_running(&self, step_id: i64) -> bool {
         self.steps.is_running(step_id)
+    }
+
+    /// Links that stand: to other processes, and from them.
+    pub fn links(&self) -> (usize, usize) {
+        self.roads.links()
     }
 
     /// This worker for a master in the same process: values pass by pointer.
@@ -121,6 +151,7 @@ impl Worker {
         Remote {
             runtime: self.runtime.clone(),
             peers: session.peers.clone(),
+            roads: self.roads.clone(),
             own_prefix: format!("{}/", session.task).into(),
             transfers: self.transfers.clone(),
         }
@@ -150,6 +181,12 @@ impl Worker {
     /// As [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
         self.receives_seen.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.roads.close();
     }
 }
 

@@ -141,6 +141,11 @@ impl Executor {
         if cost >= SHAREABLE && self.pool.threads() > 1 { cost } else { 0 }
     }
 
+    /// Whether others should not wait until the node has ended.
+    fn is_expensive(&self, node: u32) -> bool {
+        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE
+    }
+
     /// Learns what a node took. Estimates fall fast and rise slowly: a thread that lost its processor for a
     /// while must not make a small node look expensive for long.
     fn learn(&self, node: u32, nanos: u64) {

@@ -103,6 +103,7 @@ impl<F: Flow> Run<F> {
         let worked = catch_unwind(AssertUnwindSafe(|| {
             begin(&self, &mut local);
             self.drive(&mut local);
+            self.step.rendezvous.flush();
         }));
         if let Err(payload) = worked {
             let node = &self.executor.plan.nodes[local.current as usize].node;
@@ -155,6 +156,9 @@ impl<F: Flow> Run<F> {
                 {
                     self.hand_over([held], local);
                 }
+            }
+            if self.executor.is_expensive(F::node(&task)) {
+                self.step.rendezvous.flush();
             }
             self.run_node(task, local);
         }

@@ -39,20 +39,15 @@ impl LocalRendezvous {
         &self.shards[(hasher.finish() >> 60) as usize % SHARDS]
     }
 
-    fn check(&self) -> Result<()> {
-        match &*self.aborted.read() {
-            Some(reason) => Err(reason.clone().derived()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Rendezvous for LocalRendezvous {
-    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()> {
+    /// Leaves a value under the text of its key.
+    ///
+    /// # Errors
+    /// Why the step was aborted.
+    pub fn put(&self, key: &Arc<str>, sent: Sent) -> Result<()> {
         let receive = {
-            let mut table = self.shard(&key.text).lock();
+            let mut table = self.shard(key).lock();
             self.check()?;
-            match table.entry(key.text.clone()) {
+            match table.entry(key.clone()) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(Waiting::Values(VecDeque::from([sent])));
                     return Ok(());
@@ -76,6 +71,51 @@ impl Rendezvous for LocalRendezvous {
             receive(Ok(sent));
         }
         Ok(())
+    }
+
+    /// A value that nobody has received yet.
+    pub fn take(&self, key: &str) -> Option<Sent> {
+        let mut table = self.shard(key).lock();
+        let Some(Waiting::Values(values)) = table.get_mut(key) else { return None };
+        let sent = values.pop_front();
+        if values.is_empty() {
+            table.remove(key);
+        }
+        sent
+    }
+
+    /// Whether somebody waits for a value under this key.
+    pub fn is_awaited(&self, key: &str) -> bool {
+        matches!(self.shard(key).lock().get(key), Some(Waiting::Receivers(_)))
+    }
+
+    /// Fails those who wait under the keys that `is_lost` says.
+    pub fn fail_receivers(&self, is_lost: impl Fn(&str) -> bool, reason: &Error) {
+        for shard in &self.shards {
+            let is_lost =
+                |key: &Arc<str>, w: &mut Waiting| matches!(w, Waiting::Receivers(_)) && is_lost(key);
+            let lost: Vec<_> = shard.lock().extract_if(is_lost).collect();
+            for (_, waiting) in lost {
+                if let Waiting::Receivers(receivers) = waiting {
+                    receivers.into_iter().for_each(|receive| receive(Err(reason.clone())));
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// Why the step was aborted, if it was.
+    pub fn check(&self) -> Result<()> {
+        match &*self.aborted.read() {
+            Some(reason) => Err(reason.clone().derived()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Rendezvous for LocalRendezvous {
+    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()> {
+        self.put(&key.text, sent)
     }
 
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive) {
@@ -184,6 +224,23 @@ mod tests {
         let derived = Error::new(Code::Aborted, "first").derived();
         assert_eq!(*log.lock(), [Err(derived.clone()), Err(derived.clone())]);
         assert_eq!(rendezvous.send(&key("z"), sent(1)), Err(derived));
+        Ok(())
+    }
+
+    #[test]
+    fn a_value_can_be_taken_back_and_receivers_failed_by_key() -> Result<()> {
+        let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
+        assert!(rendezvous.take("x").is_none());
+        rendezvous.send(&key("x"), sent(1))?;
+        assert!(rendezvous.take(&key("x").text).is_some() && rendezvous.take(&key("x").text).is_none());
+        rendezvous.recv(&key("x"), receiver(&log));
+        rendezvous.recv(&key("y"), receiver(&log));
+        rendezvous.send(&key("z"), sent(3))?;
+        assert!(rendezvous.is_awaited(&key("x").text) && !rendezvous.is_awaited(&key("z").text));
+        let lost = Error::new(Code::Unavailable, "gone");
+        rendezvous.fail_receivers(|k| *k == *key("x").text || *k == *key("z").text, &lost);
+        assert_eq!(*log.lock(), [Err(lost)]);
+        assert!(rendezvous.is_awaited(&key("y").text) && rendezvous.take(&key("z").text).is_some());
         Ok(())
     }
 

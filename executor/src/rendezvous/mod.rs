@@ -34,6 +34,9 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
     /// Calls `receive` when the value is there, or the step has failed: at once if it is so already.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
 
+    /// A thread has sent all that it can for now: what has been gathered leaves.
+    fn flush(&self) {}
+
     /// Fails everything that waits, now and later, with the first reason given.
     fn abort(&self, reason: Error);
 }

@@ -1,6 +1,7 @@
 //! Aligned memory of tensors: counted against a limit, and kept for reuse when large, because the page faults
 //! of fresh memory cost more than the work done on it.
 
+use super::region::{Region, large_memory};
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
@@ -36,7 +37,45 @@ pub struct Buffer {
 
 enum Memory {
     Heap(Vec<Line>),
-    Mapped(MmapMut),
+    Large(Block),
+    /// To be read only, and not counted: it is somebody else's.
+    Borrowed(Box<dyn Region>),
+}
+
+/// Memory of one large buffer, from the operating system or from the process's source of large memory.
+enum Block {
+    Anonymous(MmapMut),
+    Region(Box<dyn Region>),
+}
+
+impl Block {
+    /// Memory of zeros.
+    fn new(len: usize) -> Option<Block> {
+        if let Some(region) = large_memory(len) {
+            return Some(Block::Region(region));
+        }
+        let mapping = MmapMut::map_anon(len).ok()?;
+        #[cfg(target_os = "linux")]
+        if len >= HUGE {
+            // A kernel that has no huge pages refuses, and small ones serve.
+            let _ = mapping.advise(memmap2::Advice::HugePage);
+        }
+        Some(Block::Anonymous(mapping))
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Block::Anonymous(mapping) => mapping,
+            Block::Region(region) => region.bytes(),
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Block::Anonymous(mapping) => mapping,
+            Block::Region(region) => region.bytes_mut().unwrap_or_default(),
+        }
+    }
 }
 
 impl Default for Memory {
@@ -62,23 +101,37 @@ impl Buffer {
             return Ok(Buffer { memory: Memory::Heap(lines), len });
         }
         let kept = kept().lock().take(len);
-        if let Some(mut mapping) = kept {
+        if let Some(mut block) = kept {
             if zeroed {
-                mapping.fill(0);
+                block.as_mut_slice().fill(0);
             }
-            return Ok(Buffer { memory: Memory::Mapped(mapping), len });
+            return Ok(Buffer { memory: Memory::Large(block), len });
         }
         reserve(len as u64)?;
-        let mapping = MmapMut::map_anon(len).map_err(|_| {
+        let block = Block::new(len).ok_or_else(|| {
             LIVE.fetch_sub(len as u64, Ordering::Relaxed);
             out_of_memory(len as u128)
         })?;
-        #[cfg(target_os = "linux")]
-        if len >= HUGE {
-            // A kernel that has no huge pages refuses, and small ones serve.
-            let _ = mapping.advise(memmap2::Advice::HugePage);
+        Ok(Buffer { memory: Memory::Large(block), len })
+    }
+
+    /// A buffer over memory that is somebody else's, and is only read.
+    pub fn borrowed(region: Box<dyn Region>) -> Buffer {
+        let len = region.bytes().len();
+        Buffer { memory: Memory::Borrowed(region), len }
+    }
+
+    /// Where its memory comes from, unless that is the operating system.
+    pub fn region(&self) -> Option<&dyn Region> {
+        match &self.memory {
+            Memory::Large(Block::Region(region)) | Memory::Borrowed(region) => Some(region.as_ref()),
+            _ => None,
         }
-        Ok(Buffer { memory: Memory::Mapped(mapping), len })
+    }
+
+    /// Whether its memory is its own, to be written.
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.memory, Memory::Borrowed(_))
     }
 
     pub fn len(&self) -> usize {
@@ -92,22 +145,26 @@ impl Buffer {
     pub fn as_slice(&self) -> &[u8] {
         match &self.memory {
             Memory::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
-            Memory::Mapped(mapping) => mapping,
+            Memory::Large(block) => block.as_slice(),
+            Memory::Borrowed(region) => region.bytes(),
         }
     }
 
+    /// Nothing, if the memory [is not to be written](Buffer::is_writable).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
-            Memory::Mapped(mapping) => mapping,
+            Memory::Large(block) => block.as_mut_slice(),
+            Memory::Borrowed(_) => &mut [],
         }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Memory::Mapped(mapping) = std::mem::take(&mut self.memory) {
-            kept().lock().put(mapping);
+        if let Memory::Large(block) = std::mem::take(&mut self.memory) {
+            let freed = kept().lock().put(block);
+            drop(freed);
         }
     }
 }
@@ -138,7 +195,8 @@ pub fn memory_limit() -> u64 {
 
 /// Frees what is kept for reuse and was not wanted within `idle`.
 pub fn trim_memory(idle: Duration) {
-    kept().lock().trim(idle);
+    let freed = kept().lock().trim(idle);
+    drop(freed);
 }
 
 fn machine_memory() -> Option<u64> {
@@ -157,7 +215,7 @@ fn reserve(bytes: u64) -> Result<()> {
                 return Err(out_of_memory(bytes as u128));
             }
             retried = true;
-            kept().lock().trim(Duration::ZERO);
+            trim_memory(Duration::ZERO);
         } else if LIVE.compare_exchange(live, live + bytes, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             return Ok(());
         }
@@ -168,10 +226,11 @@ pub(crate) fn out_of_memory(bytes: u128) -> Error {
     Error::OutOfMemory { bytes, live: LIVE.load(Ordering::Relaxed), limit: memory_limit() }
 }
 
-/// Free mappings by size, bytes.
+/// Free memory by size, bytes. What is to be given back is returned, to be dropped without the lock: a source of
+/// memory may have to tell others.
 #[derive(Default)]
 struct Kept {
-    by_len: BTreeMap<usize, Vec<(Instant, MmapMut)>>,
+    by_len: BTreeMap<usize, Vec<(Instant, Block)>>,
     bytes: u64,
 }
 
@@ -181,45 +240,46 @@ fn kept() -> &'static Mutex<Kept> {
 }
 
 impl Kept {
-    /// A mapping of exactly `len` bytes: steps repeat, so sizes do.
-    fn take(&mut self, len: usize) -> Option<MmapMut> {
+    /// Memory of exactly `len` bytes: steps repeat, so sizes do.
+    fn take(&mut self, len: usize) -> Option<Block> {
         let stack = self.by_len.get_mut(&len)?;
-        let (_, mapping) = stack.pop()?;
+        let (_, block) = stack.pop()?;
         if stack.is_empty() {
             self.by_len.remove(&len);
         }
         self.bytes -= len as u64;
-        Some(mapping)
+        Some(block)
     }
 
-    fn put(&mut self, mapping: MmapMut) {
-        let bytes = mapping.len() as u64;
+    #[must_use]
+    fn put(&mut self, block: Block) -> Vec<Block> {
+        let bytes = block.as_slice().len() as u64;
         let cap = memory_limit() / KEPT_SHARE;
+        let mut freed = Vec::new();
         if self.bytes + bytes > cap {
-            self.trim(Duration::from_secs(1));
+            freed = self.trim(Duration::from_secs(1));
         }
         if self.bytes + bytes > cap {
             LIVE.fetch_sub(bytes, Ordering::Relaxed);
-            return;
+            freed.push(block);
+            return freed;
         }
         self.bytes += bytes;
-        self.by_len.entry(mapping.len()).or_default().push((Instant::now(), mapping));
+        self.by_len.entry(bytes as usize).or_default().push((Instant::now(), block));
+        freed
     }
 
-    fn trim(&mut self, idle: Duration) {
-        let mut freed = 0u64;
-        self.by_len.retain(|_, stack| {
-            stack.retain(|(since, mapping)| {
-                let keep = since.elapsed() < idle;
-                if !keep {
-                    freed += mapping.len() as u64;
-                }
-                keep
-            });
+    #[must_use]
+    fn trim(&mut self, idle: Duration) -> Vec<Block> {
+        let (mut freed, mut bytes) = (Vec::new(), 0);
+        self.by_len.retain(|len, stack| {
+            let old = stack.extract_if(.., |(since, _)| since.elapsed() >= idle);
+            freed.extend(old.map(|(_, block)| block).inspect(|_| bytes += *len as u64));
             !stack.is_empty()
         });
-        self.bytes -= freed;
-        LIVE.fetch_sub(freed, Ordering::Relaxed);
+        self.bytes -= bytes;
+        LIVE.fetch_sub(bytes, Ordering::Relaxed);
+        freed
     }
 }
 

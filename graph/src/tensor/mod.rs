@@ -4,10 +4,12 @@ mod buffer;
 mod display;
 mod list;
 mod object;
+mod region;
 
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
 pub use list::{MAX_NESTING, Optional, TensorList};
 pub use object::{ResourceHandle, Variant, VariantObject};
+pub use region::{LargeMemory, Region, set_large_memory};
 
 use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};
@@ -84,7 +86,7 @@ impl Tensor {
         Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
     }
 
-    /// A tensor over a buffer that is already filled.
+    /// A tensor over a buffer that is already filled. If that can only be read, writing copies it.
     pub fn from_buffer(dtype: DType, shape: Shape, buffer: Buffer) -> Result<Tensor> {
         let expected = plain_bytes(dtype, &shape)?;
         if buffer.len() != expected {
@@ -217,7 +219,7 @@ impl Tensor {
         let Storage::Plain(shared) = &mut self.storage else {
             crate::invalid!("a tensor of {} has no plain bytes", self.dtype);
         };
-        if Arc::get_mut(shared).is_none() {
+        if !is_own(shared) {
             let mut copy = Buffer::unspecified(shared.len())?;
             copy.as_mut_slice().copy_from_slice(shared.as_slice());
             *shared = Arc::new(copy);
@@ -268,7 +270,7 @@ impl Tensor {
     /// Whether nobody else reads the storage, so that writing needs no copy.
     pub fn is_unique(&self) -> bool {
         match &self.storage {
-            Storage::Plain(b) => Arc::strong_count(b) == 1,
+            Storage::Plain(b) => is_own(b),
             Storage::Strings(s) => Arc::strong_count(s) == 1,
             Storage::Resources(r) => Arc::strong_count(r) == 1,
             Storage::Variants(v) => Arc::strong_count(v) == 1,
@@ -355,6 +357,11 @@ impl<T: Element, const R: usize, const C: usize> TryFrom<[[T; C]; R]> for Tensor
     }
 }
 
+/// Whether nobody else holds the buffer, and it can be written.
+fn is_own(buffer: &Arc<Buffer>) -> bool {
+    Arc::strong_count(buffer) == 1 && buffer.is_writable()
+}
+
 fn plain_bytes(dtype: DType, shape: &Shape) -> Result<usize> {
     let size = dtype.size().ok_or_else(|| {
         Error::unimplemented(format!("a tensor of {dtype} has no plain elements to allocate"))
@@ -391,6 +398,27 @@ mod tests {
         let before = b.bytes()?.as_ptr();
         b.values_mut::<f32>()?[1] = 6.0;
         assert_eq!(b.bytes()?.as_ptr(), before);
+        Ok(())
+    }
+
+    #[test]
+    fn what_can_only_be_read_is_copied_by_who_writes() -> Result<()> {
+        struct Lent([u8; 4]);
+        impl Region for Lent {
+            fn bytes(&self) -> &[u8] {
+                &self.0
+            }
+
+            fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+                None
+            }
+        }
+        let buffer = Buffer::borrowed(Box::new(Lent([1, 2, 3, 4])));
+        let mut t = Tensor::from_buffer(DType::UInt8, Shape::new(&[4])?, buffer)?;
+        assert!(!t.is_unique());
+        t.values_mut::<u8>()?[0] = 9;
+        assert_eq!(t.values::<u8>()?, [9, 2, 3, 4]);
+        assert!(t.is_unique());
         Ok(())
     }
 

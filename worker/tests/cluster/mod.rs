@@ -126,7 +126,8 @@ impl Session {
         Ok(session)
     }
 
-    async fn over(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
+    /// Over these links.
+    pub async fn over(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
         let mut attributes = Vec::new();
         for link in links.values() {
             attributes.extend(link.status(soon()).await?);

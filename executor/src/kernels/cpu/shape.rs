@@ -241,7 +241,8 @@ fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
     };
     let both: Vec<_> = (0..rank).map(|i| (at(a, i), at(b, i))).collect();
     if both.iter().any(|&(x, y)| x != y && x != 1 && y != 1) {
-        invalid!("Incompatible shapes: {a:?} vs. {b:?}");
+        let shape = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        invalid!("Incompatible shapes: [{}] vs. [{}]", shape(a), shape(b));
     }
     Ok(both)
 }

@@ -1,0 +1,195 @@
+//! Memory of tensors that other processes of this machine can read where it is.
+//!
+//! Each block is a file without a name: whoever is given its descriptor can map it to read, and nobody but its maker
+//! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends.
+
+use graph::tensor::{Region, set_large_memory};
+use memmap2::{Mmap, MmapMut, MmapOptions};
+use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
+
+/// Each block takes a descriptor: at most this share of those that the process may have.
+const SHARE: u64 = 2;
+/// Descriptors that the process may have if it is not limited.
+const UNLIMITED: u64 = 1 << 20;
+
+static EXISTING: AtomicUsize = AtomicUsize::new(0);
+static MOST: OnceLock<usize> = OnceLock::new();
+
+/// Makes large buffers from now on shareable, as far as the system gives descriptors for them.
+pub fn install() {
+    MOST.get_or_init(|| {
+        let limit = getrlimit(Resource::Nofile);
+        // Where more is not to be had, fewer blocks are shared.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+        (getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED) / SHARE) as usize
+    });
+    set_large_memory(|len| SharedMemory::new(len).ok().map(|memory| Box::new(memory) as Box<dyn Region>));
+}
+
+/// Who gave a block's descriptor away, and wants to know when the block is no more.
+pub trait Freed: Send + Sync {
+    fn freed(&self, id: u64);
+}
+
+/// A block of this process.
+pub struct SharedMemory {
+    id: u64,
+    file: File,
+    mapping: MmapMut,
+    told: Mutex<Vec<Weak<dyn Freed>>>,
+}
+
+impl SharedMemory {
+    /// So many bytes of zeros.
+    ///
+    /// # Errors
+    /// What the system says, and that there are too many blocks.
+    pub fn new(len: usize) -> io::Result<SharedMemory> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let most = MOST.get().copied().unwrap_or(usize::MAX);
+        if EXISTING.fetch_add(1, Ordering::Relaxed) >= most {
+            EXISTING.fetch_sub(1, Ordering::Relaxed);
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let (file, mapping) = map(len).inspect_err(|_| {
+            EXISTING.fetch_sub(1, Ordering::Relaxed);
+        })?;
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(SharedMemory { id, file, mapping, told: Mutex::default() })
+    }
+
+    /// The block behind a buffer's memory, if that is one.
+    pub fn of(region: &dyn Region) -> Option<&SharedMemory> {
+        (region as &dyn Any).downcast_ref()
+    }
+
+    /// No other block of this process has had it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// To be given to another process.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whom to tell when the block is freed.
+    pub fn tell(&self, who: Weak<dyn Freed>) {
+        self.told.lock().push(who);
+    }
+}
+
+fn map(len: usize) -> io::Result<(File, MmapMut)> {
+    let fd = rustix::fs::memfd_create("anabranch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = File::from(fd);
+    file.set_len(len as u64)?;
+    // SAFETY: nobody else has the file yet; the seals below keep its length for ever, and keep others from writing.
+    let mapping = unsafe { MmapOptions::new().len(len).populate().map_mut(&file)? };
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok((file, mapping))
+}
+
+impl Region for SharedMemory {
+    fn bytes(&self) -> &[u8] {
+        &self.mapping
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.mapping)
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        EXISTING.fetch_sub(1, Ordering::Relaxed);
+        for who in self.told.get_mut().drain(..).filter_map(|who| who.upgrade()) {
+            who.freed(self.id);
+        }
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMemory({} bytes)", self.mapping.len())
+    }
+}
+
+/// A block of another process, to be read.
+#[derive(Debug)]
+pub struct PeerMemory(Mmap);
+
+impl PeerMemory {
+    /// Maps a block of `len` bytes that its maker can neither shorten nor let others write. The caller reads it only
+    /// while the maker has promised not to write it.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is no such block; what the system says.
+    pub fn map(file: &File, len: usize) -> io::Result<PeerMemory> {
+        let seals = rustix::fs::fcntl_get_seals(file)?;
+        if len == 0 || file.metadata()?.len() != len as u64 || !seals.contains(SealFlags::SHRINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no sealed memory of that length"));
+        }
+        // SAFETY: the seal keeps the file from becoming shorter, so that every byte of the mapping stays readable. The
+        // maker, which has proved to be a task of the cluster, does not write what it has lent.
+        Ok(PeerMemory(unsafe { MmapOptions::new().len(len).populate().map(file)? }))
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<u64>>);
+
+    impl Freed for Log {
+        fn freed(&self, id: u64) {
+            self.0.lock().push(id);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_through_the_descriptor_and_by_nobody_changed() -> io::Result<()> {
+        let log = Arc::new(Log::default());
+        let mut own = SharedMemory::new(5000)?;
+        let told: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
+        own.tell(told);
+        own.bytes_mut().unwrap_or_default()[4999] = 7;
+        let given = own.file().try_clone()?;
+        let peer = PeerMemory::map(&given, 5000)?;
+        assert_eq!((peer.bytes().len(), peer.bytes()[4999]), (5000, 7));
+        assert!(PeerMemory::map(&given, 6000).is_err() && PeerMemory::map(&given, 0).is_err());
+        assert!(given.set_len(0).is_err() && given.set_len(10_000).is_err());
+        assert!(std::os::unix::fs::FileExt::write_at(&given, &[1], 0).is_err());
+        // SAFETY: it fails.
+        assert!(unsafe { MmapMut::map_mut(&given) }.is_err());
+        let id = own.id();
+        drop(own);
+        assert_eq!(*log.0.lock(), [id]);
+        assert_eq!(peer.bytes()[4999], 7, "it stays while somebody has it");
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_could_shrink_is_refused() -> io::Result<()> {
+        let fd = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = File::from(fd);
+        file.set_len(100)?;
+        assert!(PeerMemory::map(&file, 100).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! Memory that buffers have from elsewhere: from a source that the process names, or from another process.
+
+use std::any::Any;
+use std::sync::OnceLock;
+
+/// A block of memory, aligned to [`ALIGNMENT`](super::ALIGNMENT).
+pub trait Region: Any + Send + Sync {
+    fn bytes(&self) -> &[u8];
+
+    /// For writing; `None` where it can only be read.
+    fn bytes_mut(&mut self) -> Option<&mut [u8]>;
+}
+
+/// Gives so many bytes of zeros to write, or `None` if the buffer is to have common memory.
+pub type LargeMemory = fn(usize) -> Option<Box<dyn Region>>;
+
+static SOURCE: OnceLock<LargeMemory> = OnceLock::new();
+
+/// Names the source of memory for large buffers from now on; the first word holds.
+pub fn set_large_memory(source: LargeMemory) {
+    let _ = SOURCE.set(source);
+}
+
+pub(super) fn large_memory(len: usize) -> Option<Box<dyn Region>> {
+    SOURCE.get().and_then(|source| source(len)).filter(|region| region.bytes().len() == len)
+}

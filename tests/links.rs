@@ -1,0 +1,143 @@
+//! Real server processes whose tensors take each transport: results, deaths, and memory.
+
+mod support;
+
+use anabranch::client::{Session, SessionOptions};
+use anabranch::graph::{Code, DType, Output, Scope, Shape, Tensor};
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+
+const PS: &str = "/job:ps/task:0";
+const WORKER: &str = "/job:worker/task:0";
+const TRANSPORTS: [&str; 4] = ["auto", "shm", "tcp", "grpc"];
+
+/// Larger than what is pushed unasked, so that every road is used: floats.
+const LARGE: usize = 20_000_000;
+
+/// Parameters on the ps: pulled, and pushed to.
+struct Model {
+    session: Session,
+    init: Output,
+    pull: Output,
+    push: Output,
+}
+
+fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
+    let scope = Scope::new();
+    let on = |device: &str, op: &'static str, inputs: &[Output]| {
+        inputs.iter().fold(scope.op(op).device(device), |node, &input| node.input(input)).output()
+    };
+    let dims = scope.constant(Tensor::vector(&[i32::try_from(len)?])?);
+    let ones = |device: &str| on(device, "Fill", &[dims, scope.constant(Tensor::scalar(1f32))]);
+    let variable = || {
+        let shape = anabranch::graph::PartialShape::from(&Shape::new(&[len])?);
+        Ok::<_, anabranch::graph::Error>(
+            scope
+                .op("VariableV2")
+                .name(&format!("v{len}"))
+                .device(PS)
+                .attr("dtype", DType::Float)
+                .attr("shape", shape)
+                .output(),
+        )
+    };
+    let v = variable()?;
+    let init = on(PS, "Assign", &[v, ones(PS)]);
+    let there = on(PS, "Identity", &[v]);
+    let pull = on(WORKER, "Sum", &[there, scope.constant(Tensor::vector(&[0i32])?)]);
+    let gradient = on(WORKER, "Identity", &[ones(WORKER)]);
+    let push = on(PS, "AssignAdd", &[v, gradient]);
+    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
+    Ok(Model { session, init, pull, push })
+}
+
+fn pair(transport: &str) -> Fallible<Cluster> {
+    Cluster::start_with(&[("ps", 1), ("worker", 1)], &["--transport", transport, "--connect-deadline", "1"])
+}
+
+#[test]
+fn a_model_is_pulled_and_pushed_by_every_transport() -> Fallible {
+    for transport in TRANSPORTS {
+        let cluster = pair(transport)?;
+        for len in [1, 1000, 100_000, LARGE] {
+            let model = model(&cluster, len)?;
+            model.session.run(&[], &[], &[model.init.node])?;
+            for turn in 1..4 {
+                let sum = model.session.run(&[], &[model.pull], &[])?;
+                let expected = turn as f32 * len as f32;
+                let sum = sum[0].item::<f32>()?;
+                assert!(
+                    (sum - expected).abs() <= expected * 1e-4,
+                    "{transport}, {len}: {sum}, not {expected}"
+                );
+                model.session.run(&[], &[], &[model.push.node])?;
+            }
+            model.session.close()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
+    for transport in TRANSPORTS {
+        let mut cluster = pair(transport)?;
+        let model = model(&cluster, LARGE)?;
+        model.session.run(&[], &[], &[model.init.node])?;
+        model.session.run(&[], &[model.pull], &[])?;
+        let address = cluster.address("ps", 0).to_string();
+        let (failed, took) = std::thread::scope(|scope| {
+            let steps = scope.spawn(|| {
+                // Until one fails.
+                loop {
+                    let ran = model.session.run(&[], &[model.pull], &[model.push.node]);
+                    if let Err(error) = ran {
+                        return (error, Instant::now());
+                    }
+                }
+            });
+            std::thread::park_timeout(Duration::from_millis(300));
+            let killed = Instant::now();
+            cluster.kill("ps", 0).map_err(|e| e.to_string())?;
+            let (error, at) = steps.join().map_err(|_| "the client panicked")?;
+            Ok::<_, String>((error, at.saturating_duration_since(killed)))
+        })?;
+        assert_eq!(failed.code(), Code::Unavailable, "{transport}: {failed}");
+        assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {failed}");
+        assert!(failed.to_string().contains(&address), "{transport}: {failed}");
+        assert!(took < Duration::from_secs(5), "{transport}: {took:?}");
+        // A new one is met anew.
+        cluster.spawn("ps", 0)?;
+        cluster.wait_until_listening("ps", 0)?;
+        let fresh = self::model(&cluster, 100_000)?;
+        fresh.session.run(&[], &[], &[fresh.init.node])?;
+        for _ in 0..3 {
+            assert_eq!(fresh.session.run(&[], &[fresh.pull], &[])?, [Tensor::scalar(100_000f32)]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
+    for transport in ["shm", "tcp"] {
+        let cluster = pair(transport)?;
+        let resident = |cluster: &Cluster| -> Fallible<u64> {
+            Ok(cluster.resident("ps", 0)? + cluster.resident("worker", 0)?)
+        };
+        let model = model(&cluster, LARGE)?;
+        model.session.run(&[], &[], &[model.init.node])?;
+        let round = || -> Fallible {
+            model.session.run(&[], &[model.pull], &[])?;
+            model.session.run(&[], &[], &[model.push.node])?;
+            Ok(())
+        };
+        (0..5).try_for_each(|_| round())?;
+        let before = resident(&cluster)?;
+        (0..25).try_for_each(|_| round())?;
+        let after = resident(&cluster)?;
+        assert!(after < before + (100 << 20), "{transport}: from {before} to {after} bytes");
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What a step waits for from other tasks, whichever way it comes.
+
+use crate::reply::Reply;
+use crate::transfers::Watch;
+use executor::rendezvous::{Receive, RendezvousKey, Sent};
+use executor::{Error, Value};
+use graph::Code;
+use parking_lot::Mutex;
+use proto::Status;
+use proto::channel::Peer;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Names in a message at most so many receives.
+const NAMED: usize = 3;
+
+/// What is received from whom.
+type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
+
+/// What is on its way from other tasks.
+#[derive(Debug, Default)]
+pub(super) struct Fetches {
+    reason: Mutex<Option<Error>>,
+    open: Mutex<FxHashMap<u64, Fetch>>,
+    next: AtomicU64,
+    /// A peer said that it has lost its state.
+    restarted: AtomicBool,
+}
+
+impl Fetches {
+    pub(super) fn open(
+        self: &Arc<Self>,
+        key: &Arc<RendezvousKey>,
+        peer: &Arc<Peer>,
+        receive: Receive,
+        watch: Option<Watch>,
+    ) -> Answer {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open.lock().insert(id, (key.clone(), peer.clone()));
+        Answer { id, fetches: self.clone(), receive: Some(receive), watch }
+    }
+
+    /// Why the step ended, for those that are dropped unanswered. The first reason holds.
+    pub(super) fn end(&self, reason: &Error) {
+        self.reason.lock().get_or_insert_with(|| reason.clone());
+    }
+
+    pub(super) fn peer_restarted(&self) -> bool {
+        self.restarted.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn awaited(&self) -> String {
+        let open = self.open.lock();
+        let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
+        let mut names: Vec<String> = open.values().map(name).collect();
+        names.sort();
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        match (names.is_empty(), more) {
+            (true, _) => String::new(),
+            (false, 0) => format!("; it waits for {}", names.join(", ")),
+            (false, more) => format!("; it waits for {} and {more} more", names.join(", ")),
+        }
+    }
+}
+
+/// The receiver of one fetch. Dropped without an answer, it says that the step was aborted.
+pub(super) struct Answer {
+    id: u64,
+    fetches: Arc<Fetches>,
+    receive: Option<Receive>,
+    watch: Option<Watch>,
+}
+
+impl Answer {
+    /// What came by RecvTensor.
+    pub(super) fn give(self, result: Result<Reply, Status>) {
+        let result = match result {
+            Ok(Reply { is_dead: true, .. }) => Ok(Sent::dead()),
+            Ok(Reply { tensor, .. }) => Ok(Sent { value: Value::Host(tensor), is_dead: false }),
+            Err(status) => {
+                self.fetches.restarted.fetch_or(status.restarted, Ordering::Relaxed);
+                Err(to_error(status))
+            }
+        };
+        self.finish(result);
+    }
+
+    pub(super) fn finish(mut self, result: executor::Result<Sent>) {
+        if let (Some(watch), Ok(Sent { value: Value::Host(tensor), .. })) = (self.watch.take(), &result) {
+            watch.came(tensor);
+        }
+        self.end(result);
+    }
+
+    fn end(&mut self, result: executor::Result<Sent>) {
+        if let Some(receive) = self.receive.take() {
+            self.fetches.open.lock().remove(&self.id);
+            receive(result);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.receive.is_some() {
+            let reason = self.fetches.reason.lock().clone();
+            let reason = reason.unwrap_or_else(|| Error::new(Code::Cancelled, "the process is ending"));
+            self.end(Err(reason.derived()));
+        }
+    }
+}
+
+/// A failure of another task as one of a step here.
+pub(super) fn to_error(status: Status) -> Error {
+    let error = Error::new(status.code, status.message);
+    if status.derived { error.derived() } else { error }
+}

@@ -1,0 +1,96 @@
+//! What a step sends over links, and what it keeps until there is one.
+
+use crate::transport::{Cause, Outbound, Road};
+use executor::rendezvous::Sent;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct Pushes {
+    /// Something was taken that has not been told to leave.
+    is_open: AtomicBool,
+    /// The links that the step has used.
+    links: Mutex<Vec<Arc<Outbound>>>,
+    kept: Mutex<Kept>,
+}
+
+/// Keys of values that wait for a link.
+#[derive(Debug, Default)]
+struct Kept {
+    keys: Vec<(Arc<Road>, Arc<str>)>,
+    /// How many there were when those were left out that had been fetched.
+    swept: usize,
+}
+
+/// Fewer keys are not worth looking through.
+const FEW: usize = 1024;
+
+impl Pushes {
+    /// As [`Outbound::push`] of a value that is ready.
+    pub(super) fn push(
+        &self,
+        link: &Arc<Outbound>,
+        step_id: i64,
+        key: &Arc<str>,
+        sent: &Sent,
+    ) -> executor::Result<bool> {
+        let pushed = link.push(step_id, key, sent, Cause::Ready)?;
+        self.note(link);
+        Ok(pushed)
+    }
+
+    /// As [`Outbound::push`] of a value that was asked for.
+    pub(super) fn answer(
+        &self,
+        link: &Arc<Outbound>,
+        step_id: i64,
+        key: &Arc<str>,
+        sent: &Sent,
+    ) -> executor::Result<()> {
+        link.push(step_id, key, sent, Cause::Asked)?;
+        self.note(link);
+        Ok(())
+    }
+
+    pub(super) fn offer(&self, link: &Arc<Outbound>, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
+        link.offer(step_id, key)?;
+        self.note(link);
+        Ok(())
+    }
+
+    fn note(&self, link: &Arc<Outbound>) {
+        let mut links = self.links.lock();
+        if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
+            links.push(link.clone());
+        }
+        drop(links);
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    pub(super) fn flush(&self) {
+        if self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::AcqRel) {
+            self.links.lock().iter().for_each(|link| link.flush());
+        }
+    }
+
+    pub(super) fn used(&self, link: &Arc<Outbound>) -> bool {
+        self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
+    }
+
+    /// Notes a value that is about to be kept. Now and then those are forgotten that are there no more.
+    pub(super) fn keep(&self, road: &Arc<Road>, key: &Arc<str>, is_there: impl Fn(&Arc<str>) -> bool) {
+        let mut kept = self.kept.lock();
+        if kept.keys.len() >= FEW.max(2 * kept.swept) {
+            kept.keys.retain(|(_, key)| is_there(key));
+            kept.swept = kept.keys.len();
+        }
+        kept.keys.push((road.clone(), key.clone()));
+    }
+
+    /// The keys of what waits for this road, which waits no more.
+    pub(super) fn kept_for(&self, road: &Arc<Road>) -> Vec<Arc<str>> {
+        let keys = &mut self.kept.lock().keys;
+        keys.extract_if(.., |(of, _)| Arc::ptr_eq(of, road)).map(|(_, key)| key).collect()
+    }
+}

@@ -1,0 +1,210 @@
+//! The writing end of a link, and its connections. Whoever has something to send writes what fits at once; what does
+//! not is left to a thread of the link, so that compute threads never wait for a peer.
+
+use super::frame::{Frame, Malformed};
+use super::outbox::{Next, Outbox};
+use super::socket::Socket;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use std::fmt;
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// More than this is left to the link's thread from the start: copying it takes a while, bytes.
+const DIRECT: usize = 512 << 10;
+/// Payloads from here on go over all connections, bytes.
+const PARALLEL_FROM: usize = 4 << 20;
+/// Bytes of a write on each of several connections.
+const STRIPE: usize = 4 << 20;
+/// Who finds more to write so often, of what others added meanwhile, leaves it to the link's thread.
+const ROUNDS: usize = 4;
+const WRITER_STACK: usize = 128 << 10;
+
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    /// Further connections to the same process, for parts of large payloads.
+    pub(super) lanes: Box<[TcpStream]>,
+    state: Mutex<State>,
+    /// There is something for the writing thread.
+    handed: Condvar,
+    broken: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    outbox: Outbox,
+    /// Some thread writes; what is added meanwhile, it takes along.
+    writes: bool,
+    /// It is the link's thread's turn.
+    is_handed: bool,
+    has_thread: bool,
+}
+
+impl Connection {
+    pub(super) fn new(socket: Socket, lanes: Vec<TcpStream>) -> Connection {
+        Connection {
+            socket,
+            lanes: lanes.into(),
+            state: Mutex::default(),
+            handed: Condvar::new(),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Adds a frame to what leaves with the next [`Connection::flush`]. On a broken connection it is lost.
+    ///
+    /// # Errors
+    /// A frame that cannot be written.
+    pub(super) fn post(&self, frame: &Frame, payload: Option<Bytes>) -> Result<(), Malformed> {
+        let parallel_from = if self.lanes.is_empty() { usize::MAX } else { PARALLEL_FROM };
+        self.state.lock().outbox.add(frame, payload, parallel_from)
+    }
+
+    /// As [`Connection::post`], with a descriptor.
+    pub(super) fn post_descriptor(&self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
+        self.state.lock().outbox.add_descriptor(frame, descriptor)
+    }
+
+    /// Sees to it that all that was posted leaves. Does not wait.
+    pub(super) fn flush(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if state.writes || state.outbox.is_empty() || self.is_broken() {
+            return;
+        }
+        state.writes = true;
+        for _ in 0..ROUNDS {
+            let mut batch = std::mem::take(&mut state.outbox);
+            drop(state);
+            let written = if batch.len() > DIRECT { Ok(()) } else { self.write(&mut batch, false) };
+            if written.is_err() {
+                return self.close();
+            }
+            state = self.state.lock();
+            let is_stuck = !batch.is_empty();
+            batch.append(std::mem::take(&mut state.outbox));
+            state.outbox = batch;
+            if state.outbox.is_empty() {
+                state.writes = false;
+                return;
+            }
+            if is_stuck {
+                break;
+            }
+        }
+        state.is_handed = true;
+        self.hand_over(&mut state);
+    }
+
+    fn hand_over(self: &Arc<Self>, state: &mut State) {
+        if state.has_thread {
+            self.handed.notify_one();
+            return;
+        }
+        let own = self.clone();
+        let thread = std::thread::Builder::new().name("anabranch-send".into()).stack_size(WRITER_STACK);
+        match thread.spawn(move || own.write_on()) {
+            Ok(_) => state.has_thread = true,
+            Err(error) => {
+                tracing::warn!("no thread for a connection, which is given up: {error}");
+                self.broken.store(true, Ordering::Release);
+                self.socket.shut_down();
+            }
+        }
+    }
+
+    /// The link's thread: writes what others left, until the connection ends.
+    fn write_on(&self) {
+        let mut state = self.state.lock();
+        while !self.is_broken() {
+            if !state.is_handed {
+                self.handed.wait(&mut state);
+                continue;
+            }
+            if state.outbox.is_empty() {
+                (state.is_handed, state.writes) = (false, false);
+                continue;
+            }
+            let mut batch = std::mem::take(&mut state.outbox);
+            drop(state);
+            if self.write(&mut batch, true).is_err() {
+                self.close();
+            }
+            drop(batch);
+            state = self.state.lock();
+        }
+    }
+
+    /// Writes the batch: all of it if it may wait, else as much as goes.
+    fn write(&self, batch: &mut Outbox, waits: bool) -> io::Result<()> {
+        loop {
+            let written = match batch.next() {
+                Next::Nothing => return Ok(()),
+                Next::Slices(slices) => self.socket.send(&slices, None, waits),
+                Next::WithDescriptor(bytes, fd) => self.socket.send(&[IoSlice::new(bytes)], Some(fd), waits),
+                Next::Parallel(_) if !waits => return Ok(()),
+                Next::Parallel(payload) => self.write_parts(&payload).map(|()| payload.len()),
+            };
+            match written {
+                Ok(written) => batch.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !waits => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes equal parts of a payload to all connections at once.
+    fn write_parts(&self, payload: &[u8]) -> io::Result<()> {
+        let mut parts = payload.chunks(part(payload.len(), self.lanes.len()));
+        let own = parts.next().unwrap_or_default();
+        std::thread::scope(|scope| {
+            let write = |(mut lane, part): (&TcpStream, &[u8])| {
+                part.chunks(STRIPE).try_for_each(|stripe| lane.write_all(stripe))
+            };
+            let others: Vec<_> =
+                self.lanes.iter().zip(parts).map(|pair| scope.spawn(move || write(pair))).collect();
+            let mut rest = own;
+            while !rest.is_empty() {
+                rest = &rest[self.socket.send(&[IoSlice::new(rest)], None, true)?..];
+            }
+            others.into_iter().try_for_each(|o| o.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+        })
+    }
+
+    /// Ends the connection; what is posted later is lost.
+    pub(super) fn close(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.socket.shut_down();
+        for lane in &self.lanes {
+            let _ = lane.shutdown(Shutdown::Both);
+        }
+        let lost = {
+            let mut state = self.state.lock();
+            self.handed.notify_all();
+            std::mem::take(&mut state.outbox)
+        };
+        drop(lost);
+    }
+}
+
+/// The length of each part but the last.
+pub(super) fn part(len: usize, lanes: usize) -> usize {
+    len.div_ceil(lanes + 1).max(1)
+}
+
+/// Whether a payload of this length comes in parts.
+pub(super) fn is_parallel(len: usize, lanes: usize) -> bool {
+    lanes > 0 && len >= PARALLEL_FROM
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Connection({:?}, {} lanes)", self.socket, self.lanes.len())
+    }
+}

@@ -1,0 +1,316 @@
+//! The receiving side of a link: tensors into the rendezvous of their steps, runs to the worker.
+
+use super::budget::TOLD_SHARE;
+use super::connection::Connection;
+use super::frame::{Form, Frame, Malformed, Name};
+use super::meeting::Caller;
+use super::outbound::UNASKED;
+use super::reader::Reader;
+use crate::handler::Handler;
+use crate::steps::StepState;
+use crate::worker::Worker;
+use bytes::Bytes;
+use executor::rendezvous::Sent;
+use executor::shared_memory::PeerMemory;
+use executor::{Error, Value};
+use graph::tensor::Region;
+use graph::{Buffer, Code, Tensor};
+use parking_lot::Mutex;
+use prost::Message;
+use proto::convert::tensor_from_proto;
+use proto::{Status, pb};
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+
+/// Blocks of a peer's memory that are mapped here.
+const MOST_BLOCKS: usize = 1 << 16;
+/// Runs that a peer may have begun and that have not ended.
+const MOST_RUNS: usize = 1 << 16;
+
+/// A link that stands, from one process.
+pub(crate) struct Inbound {
+    connection: Arc<Connection>,
+    caller: Caller,
+    /// Bytes that have been taken up and that the sender does not know of.
+    untold: AtomicU64,
+    runs: Mutex<FxHashMap<u64, Option<AbortHandle>>>,
+}
+
+impl Inbound {
+    pub(super) fn new(connection: Connection, caller: Caller) -> Arc<Inbound> {
+        Arc::new(Inbound {
+            connection: Arc::new(connection),
+            caller,
+            untold: AtomicU64::new(0),
+            runs: Mutex::default(),
+        })
+    }
+
+    /// The incarnations of the devices whose tensors come here.
+    pub(super) fn incarnations(&self) -> &[u64] {
+        &self.caller.incarnations
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.connection.is_broken()
+    }
+
+    /// Whether what is sent under this key comes here.
+    pub(crate) fn carries(&self, key: &str) -> bool {
+        let incarnation = key.split(';').nth(1).and_then(|i| u64::from_str_radix(i, 16).ok());
+        incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
+    }
+
+    /// Whether the sender pushes all that is for this device: it knows its task by this process's address.
+    pub(crate) fn is_for(&self, device: &str) -> bool {
+        let is_of = |task: &String| device.strip_prefix(&**task).is_some_and(|rest| rest.starts_with('/'));
+        self.caller.receivers.iter().any(is_of)
+    }
+
+    /// So many pushed bytes have been taken up, or dropped.
+    pub(crate) fn taken(&self, bytes: u64) {
+        let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if untold >= UNASKED / TOLD_SHARE {
+            let bytes = self.untold.swap(0, Ordering::Relaxed);
+            self.answer(&Frame::Taken { bytes }, None);
+        }
+    }
+
+    /// Asks for a value that was offered.
+    pub(crate) fn want(&self, step_id: i64, key: &Arc<str>) {
+        self.answer(&Frame::Want(Name { step_id, key: key.clone() }), None);
+    }
+
+    fn answer(&self, frame: &Frame, payload: Option<Bytes>) {
+        if self.connection.post(frame, payload).is_ok() {
+            self.connection.flush();
+        }
+    }
+
+    /// Takes what the other end sends, until the link ends.
+    pub(super) fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
+        let mut reader = Reader::new(self.connection.clone());
+        let mut blocks = Blocks::default();
+        while let Some((frame, payload)) = reader.frame()? {
+            let Some(worker) = worker.upgrade() else { return Ok(()) };
+            self.hear(frame, payload, &mut reader, &mut blocks, &worker)?;
+        }
+        Ok(())
+    }
+
+    fn hear(
+        self: &Arc<Self>,
+        frame: Frame,
+        payload: usize,
+        reader: &mut Reader,
+        blocks: &mut Blocks,
+        worker: &Arc<Worker>,
+    ) -> io::Result<()> {
+        match frame {
+            Frame::Elements(name, form) => {
+                if form.len() != Some(payload) {
+                    return Err(Malformed("tensor: its length is not its shape's").into());
+                }
+                let mut buffer = match Buffer::unspecified(payload) {
+                    Ok(buffer) => buffer,
+                    Err(error) => {
+                        reader.skip(payload)?;
+                        self.fail(worker, &name, error.into());
+                        return Ok(());
+                    }
+                };
+                reader.fill(buffer.as_mut_slice())?;
+                let tensor = tensor(form, buffer)?;
+                self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+            }
+            Frame::Message(name) => {
+                let message = reader.message(payload)?;
+                let message = pb::TensorProto::decode(message).map_err(|_| Malformed("tensor"))?;
+                match tensor_from_proto(message) {
+                    Ok(tensor) => {
+                        self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+                    }
+                    Err(error) => self.fail(worker, &name, error.into()),
+                }
+            }
+            Frame::Dead(name) => self.deposit(worker, name, Sent::dead()),
+            Frame::Lent { name, form, block, loan } => {
+                let loan = Loan { lender: self.clone(), number: loan };
+                let memory = blocks.get(block)?;
+                if form.len() != Some(memory.bytes().len()) {
+                    return Err(Malformed("tensor: its length is not its block's").into());
+                }
+                let tensor = tensor(form, Buffer::borrowed(Box::new(Lent { memory, _loan: loan })))?;
+                self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+            }
+            Frame::Block { block, len } => blocks.add(block, len, reader)?,
+            Frame::BlockGone { block } => drop(blocks.by_number.remove(&block)),
+            Frame::Offer(name) => match arrive(worker, &name) {
+                Ok(step) => step.rendezvous.offered(self, &name.key),
+                Err(status) => drop(status),
+            },
+            Frame::Run { id, timeout } => {
+                let request = pb::RunGraphRequest::decode(reader.message(payload)?);
+                self.run(worker, id, timeout, request.map_err(|_| Malformed("run"))?)?;
+            }
+            Frame::Cancel { id } => {
+                if let Some(Some(run)) = self.runs.lock().remove(&id) {
+                    run.abort();
+                }
+            }
+            Frame::Cleanup { step_id } => worker.steps.cleanup(step_id),
+            _ => return Err(Malformed("frame: it is the receiver's").into()),
+        }
+        Ok(())
+    }
+
+    /// Leaves a value where its receiver looks. A step that is over wants it no more.
+    fn deposit(self: &Arc<Self>, worker: &Arc<Worker>, name: Name, sent: Sent) {
+        match arrive(worker, &name) {
+            Ok(step) => step.rendezvous.arrived(self, &name.key, sent),
+            Err(_) => self.taken(weight(&sent)),
+        }
+    }
+
+    /// Ends a step because of a value that came and could not be taken.
+    fn fail(&self, worker: &Arc<Worker>, name: &Name, error: Error) {
+        if let Ok(step) = arrive(worker, name) {
+            let text = format!("{} from {}: {error}", name.key, self.caller.task);
+            step.cancel(Error::new(error.code(), text));
+        }
+    }
+
+    /// Starts a run. Its first part, up to where it waits, is done here: that saves a change of threads.
+    fn run(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        id: u64,
+        timeout: Option<Duration>,
+        request: pb::RunGraphRequest,
+    ) -> io::Result<()> {
+        {
+            let mut runs = self.runs.lock();
+            if runs.len() >= MOST_RUNS || runs.insert(id, None).is_some() {
+                return Err(Malformed("run: there are too many, or its number is another's").into());
+            }
+        }
+        let (handler, own) = (Handler::new(worker.clone()), self.clone());
+        let deadline = timeout.and_then(proto::deadline::within);
+        let mut run: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            let outcome = handler.run_message(request, deadline).await;
+            if own.runs.lock().remove(&id).is_some() {
+                own.ran(id, outcome);
+            }
+        });
+        let _runtime = worker.runtime.enter();
+        if run.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(()) {
+            return Ok(());
+        }
+        let handle = worker.runtime.spawn(run).abort_handle();
+        if let Some(place) = self.runs.lock().get_mut(&id) {
+            *place = Some(handle);
+        }
+        Ok(())
+    }
+
+    fn ran(&self, id: u64, outcome: Result<pb::RunGraphResponse, Status>) {
+        let (failure, message) = match outcome {
+            Ok(response) => (None, response.encode_to_vec()),
+            Err(status) => (Some(status), Vec::new()),
+        };
+        self.answer(&Frame::Ran { id, failure }, Some(message.into()));
+    }
+
+    /// Ends the connection, and the runs that its peer had asked for.
+    pub(super) fn close(&self) {
+        self.connection.close();
+        let runs = std::mem::take(&mut *self.runs.lock());
+        runs.into_values().flatten().for_each(|run| run.abort());
+    }
+
+    /// That the link has broken, naming the peer as `address` does.
+    pub(crate) fn broke(&self) -> Error {
+        let text = format!("the connection for tensors from {} broke", self.caller.task);
+        Error::new(Code::Unavailable, text)
+    }
+}
+
+impl fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Inbound({} by {:?})", self.caller.task, self.connection)
+    }
+}
+
+fn arrive(worker: &Arc<Worker>, name: &Name) -> Result<Arc<StepState>, Status> {
+    worker.steps.arrive(name.step_id, &worker.runtime, worker.config.start_deadline)
+}
+
+fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
+    Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
+}
+
+/// The memory that a pushed value takes here, as its sender counts it.
+pub(crate) fn weight(sent: &Sent) -> u64 {
+    match &sent.value {
+        Value::Host(tensor) if tensor.buffer().is_none_or(|b| b.is_writable()) => tensor.num_bytes() as u64,
+        _ => 0,
+    }
+}
+
+/// The peer's memory that is mapped here.
+#[derive(Default)]
+struct Blocks {
+    by_number: FxHashMap<u64, Arc<PeerMemory>>,
+}
+
+impl Blocks {
+    fn add(&mut self, block: u64, len: u64, reader: &mut Reader) -> io::Result<()> {
+        if self.by_number.len() >= MOST_BLOCKS {
+            return Err(Malformed("block: there are too many").into());
+        }
+        let len = usize::try_from(len).map_err(|_| Malformed("block"))?;
+        let memory = PeerMemory::map(&reader.descriptor()?, len)?;
+        self.by_number.insert(block, Arc::new(memory));
+        Ok(())
+    }
+
+    fn get(&self, block: u64) -> Result<Arc<PeerMemory>, Malformed> {
+        self.by_number.get(&block).cloned().ok_or(Malformed("tensor: its block is unknown"))
+    }
+}
+
+/// A tensor's memory that is the sender's.
+struct Lent {
+    memory: Arc<PeerMemory>,
+    _loan: Loan,
+}
+
+impl Region for Lent {
+    fn bytes(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+/// Until dropped, the sender leaves the memory as it is.
+struct Loan {
+    lender: Arc<Inbound>,
+    number: u64,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lender.answer(&Frame::Returned { loan: self.number }, None);
+    }
+}

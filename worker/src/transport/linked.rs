@@ -1,0 +1,95 @@
+//! A worker in another process as a master in this one sees it: by the link that tensors take, where there is one and
+//! what is asked fits, else over gRPC.
+
+use super::road::Road;
+use super::roads::Roads;
+use async_trait::async_trait;
+use graph::{Code, DeviceAttributes};
+use proto::channel::Peer;
+use proto::convert::worker as convert;
+use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::remote::request_id;
+use proto::{RemoteWorker, Status, pb};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::time::timeout_at;
+
+/// Runs that are fed more than this go over gRPC, bytes.
+const FED: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct LinkedWorker {
+    remote: RemoteWorker,
+    road: Arc<Road>,
+    roads: Arc<Roads>,
+}
+
+impl LinkedWorker {
+    pub(crate) fn new(remote: RemoteWorker, peer: &Arc<Peer>, roads: Arc<Roads>) -> LinkedWorker {
+        LinkedWorker { remote, road: roads.road(peer), roads }
+    }
+}
+
+#[async_trait]
+impl WorkerLink for LinkedWorker {
+    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
+        self.remote.status(deadline).await
+    }
+
+    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
+        self.remote.create_session(session).await
+    }
+
+    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status> {
+        self.remote.delete_session(session, deadline).await
+    }
+
+    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        self.remote.register_graph(part).await
+    }
+
+    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
+        self.remote.deregister_graph(session, graph).await
+    }
+
+    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+        let fed: usize = run.send.iter().map(|(_, tensor)| tensor.num_bytes()).sum();
+        let link = match self.road.find(&self.roads) {
+            Some(link) if fed <= FED => link,
+            _ => return self.remote.run_graph(run).await,
+        };
+        let request = convert::run_graph_to_proto(&run, request_id());
+        let timeout = run.deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let answer = link.run(&request, timeout);
+        let response = match run.deadline {
+            None => answer.await?,
+            Some(deadline) => timeout_at(deadline.into(), answer).await.map_err(|_| self.late())??,
+        };
+        convert::outcome_from_proto(response, &run.recv)
+    }
+
+    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
+        match self.road.link() {
+            Some(link) => {
+                link.cleanup(step_id);
+                Ok(())
+            }
+            None => self.remote.cleanup_graph(step_id).await,
+        }
+    }
+
+    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
+        self.remote.logging(request).await
+    }
+
+    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
+        self.remote.cleanup_all(containers).await
+    }
+}
+
+impl LinkedWorker {
+    fn late(&self) -> Status {
+        let text = format!("RunGraph to {} did not end by its deadline", self.road.name());
+        Status::new(Code::DeadlineExceeded, text)
+    }
+}

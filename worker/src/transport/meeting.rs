@@ -1,0 +1,234 @@
+//! How two processes come together, as text and bytes. Who wants to send asks the other over gRPC (`GetStatus` with
+//! [`ASKED`]); one of ours answers with an [`Invitation`] in [`ANSWERED`], a foreign one without. Each connection then
+//! begins with a [`Hello`] that holds the invitation's token. No sockets here.
+
+use super::Transport;
+use super::frame::Malformed;
+use std::net::SocketAddr;
+
+/// Metadata of the question.
+pub(crate) const ASKED: &str = "anabranch-meet";
+/// Metadata of the answer.
+pub(crate) const ANSWERED: &str = "anabranch-invitation";
+
+/// What both must speak.
+const VERSION: &str = "1";
+
+/// Where a process listens for tensors, and what it wants to hear first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invitation {
+    /// A number that the process took when it started.
+    pub(super) epoch: u64,
+    pub(super) token: u128,
+    /// Says which machine, and which start of it.
+    pub(super) host: String,
+    /// The name of an abstract Unix socket.
+    pub(super) unix: Option<String>,
+    pub(super) tcp: Option<SocketAddr>,
+}
+
+impl Invitation {
+    pub(super) fn to_text(&self) -> String {
+        let unix = self.unix.as_deref().unwrap_or("-");
+        let tcp = self.tcp.map_or("-".to_owned(), |a| a.to_string());
+        format!("{VERSION} {:016x} {:032x} {} {unix} {tcp}", self.epoch, self.token, self.host)
+    }
+
+    /// `None` for what another version says.
+    pub(super) fn parse(text: &str) -> Option<Invitation> {
+        let parts: Vec<&str> = text.split(' ').collect();
+        let [VERSION, epoch, token, host, unix, tcp] = parts[..] else { return None };
+        Some(Invitation {
+            epoch: u64::from_str_radix(epoch, 16).ok()?,
+            token: u128::from_str_radix(token, 16).ok()?,
+            host: host.to_owned(),
+            unix: (unix != "-").then(|| unix.to_owned()),
+            tcp: if tcp == "-" { None } else { Some(tcp.parse().ok()?) },
+        })
+    }
+
+    /// The ways to try, the best first, from a machine `host` whose user asked for `transport`.
+    pub(super) fn ways(&self, transport: Transport, host: &str) -> Vec<Way> {
+        let is_here = !host.is_empty() && self.host == host;
+        let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Way::Unix);
+        let tcp = self.tcp.filter(|_| matches!(transport, Transport::Auto | Transport::Tcp)).map(Way::Tcp);
+        unix.into_iter().chain(tcp).collect()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Unix(String),
+    Tcp(SocketAddr),
+}
+
+/// The first bytes of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// Of the invitation.
+    pub(super) epoch: u64,
+    pub(super) token: u128,
+    /// One number for all connections of a link.
+    pub(super) link: u64,
+    pub(super) role: Role,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Carries parts of large tensors.
+    Lane,
+    /// Carries everything else; so many lanes stand already.
+    Main { lanes: u16, caller: Caller },
+}
+
+/// Who sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) task: String,
+    /// The incarnations of his devices.
+    pub(super) incarnations: Vec<u64>,
+    /// The tasks that he knows by the other end's address: what is for them is pushed.
+    pub(super) receivers: Vec<String>,
+}
+
+const MAGIC: [u8; 8] = *b"anabrnch";
+/// What is said to who is let in.
+pub(super) const WELCOME: [u8; 8] = *b"welcome\n";
+/// What stands before the rest: the magic word, the epoch, the token, the link and the rest's length.
+pub(super) const HELLO: usize = 8 + 8 + 16 + 8 + 4;
+/// Longest rest.
+const MAX_REST: usize = 64 << 10;
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        if let Role::Main { lanes, caller } = &self.role {
+            rest.extend_from_slice(&lanes.to_le_bytes());
+            rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
+            caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
+            rest.extend_from_slice(caller.task.as_bytes());
+            for receiver in &caller.receivers {
+                rest.push(b'\n');
+                rest.extend_from_slice(receiver.as_bytes());
+            }
+        }
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.token.to_le_bytes());
+        out.extend_from_slice(&self.link.to_le_bytes());
+        out.extend_from_slice(&(rest.len() as u32).to_le_bytes());
+        out.extend_from_slice(&rest);
+        out
+    }
+
+    /// Reads the first part; gives the length of the rest, if the caller is one who was invited.
+    ///
+    /// # Errors
+    /// Why he is not.
+    pub(super) fn check(first: &[u8; HELLO], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
+        let mut at = 0;
+        let mut take = |len: usize| {
+            at += len;
+            &first[at - len..at]
+        };
+        if take(8) != MAGIC {
+            return Err(Malformed("greeting"));
+        }
+        if take(8) != epoch.to_le_bytes() {
+            return Err(Malformed("greeting: it is meant for another process"));
+        }
+        // All bytes are compared: how long that takes says nothing of where they differ.
+        let differs = take(16).iter().zip(token.to_le_bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if differs != 0 {
+            return Err(Malformed("greeting: the token is wrong"));
+        }
+        let mut link = [0; 8];
+        link.copy_from_slice(take(8));
+        let mut rest = [0; 4];
+        rest.copy_from_slice(take(4));
+        match u32::from_le_bytes(rest) as usize {
+            rest if rest <= MAX_REST => Ok((u64::from_le_bytes(link), rest)),
+            _ => Err(Malformed("greeting: it is too long")),
+        }
+    }
+
+    pub(super) fn role(rest: &[u8]) -> Result<Role, Malformed> {
+        let malformed = Malformed("greeting: it ends early");
+        if rest.is_empty() {
+            return Ok(Role::Lane);
+        }
+        let (&lanes, rest) = rest.split_first_chunk().ok_or(malformed)?;
+        let (&count, mut rest) = rest.split_first_chunk().ok_or(malformed)?;
+        let mut incarnations = Vec::new();
+        for _ in 0..u32::from_le_bytes(count) {
+            let (&incarnation, others) = rest.split_first_chunk().ok_or(malformed)?;
+            incarnations.push(u64::from_le_bytes(incarnation));
+            rest = others;
+        }
+        let mut tasks = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
+        let task = tasks.next().unwrap_or_default();
+        let caller = Caller { task, incarnations, receivers: tasks.collect() };
+        Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn invitation() -> Invitation {
+        Invitation {
+            epoch: 7,
+            token: 1 << 100,
+            host: "boot-id".into(),
+            unix: Some("anabranch-1-2".into()),
+            tcp: "127.0.0.1:4000".parse().ok(),
+        }
+    }
+
+    #[test]
+    fn invitations_are_read_as_they_were_written() {
+        let one = invitation();
+        assert_eq!(Invitation::parse(&one.to_text()), Some(one.clone()));
+        let none = Invitation { unix: None, tcp: None, ..one.clone() };
+        assert_eq!(Invitation::parse(&none.to_text()), Some(none));
+        assert_eq!(Invitation::parse(""), None);
+        assert_eq!(Invitation::parse(&one.to_text().replacen('1', "2", 1)), None, "another version");
+        assert_eq!(Invitation::parse(&one.to_text().replace("4000", "x")), None);
+    }
+
+    #[test]
+    fn the_best_way_that_both_have_and_the_user_allows() {
+        let one = invitation();
+        let unix = || Way::Unix("anabranch-1-2".into());
+        let tcp = || one.tcp.map(Way::Tcp).into_iter();
+        let all: Vec<Way> = std::iter::once(unix()).chain(tcp()).collect();
+        assert_eq!(one.ways(Transport::Auto, "boot-id"), all);
+        assert_eq!(one.ways(Transport::Auto, "elsewhere"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.ways(Transport::Auto, ""), tcp().collect::<Vec<_>>());
+        assert_eq!(one.ways(Transport::Shm, "boot-id"), [unix()]);
+        assert_eq!(one.ways(Transport::Shm, "elsewhere"), []);
+        assert_eq!(one.ways(Transport::Tcp, "boot-id"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.ways(Transport::Grpc, "boot-id"), []);
+    }
+
+    #[test]
+    fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
+        let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
+        let task = "/job:w/replica:0/task:1".into();
+        let caller = Caller { task, incarnations: vec![1, u64::MAX], receivers };
+        for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
+            let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
+            let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
+            assert_eq!(Hello::check(first, 7, 1 << 100)?, (5, rest.len()));
+            assert_eq!(Hello::role(rest)?, role);
+            assert!(Hello::check(first, 8, 1 << 100).is_err());
+            assert!(Hello::check(first, 7, 1 << 99).is_err());
+            for cut in 1..rest.len().min(22) {
+                assert!(Hello::role(&rest[..cut]).is_err(), "{cut}");
+            }
+        }
+        assert!(Hello::check(&[b'x'; HELLO], 7, 1 << 100).is_err());
+        Ok(())
+    }
+}

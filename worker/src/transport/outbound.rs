@@ -1,0 +1,346 @@
+//! The sending side of a link: pushes tensors, lends memory, keeps count of both, and carries runs of graphs.
+
+use super::budget::Budget;
+use super::connection::Connection;
+use super::frame::{Form, Frame, Malformed, Name};
+use super::reader::Reader;
+use bytes::Bytes;
+use executor::rendezvous::Sent;
+use executor::shared_memory::{Freed, SharedMemory};
+use executor::{Error, Value};
+use graph::{Buffer, Code, Tensor};
+use parking_lot::Mutex;
+use prost::Message;
+use proto::convert::tensor_to_proto;
+use proto::{Status, pb};
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Bytes that are pushed before they are asked for, besides those of memory that is lent.
+pub(super) const UNASKED: u64 = 64 << 20;
+
+/// A link that stands, to one process.
+pub(crate) struct Outbound {
+    own: Weak<Outbound>,
+    connection: Arc<Connection>,
+    /// Task and address, for messages.
+    peer: String,
+    /// The process at the other end, if it reads this one's memory: what it was lent may be written again once it
+    /// has ended.
+    borrower: Borrower,
+    state: Mutex<State>,
+    runs: Mutex<FxHashMap<u64, oneshot::Sender<Result<pb::RunGraphResponse, Status>>>>,
+    next_run: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) enum Borrower {
+    Nobody,
+    /// Another worker of this process.
+    Own,
+    Process(OwnedFd),
+}
+
+#[derive(Debug)]
+struct State {
+    budget: Budget,
+    loans: FxHashMap<u64, Arc<Buffer>>,
+    next_loan: u64,
+    /// The blocks that the peer knows.
+    blocks: FxHashSet<u64>,
+}
+
+/// Why a tensor leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It is ready.
+    Ready,
+    /// The receiver asked for it.
+    Asked,
+}
+
+/// What the other end says that others must act on.
+pub(super) enum Heard {
+    Wanted(Name),
+    Nothing,
+}
+
+impl Outbound {
+    pub(super) fn new(connection: Connection, peer: String, borrower: Borrower) -> Arc<Outbound> {
+        let state = State {
+            budget: Budget::new(UNASKED),
+            loans: FxHashMap::default(),
+            next_loan: 0,
+            blocks: FxHashSet::default(),
+        };
+        Arc::new_cyclic(|own| Outbound {
+            own: own.clone(),
+            connection: Arc::new(connection),
+            peer,
+            borrower,
+            state: Mutex::new(state),
+            runs: Mutex::default(),
+            next_run: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn reader(&self) -> Reader {
+        Reader::new(self.connection.clone())
+    }
+
+    /// Takes a value to leave with the next [`Outbound::flush`]. False if too much is on its way: then it is to be
+    /// kept and [offered](Outbound::offer).
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the peer, if the link has broken; what cannot be sent at all.
+    pub(crate) fn push(
+        &self,
+        step_id: i64,
+        key: &Arc<str>,
+        sent: &Sent,
+        cause: Cause,
+    ) -> executor::Result<bool> {
+        if self.connection.is_broken() {
+            return Err(self.broke());
+        }
+        let name = Name { step_id, key: key.clone() };
+        let tensor = match &sent.value {
+            _ if sent.is_dead => return self.post(&Frame::Dead(name), None).map(|()| true),
+            Value::Host(tensor) => tensor,
+            other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
+        };
+        let Some(buffer) = tensor.buffer() else {
+            if !self.takes(tensor.num_bytes(), cause) {
+                return Ok(false);
+            }
+            let message = tensor_to_proto(tensor).encode_to_vec();
+            return self.post(&Frame::Message(name), Some(message.into())).map(|()| true);
+        };
+        if let Some(memory) = self.lends(buffer) {
+            return self.lend(name, tensor, buffer, memory).map(|()| true);
+        }
+        if !self.takes(buffer.len(), cause) {
+            return Ok(false);
+        }
+        let payload = Bytes::from_owner(Elements(buffer.clone()));
+        self.post(&Frame::Elements(name, form(tensor)), Some(payload)).map(|()| true)
+    }
+
+    fn takes(&self, bytes: usize, cause: Cause) -> bool {
+        let budget = &mut self.state.lock().budget;
+        match cause {
+            Cause::Ready => budget.take(bytes as u64),
+            Cause::Asked => {
+                budget.asked(bytes as u64);
+                true
+            }
+        }
+    }
+
+    /// The memory behind a buffer, if the peer can read it where it is.
+    fn lends<'a>(&self, buffer: &'a Buffer) -> Option<&'a SharedMemory> {
+        match self.borrower {
+            Borrower::Nobody => None,
+            _ => buffer.region().and_then(SharedMemory::of),
+        }
+    }
+
+    fn lend(
+        &self,
+        name: Name,
+        tensor: &Tensor,
+        buffer: &Arc<Buffer>,
+        memory: &SharedMemory,
+    ) -> executor::Result<()> {
+        let block = memory.id();
+        let mut state = self.state.lock();
+        if !state.blocks.contains(&block) {
+            let descriptor = memory.file().try_clone().map_err(|e| {
+                let text = format!("a tensor's memory cannot be shared with {}: {e}", self.peer);
+                Error::new(Code::ResourceExhausted, text)
+            })?;
+            let frame = Frame::Block { block, len: buffer.len() as u64 };
+            self.connection.post_descriptor(&frame, descriptor.into()).map_err(unsendable)?;
+            state.blocks.insert(block);
+            memory.tell(self.own.clone());
+        }
+        let loan = state.next_loan;
+        state.next_loan += 1;
+        self.post(&Frame::Lent { name, form: form(tensor), block, loan }, None)?;
+        state.loans.insert(loan, buffer.clone());
+        Ok(())
+    }
+
+    /// Says that a value is there for the asking.
+    pub(crate) fn offer(&self, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
+        self.post(&Frame::Offer(Name { step_id, key: key.clone() }), None)
+    }
+
+    fn post(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<()> {
+        self.connection.post(frame, payload).map_err(unsendable)
+    }
+
+    pub(crate) fn flush(&self) {
+        self.connection.flush();
+    }
+
+    /// That the link has broken, naming the peer.
+    pub(crate) fn broke(&self) -> Error {
+        Error::new(Code::Unavailable, format!("the connection for tensors to {} broke", self.peer))
+    }
+
+    /// Runs a graph at the other end; dropping the future cancels that.
+    ///
+    /// # Errors
+    /// The run's own failure; `Unavailable`, naming the peer, if the link breaks.
+    pub(crate) async fn run(
+        &self,
+        request: &pb::RunGraphRequest,
+        timeout: Option<Duration>,
+    ) -> Result<pb::RunGraphResponse, Status> {
+        let id = self.next_run.fetch_add(1, Ordering::Relaxed);
+        let (give, answer) = oneshot::channel();
+        self.runs.lock().insert(id, give);
+        let mut cancels = CancelsRun { link: self, id: Some(id) };
+        let posted = self.post(&Frame::Run { id, timeout }, Some(request.encode_to_vec().into()));
+        posted.map_err(|e| crate::failure(&e))?;
+        self.flush();
+        if self.connection.is_broken() {
+            self.end_runs();
+        }
+        let answer = answer.await.unwrap_or_else(|_| Err(self.run_lost()));
+        cancels.id = None;
+        answer
+    }
+
+    fn run_lost(&self) -> Status {
+        let text = format!("RunGraph to {} failed: the connection broke", self.peer);
+        Status::new(Code::Unavailable, text)
+    }
+
+    /// Tells the peer that a step is over.
+    pub(crate) fn cleanup(&self, step_id: i64) {
+        if self.post(&Frame::Cleanup { step_id }, None).is_ok() {
+            self.flush();
+        }
+    }
+
+    /// Takes what the other end says, until the link ends.
+    pub(super) fn listen(&self, reader: &mut Reader, on_wanted: impl Fn(Name)) -> io::Result<()> {
+        while let Some((frame, payload)) = reader.frame()? {
+            if let Heard::Wanted(name) = self.hear(frame, payload, reader)? {
+                on_wanted(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&self, frame: Frame, payload: usize, reader: &mut Reader) -> io::Result<Heard> {
+        match frame {
+            Frame::Want(name) => return Ok(Heard::Wanted(name)),
+            Frame::Taken { bytes } => self.state.lock().budget.taken(bytes),
+            Frame::Returned { loan } => {
+                // Dropped without the lock: freeing memory may lead back here.
+                let returned = self.state.lock().loans.remove(&loan);
+                drop(returned);
+            }
+            Frame::Ran { id, failure } => {
+                let message = reader.message(payload)?;
+                let response = match failure {
+                    Some(status) => Err(status),
+                    None => Ok(pb::RunGraphResponse::decode(message).map_err(|_| Malformed("answer"))?),
+                };
+                if let Some(give) = self.runs.lock().remove(&id) {
+                    // A caller that has gone does not mind.
+                    let _ = give.send(response);
+                }
+            }
+            _ => return Err(Malformed("frame: it is the sender's").into()),
+        }
+        Ok(Heard::Nothing)
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close();
+        self.end_runs();
+    }
+
+    fn end_runs(&self) {
+        let runs = std::mem::take(&mut *self.runs.lock());
+        for give in runs.into_values() {
+            let _ = give.send(Err(self.run_lost()));
+        }
+    }
+
+    /// Takes back what was lent, once nobody can read it any more. The link has been closed.
+    pub(super) fn take_back(&self) {
+        if let Borrower::Process(process) = &self.borrower {
+            // Ends with the process; if the system cannot tell, the memory stays as it is.
+            let mut ends = [PollFd::new(process, PollFlags::IN)];
+            while let Err(error) = poll(&mut ends, None) {
+                if error != rustix::io::Errno::INTR {
+                    return;
+                }
+            }
+        }
+        let loans = std::mem::take(&mut self.state.lock().loans);
+        drop(loans);
+    }
+}
+
+/// Tells the other end that nobody waits for its answer.
+struct CancelsRun<'a> {
+    link: &'a Outbound,
+    id: Option<u64>,
+}
+
+impl Drop for CancelsRun<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let was_open = self.link.runs.lock().remove(&id).is_some();
+            if was_open && self.link.post(&Frame::Cancel { id }, None).is_ok() {
+                self.link.flush();
+            }
+        }
+    }
+}
+
+impl Freed for Outbound {
+    fn freed(&self, block: u64) {
+        let mut state = self.state.lock();
+        if state.blocks.remove(&block) && self.post(&Frame::BlockGone { block }, None).is_ok() {
+            drop(state);
+            self.flush();
+        }
+    }
+}
+
+impl fmt::Debug for Outbound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outbound({} by {:?})", self.peer, self.connection)
+    }
+}
+
+fn form(tensor: &Tensor) -> Form {
+    Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
+}
+
+fn unsendable(malformed: Malformed) -> Error {
+    Error::new(Code::InvalidArgument, malformed.to_string())
+}
+
+/// Keeps a tensor's elements alive until they are written.
+struct Elements(Arc<Buffer>);
+
+impl AsRef<[u8]> for Elements {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}

@@ -1,0 +1,227 @@
+//! What waits to be written to a connection: small frames side by side in one piece, large payloads where they lie.
+//! No sockets here.
+
+use super::frame::{Frame, Malformed};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Payloads up to here are copied behind their heads: a slice of their own costs more, bytes.
+const COPIED: usize = 16 << 10;
+/// A piece takes no more frames from this size on, bytes.
+const PIECE: usize = 256 << 10;
+/// Slices in one write.
+const SLICES: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that have been written.
+    written: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Frames(Vec<u8>),
+    Payload(Bytes),
+    /// Goes over all connections at once.
+    Parallel(Bytes),
+    /// A frame with a descriptor.
+    Descriptor(Vec<u8>, OwnedFd),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Frames(bytes) | Piece::Descriptor(bytes, _) => bytes,
+            Piece::Payload(bytes) | Piece::Parallel(bytes) => bytes,
+        }
+    }
+}
+
+/// What one write may take.
+#[derive(Debug)]
+pub(super) enum Next<'a> {
+    Nothing,
+    Slices(Vec<IoSlice<'a>>),
+    /// The descriptor goes with the first byte.
+    WithDescriptor(&'a [u8], BorrowedFd<'a>),
+    Parallel(Bytes),
+}
+
+impl Outbox {
+    /// Bytes that are to be written.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Adds a frame; payloads from `parallel_from` on go over all connections.
+    ///
+    /// # Errors
+    /// As [`Frame::encode`]; then nothing is added.
+    pub(super) fn add(
+        &mut self,
+        frame: &Frame,
+        payload: Option<Bytes>,
+        parallel_from: usize,
+    ) -> Result<(), Malformed> {
+        let len = payload.as_ref().map_or(0, Bytes::len);
+        let piece = match self.pieces.back_mut() {
+            Some(Piece::Frames(piece)) if piece.len() < PIECE => piece,
+            _ => {
+                self.pieces.push_back(Piece::Frames(Vec::new()));
+                match self.pieces.back_mut() {
+                    Some(Piece::Frames(piece)) => piece,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        let before = piece.len();
+        let encoded = frame.encode(len, piece);
+        if encoded.is_ok() && len <= COPIED {
+            piece.extend_from_slice(&payload.unwrap_or_default());
+            self.len += piece.len() - before;
+            return Ok(());
+        }
+        self.len += piece.len() - before;
+        if piece.is_empty() {
+            self.pieces.pop_back();
+        }
+        encoded?;
+        let payload = payload.unwrap_or_default();
+        self.len += len;
+        self.pieces.push_back(match len >= parallel_from {
+            true => Piece::Parallel(payload),
+            false => Piece::Payload(payload),
+        });
+        Ok(())
+    }
+
+    /// Adds a frame that a descriptor goes along with.
+    pub(super) fn add_descriptor(&mut self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
+        let mut bytes = Vec::new();
+        frame.encode(0, &mut bytes)?;
+        self.len += bytes.len();
+        self.pieces.push_back(Piece::Descriptor(bytes, descriptor));
+        Ok(())
+    }
+
+    /// Puts everything of a later outbox behind.
+    pub(super) fn append(&mut self, mut later: Outbox) {
+        debug_assert_eq!(later.written, 0, "a part of it has been written");
+        self.len += later.len;
+        self.pieces.append(&mut later.pieces);
+    }
+
+    pub(super) fn next(&self) -> Next<'_> {
+        match self.pieces.front() {
+            None => Next::Nothing,
+            Some(Piece::Descriptor(bytes, fd)) if self.written == 0 => {
+                Next::WithDescriptor(bytes, fd.as_fd())
+            }
+            Some(Piece::Parallel(payload)) => Next::Parallel(payload.clone()),
+            Some(first) => {
+                let first = IoSlice::new(&first.bytes()[self.written..]);
+                let plain = |p: &&Piece| matches!(p, Piece::Frames(_) | Piece::Payload(_));
+                let others = self.pieces.iter().skip(1).take_while(plain).map(|p| IoSlice::new(p.bytes()));
+                Next::Slices(std::iter::once(first).chain(others).take(SLICES).collect())
+            }
+        }
+    }
+
+    /// So many bytes have been written.
+    pub(super) fn advance(&mut self, written: usize) {
+        self.written += written;
+        self.len -= written.min(self.len);
+        while let Some(first) = self.pieces.front()
+            && self.written >= first.bytes().len()
+        {
+            self.written -= first.bytes().len();
+            self.pieces.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::frame::Name;
+
+    fn offer(key: &str) -> Frame {
+        Frame::Offer(Name { step_id: 1, key: key.into() })
+    }
+
+    fn alone(frame: &Frame, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        assert!(frame.encode(payload.len(), &mut bytes).is_ok());
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    #[test]
+    fn frames_leave_in_order_whatever_a_write_takes() -> Result<(), Malformed> {
+        let payloads = [vec![1u8; 10], vec![2; COPIED + 1], vec![3; 100], vec![4; 3 * COPIED]];
+        let expected: Vec<u8> = payloads.iter().flat_map(|p| alone(&offer("k"), p)).collect();
+        for step in [997, 20_000, usize::MAX] {
+            let mut outbox = Outbox::default();
+            for payload in &payloads {
+                outbox.add(&offer("k"), Some(payload.clone().into()), usize::MAX)?;
+            }
+            assert_eq!(outbox.len(), expected.len());
+            let mut got = Vec::new();
+            while let Next::Slices(slices) = outbox.next() {
+                let offered: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
+                let taken = offered.len().min(step);
+                got.extend_from_slice(&offered[..taken]);
+                outbox.advance(taken);
+            }
+            assert!(outbox.is_empty() && outbox.len == 0 && got == expected, "{step}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn small_frames_are_one_slice_and_large_payloads_are_not_copied() -> Result<(), Malformed> {
+        let mut outbox = Outbox::default();
+        for i in 0..200 {
+            outbox.add(&offer(&format!("k{i}")), Some(vec![0; 1000].into()), usize::MAX)?;
+        }
+        assert!(matches!(outbox.next(), Next::Slices(slices) if slices.len() == 1));
+        let large = Bytes::from(vec![0; 1 << 20]);
+        let address = large.as_ptr();
+        outbox.add(&offer("large"), Some(large), usize::MAX)?;
+        assert!(matches!(outbox.next(), Next::Slices(slices) if slices[1].as_ptr() == address));
+        Ok(())
+    }
+
+    #[test]
+    fn what_goes_alone_goes_alone() -> Result<(), Box<dyn std::error::Error>> {
+        let mut outbox = Outbox::default();
+        let (reader, _writer) = std::io::pipe()?;
+        outbox.add(&offer("a"), None, 100)?;
+        outbox.add_descriptor(&Frame::Block { block: 1, len: 2 }, reader.into())?;
+        outbox.add(&offer("b"), Some(vec![9; COPIED + 1].into()), COPIED)?;
+        let mut later = Outbox::default();
+        later.add(&offer("c"), None, 100)?;
+        outbox.append(later);
+        let mut kinds = Vec::new();
+        loop {
+            let len = match outbox.next() {
+                Next::Nothing => break,
+                Next::Slices(slices) => (slices.iter().map(|s| s.len()).sum(), "slices"),
+                Next::WithDescriptor(bytes, _) => (bytes.len(), "descriptor"),
+                Next::Parallel(bytes) => (bytes.len(), "parallel"),
+            };
+            outbox.advance(len.0);
+            kinds.push(len.1);
+        }
+        assert_eq!(kinds, ["slices", "descriptor", "slices", "parallel", "slices"]);
+        Ok(())
+    }
+}

@@ -1,0 +1,355 @@
+//! The links of a process: how they come up, and what follows when they end.
+
+use super::Transport;
+use super::connection::Connection;
+use super::inbound::Inbound;
+use super::meeting::{ANSWERED, ASKED, Caller, Hello, Invitation, Role, WELCOME, Way};
+use super::outbound::{Borrower, Outbound};
+use super::ports::Ports;
+use super::road::{FOREIGN, Road, UNREACHED};
+use super::socket::Socket;
+use crate::worker::Worker;
+use graph::TaskName;
+use parking_lot::{Mutex, RwLock};
+use proto::channel::{Peer, Repeat};
+use proto::pb::GetStatusRequest;
+use proto::service::WorkerServiceClient;
+use proto::{Cluster, Status};
+use rustc_hash::FxHashMap;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tonic::metadata::MetadataValue;
+
+/// A meeting's question has so long to be answered.
+const QUESTION: Duration = Duration::from_secs(5);
+/// A connection of a link has so long to be made and welcomed.
+pub(super) const GREETING: Duration = Duration::from_secs(5);
+const READER_STACK: usize = 512 << 10;
+
+/// Of one process, whatever its sessions call the tasks.
+pub(crate) struct Roads {
+    transport: Transport,
+    /// Connections of a link over TCP besides the main one.
+    lanes: usize,
+    runtime: Handle,
+    caller: Caller,
+    /// Where to listen for TCP: the first that can be had.
+    bind: Vec<IpAddr>,
+    /// That the process was started with.
+    cluster: Cluster,
+    pub(super) epoch: u64,
+    pub(super) token: u128,
+    worker: OnceLock<Weak<Worker>>,
+    by_address: Mutex<FxHashMap<Arc<str>, Arc<Road>>>,
+    /// By the incarnation of each device that sends.
+    inbounds: RwLock<FxHashMap<u64, Arc<Inbound>>>,
+    ports: Mutex<Option<Ports>>,
+    closed: AtomicBool,
+}
+
+impl Roads {
+    /// Contacts nobody, and listens nowhere, until somebody is to be met.
+    pub(crate) fn new(
+        transport: Transport,
+        connections: usize,
+        runtime: Handle,
+        (task, incarnations): (&TaskName, Vec<u64>),
+        cluster: Cluster,
+    ) -> Arc<Roads> {
+        let caller = Caller { task: task.to_string(), incarnations, receivers: Vec::new() };
+        Arc::new(Roads {
+            transport,
+            lanes: connections.saturating_sub(1),
+            runtime,
+            bind: addresses(cluster.address(task).unwrap_or_default()),
+            caller,
+            cluster,
+            epoch: rand::random(),
+            token: rand::random(),
+            worker: OnceLock::new(),
+            by_address: Mutex::default(),
+            inbounds: RwLock::default(),
+            ports: Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Says whose tensors these are.
+    pub(crate) fn serve(&self, worker: Weak<Worker>) {
+        let _ = self.worker.set(worker);
+    }
+
+    pub(super) fn worker(&self) -> Weak<Worker> {
+        self.worker.get().cloned().unwrap_or_default()
+    }
+
+    /// The way to a task's address.
+    pub(crate) fn road(&self, peer: &Arc<Peer>) -> Arc<Road> {
+        let mut by_address = self.by_address.lock();
+        by_address.entry(peer.address().into()).or_insert_with(|| Road::new(peer.clone())).clone()
+    }
+
+    /// The link by which tensors of a device come, if there is one.
+    pub(crate) fn inbound(&self, incarnation: u64) -> Option<Arc<Inbound>> {
+        self.inbounds.read().get(&incarnation).cloned()
+    }
+
+    pub(super) fn may_meet(&self) -> bool {
+        self.transport != Transport::Grpc && !self.closed.load(Ordering::Acquire)
+    }
+
+    /// What to answer one who asks for a meeting.
+    pub(crate) fn invitation(self: &Arc<Self>) -> Option<String> {
+        if !self.may_meet() {
+            return None;
+        }
+        let mut ports = self.ports.lock();
+        if ports.is_none() {
+            *ports = Ports::open(self, self.transport, &self.bind)
+                .inspect_err(|error| {
+                    tracing::warn!("tensors come over gRPC: cannot listen for them: {error}")
+                })
+                .ok();
+        }
+        ports.as_ref().map(|ports| {
+            let (epoch, token) = (self.epoch, self.token);
+            let (unix, tcp) = (ports.unix.clone(), ports.tcp);
+            Invitation { epoch, token, host: host(), unix, tcp }.to_text()
+        })
+    }
+
+    /// Begins a meeting: asks, and connects on a thread of the link's own, which then listens to it.
+    pub(super) fn meet(self: &Arc<Self>, road: &Arc<Road>) {
+        let (roads, road) = (self.clone(), road.clone());
+        self.runtime.spawn(async move {
+            match ask(&road.peer).await {
+                Err(status) => {
+                    tracing::debug!("no meeting with {}: {status}", road.name());
+                    road.down(UNREACHED);
+                }
+                Ok(None) => road.down(FOREIGN),
+                Ok(Some(invitation)) => {
+                    let (again, thread) = (road.clone(), reader_thread());
+                    if thread.spawn(move || roads.go(&road, &invitation)).is_err() {
+                        again.down(FOREIGN);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Connects in the best way that works, and stays with the link until it ends.
+    fn go(self: Arc<Self>, road: &Arc<Road>, invitation: &Invitation) {
+        let mut failed = None;
+        for way in invitation.ways(self.transport, &host()) {
+            match self.connect(&way, invitation, self.caller(road.peer.address())) {
+                Ok((connection, borrower)) => {
+                    let link = Outbound::new(connection, road.name(), borrower);
+                    return self.attend(road, link);
+                }
+                Err(error) => failed = Some((way, error)),
+            }
+        }
+        if let Some((way, error)) = failed {
+            tracing::warn!("tensors to {} go over gRPC: {way:?}: {error}", road.name());
+        }
+        road.down(FOREIGN);
+    }
+
+    /// What to say to whom listens on this address.
+    fn caller(&self, address: &str) -> Caller {
+        let receivers = self.cluster.tasks().filter(|(_, other)| *other == address);
+        Caller { receivers: receivers.map(|(task, _)| task.to_string()).collect(), ..self.caller.clone() }
+    }
+
+    fn connect(
+        &self,
+        way: &Way,
+        invitation: &Invitation,
+        caller: Caller,
+    ) -> io::Result<(Connection, Borrower)> {
+        let (epoch, token, link) = (invitation.epoch, invitation.token, rand::random());
+        let hello = |role| Hello { epoch, token, link, role };
+        let main = |lanes: usize| hello(Role::Main { lanes: lanes as u16, caller });
+        match way {
+            Way::Unix(name) => {
+                let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+                let borrower = borrower(&stream);
+                let socket = Socket::unix(stream);
+                greet(&socket, &main(0))?;
+                Ok((Connection::new(socket, Vec::new()), borrower))
+            }
+            Way::Tcp(address) => {
+                let open = |hello: &Hello| {
+                    let socket = Socket::tcp(TcpStream::connect_timeout(address, GREETING)?)?;
+                    greet(&socket, hello)?;
+                    Ok::<_, io::Error>(socket)
+                };
+                let mut lanes = Vec::new();
+                for _ in 0..self.lanes {
+                    if let Socket::Tcp(lane) = open(&hello(Role::Lane))? {
+                        lanes.push(lane);
+                    }
+                }
+                Ok((Connection::new(open(&main(lanes.len()))?, lanes), Borrower::Nobody))
+            }
+        }
+    }
+
+    /// Uses a link until it ends.
+    fn attend(&self, road: &Arc<Road>, link: Arc<Outbound>) {
+        let worker = self.worker();
+        let mut reader = link.reader();
+        road.up(link.clone());
+        // Closed meanwhile: then nobody else ends it.
+        if self.closed.load(Ordering::Acquire) {
+            link.close();
+        }
+        if let Some(worker) = worker.upgrade() {
+            worker.steps.each(|step| step.rendezvous.link_up(road, &link));
+        }
+        let ended = link.listen(&mut reader, |name| {
+            let step = worker.upgrade().and_then(|worker| worker.steps.get(name.step_id));
+            if let Some(step) = step {
+                step.rendezvous.wanted(&link, &name.key);
+            }
+        });
+        road.down(UNREACHED);
+        link.close();
+        if let Err(error) = ended {
+            tracing::debug!("the link to {} ended: {error}", road.name());
+        }
+        if let Some(worker) = worker.upgrade() {
+            worker.steps.each(|step| {
+                if step.rendezvous.has_pushed_over(&link) {
+                    step.cancel(link.broke());
+                }
+            });
+        }
+        link.take_back();
+    }
+
+    /// Takes in a link that another process has made, until it ends.
+    pub(super) fn admit(&self, connection: Connection, caller: Caller) {
+        let inbound = Inbound::new(connection, caller);
+        {
+            let mut inbounds = self.inbounds.write();
+            for incarnation in inbound.incarnations() {
+                inbounds.insert(*incarnation, inbound.clone());
+            }
+        }
+        if self.closed.load(Ordering::Acquire) {
+            inbound.close();
+        }
+        let worker = self.worker();
+        let ended = inbound.serve(&worker);
+        inbound.close();
+        self.inbounds.write().retain(|_, other| !Arc::ptr_eq(other, &inbound));
+        if let Err(error) = ended {
+            tracing::debug!("the link {inbound:?} ended: {error}");
+        }
+        if let Some(worker) = worker.upgrade() {
+            worker.steps.each(|step| step.rendezvous.lost(&inbound));
+        }
+    }
+
+    /// Links that stand: to other processes, and from them.
+    pub(crate) fn links(&self) -> (usize, usize) {
+        let up = self.by_address.lock().values().filter(|road| road.link().is_some()).count();
+        let inbounds = self.inbounds.read();
+        let mut from: Vec<*const Inbound> = inbounds.values().map(Arc::as_ptr).collect();
+        from.sort_unstable();
+        from.dedup();
+        (up, from.len())
+    }
+
+    /// Ends all links, and takes no more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        drop(self.ports.lock().take());
+        let roads: Vec<_> = self.by_address.lock().values().cloned().collect();
+        roads.iter().filter_map(|road| road.link()).for_each(|link| link.close());
+        let inbounds: Vec<_> = self.inbounds.read().values().cloned().collect();
+        inbounds.iter().for_each(|inbound| inbound.close());
+    }
+}
+
+impl fmt::Debug for Roads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Roads({} of {})", self.transport, self.caller.task)
+    }
+}
+
+pub(super) fn reader_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("anabranch-recv".into()).stack_size(READER_STACK)
+}
+
+/// The addresses of a machine's name, which may be an address itself.
+fn addresses(of: &str) -> Vec<IpAddr> {
+    let found = of.to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
+    found.unwrap_or_default()
+}
+
+/// Asks a task whether it is one of ours; `None` if not.
+async fn ask(peer: &Peer) -> Result<Option<Invitation>, Status> {
+    let deadline = Some(Instant::now() + QUESTION);
+    let send = |channel| async move {
+        let mut request = tonic::Request::new(GetStatusRequest {});
+        request.metadata_mut().insert(ASKED, MetadataValue::from_static("1"));
+        WorkerServiceClient::new(channel).get_status(request).await
+    };
+    let answer = peer.call("GetStatus", Repeat::Never, deadline, send).await?;
+    let text = answer.metadata().get(ANSWERED).and_then(|text| text.to_str().ok());
+    Ok(text.and_then(Invitation::parse))
+}
+
+/// Says hello, and waits to be welcomed.
+fn greet(socket: &Socket, hello: &Hello) -> io::Result<()> {
+    let bytes = hello.encode();
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        rest = &rest[socket.send(&[IoSlice::new(rest)], None, true)?..];
+    }
+    let mut answer = [0; WELCOME.len()];
+    socket.set_timeout(Some(GREETING))?;
+    read_exact(socket, &mut answer)?;
+    socket.set_timeout(None)?;
+    if answer == WELCOME { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+pub(super) fn read_exact(socket: &Socket, mut into: &mut [u8]) -> io::Result<()> {
+    let mut unwanted = VecDeque::new();
+    while !into.is_empty() {
+        match socket.receive(into, &mut unwanted)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => into = &mut into[read..],
+        }
+        unwanted.clear();
+    }
+    Ok(())
+}
+
+/// Whom the other end of a Unix socket is. One whose end cannot be observed is lent nothing.
+fn borrower(stream: &UnixStream) -> Borrower {
+    match socket_peercred(stream) {
+        Ok(peer) if peer.pid == getpid() => Borrower::Own,
+        Ok(peer) => pidfd_open(peer.pid, PidfdFlags::empty()).map_or(Borrower::Nobody, Borrower::Process),
+        Err(_) => Borrower::Nobody,
+    }
+}
+
+/// This machine, since it started; empty if the system does not say.
+fn host() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
