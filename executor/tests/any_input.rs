@@ -124,7 +124,7 @@ impl Random {
             | "sign_decay" | "decay" | "axis" | "concat_dim" | "split_dim" | "dim" | "dimension"
             | "depth" | "on_value" | "off_value" | "minval" | "maxval" | "num_samples" | "k"
             | "num_lower" | "num_upper" | "constant_values" | "num_segments" | "start" | "stop" | "limit"
-            | "delta" | "num" => &[],
+            | "delta" | "num" | "num_rows" | "num_cols" | "padding_value" | "default_value" => &[],
             "shape" | "size" | "begin" | "end" | "strides" | "perm" | "multiples" | "dims"
             | "reduction_indices" | "axes" => &[rank],
             "paddings" => &[rank, 2],
