@@ -44,13 +44,13 @@ async fn a_compression_that_nobody_knows_is_refused() -> Fallible {
 
 /// Gigabytes, which not every machine has to spare: with `ANABRANCH_LARGE_MESSAGES` set, and alone.
 #[test]
-fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail_as_with_the_peer() -> Fallible {
+fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail() -> Fallible {
     if std::env::var_os("ANABRANCH_LARGE_MESSAGES").is_none() {
         return Ok(());
     }
     let cluster = Cluster::start(&[("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/large_messages.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{said}");
+    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 3, "{said}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-"""Feeds and fetches near and beyond the largest message there can be, one at a time: each takes gigabytes on both
-sides. `--target local` asks TensorFlow's own server."""
+"""Feeds and fetches near the largest message there can be, and a fetch beyond it, one at a time: each takes gigabytes
+on both sides. A feed beyond it ends the client's own process, whatever the server."""
 import argparse
 import os
 
@@ -19,11 +19,6 @@ NEARLY = int(1.9 * 2**30)
 BEYOND = int(2.1 * 2**30)
 
 
-def bytes_fed():
-    fed = tf.placeholder(tf.uint8, [None])
-    return fed, [tf.size(fed), fed[0], fed[-1]]
-
-
 def bytes_made(count):
     size = tf.placeholder_with_default(count, [])
     return tf.fill([size], tf.constant(7, tf.uint8))
@@ -31,7 +26,8 @@ def bytes_made(count):
 
 @check
 def a_large_feed(target):
-    fed, seen = bytes_fed()
+    fed = tf.placeholder(tf.uint8, [None])
+    seen = [tf.size(fed), fed[0], fed[-1]]
     value = np.zeros([NEARLY], np.uint8)
     value[0], value[-1] = 3, 5
     with tf.Session(target) as session:
@@ -47,30 +43,18 @@ def a_large_fetch(target):
 
 
 @check
-def a_feed_beyond(target):
-    fed, seen = bytes_fed()
-    with tf.Session(target) as session:
-        with fails(tf.errors.OpError) as failed:
-            session.run(seen, {fed: np.zeros([BEYOND], np.uint8)})
-        print(type(failed.value).__name__, str(failed.value)[:300])
-        assert session.run(seen, {fed: [1, 2]}) == [2, 1, 2]
-
-
-@check
 def a_fetch_beyond(target):
     made = bytes_made(BEYOND)
     with tf.Session(target) as session:
-        with fails(tf.errors.OpError) as failed:
+        with fails(tf.errors.OpError, "too large"):
             session.run(made)
-        print(type(failed.value).__name__, str(failed.value)[:300])
         assert session.run(made[0]) == 7
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True)
-    target = parser.parse_args().target
-    checks.run(tf.train.Server.create_local_server().target if target == "local" else target)
+    checks.run(parser.parse_args().target)
 
 
 main()
