@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("worker", &["executor", "graph", "placer", "proto"]),
     ("master", &["graph", "placer", "proto"]),
     ("client", &["graph", "master", "proto", "worker"]),
-    ("train", &["client", "graph", "placer"]),
+    ("train", &["checkpoint", "client", "executor", "graph", "placer", "proto"]),
 ];
 
 const ASYNC: &[&str] = &["tokio", "tonic", "prost", "hyper"];

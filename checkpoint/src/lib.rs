@@ -7,6 +7,7 @@ pub mod checksum;
 mod error;
 mod file;
 pub mod legacy;
+pub mod npy;
 mod ordered_code;
 pub mod pattern;
 pub mod proto;

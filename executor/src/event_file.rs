@@ -14,18 +14,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where an event file goes, and how long events may wait to be written.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) folder: PathBuf,
+pub struct Settings {
+    pub folder: PathBuf,
     /// After what makes the name its own.
-    pub(crate) suffix: String,
+    pub suffix: String,
     /// More events than this do not wait.
-    pub(crate) max_queue: usize,
+    pub max_queue: usize,
     /// Nor longer than this; `None` means as long as it takes.
-    pub(crate) flush_after: Option<Duration>,
+    pub flush_after: Option<Duration>,
 }
 
 /// An event file that steps write to. It is written to its end when it is dropped.
-pub(crate) struct EventFile {
+pub struct EventFile {
     settings: Settings,
     /// Not there until the file has been opened.
     open: Mutex<Option<Open>>,
@@ -46,12 +46,12 @@ const VERSION: &[u8] = b"brain.Event:2";
 const WRITER: &[u8] = b"tensorflow.core.util.events_writer";
 
 impl EventFile {
-    pub(crate) fn new(settings: Settings) -> EventFile {
+    pub fn new(settings: Settings) -> EventFile {
         EventFile { settings, open: Mutex::default() }
     }
 
     /// Makes the file and its folder, unless they have been made.
-    pub(crate) fn open(&self) -> Result<()> {
+    pub fn open(&self) -> Result<()> {
         let mut open = self.open.lock();
         if open.is_some() {
             return Ok(());
@@ -79,7 +79,7 @@ impl EventFile {
     }
 
     /// Adds an event, which may wait to be written.
-    pub(crate) fn write(&self, event: Vec<u8>) -> Result<()> {
+    pub fn write(&self, event: Vec<u8>) -> Result<()> {
         self.with_open(|open| {
             open.waiting.push(event);
             let is_late = self.settings.flush_after.is_some_and(|after| open.flushed.elapsed() > after);
@@ -88,7 +88,7 @@ impl EventFile {
     }
 
     /// Writes the events that wait.
-    pub(crate) fn flush(&self) -> Result<()> {
+    pub fn flush(&self) -> Result<()> {
         self.with_open(Open::flush)
     }
 
@@ -130,7 +130,7 @@ fn now() -> Duration {
 }
 
 /// An `Event` of this time.
-pub(crate) fn event(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+pub fn event(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut event = Writer::new();
     event.double(1, now().as_secs_f64());
     write(&mut event);

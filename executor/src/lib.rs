@@ -10,7 +10,7 @@ pub mod device;
 mod error;
 mod escape;
 mod evaluate;
-mod event_file;
+pub mod event_file;
 mod executor;
 pub mod function;
 pub mod handle;

@@ -1,5 +1,6 @@
 //! How variables get their first values.
 
+use crate::variables::Variable;
 use graph::{DType, Error, Output, Scope, Shape, Tensor};
 
 /// A rule for the first value of a variable.
@@ -10,6 +11,8 @@ pub enum Initializer {
     Constant(f64),
     /// A given value.
     Value(Tensor),
+    /// The first value of another variable of the same type and shape.
+    Like(Variable),
     /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010): the fans are the
     /// last two axes, times the size of the axes before them; both are the one axis of a vector, and 1 for a
     /// scalar.
@@ -51,6 +54,10 @@ impl Initializer {
         match self {
             Initializer::Zeros => filled(scope, dtype, shape, 0.0),
             Initializer::Constant(value) => filled(scope, dtype, shape, *value),
+            Initializer::Like(other) => {
+                let after = scope.control(&[other.initializer]);
+                after.read_variable(other.handle, other.dtype)
+            }
             Initializer::Value(value) if value.dtype() != dtype || value.shape() != part.whole => {
                 let (has, needs) = ((value.dtype(), value.shape()), (dtype, part.whole));
                 scope.fail(Error::invalid(format!(
@@ -108,7 +115,22 @@ pub(crate) fn number(scope: &Scope, dtype: DType, value: f64) -> Output {
     match dtype {
         DType::Float => scope.constant(value as f32),
         DType::Double => scope.constant(value),
+        DType::Int32 => scope.constant(value as i32),
+        DType::Int64 => scope.constant(value as i64),
         other => scope.op("Cast").input(scope.constant(value)).attr("DstT", other).output(),
+    }
+}
+
+/// A constant vector of strings.
+pub(crate) fn strings(scope: &Scope, values: impl Iterator<Item = String>) -> Output {
+    let values: Vec<bytes::Bytes> = values.map(bytes::Bytes::from).collect();
+    let vector = Shape::new(&[values.len()]).and_then(|shape| Tensor::strings(values, shape));
+    match vector {
+        Ok(vector) => scope.constant(vector),
+        Err(error) => {
+            scope.fail(error);
+            scope.constant("")
+        }
     }
 }
 

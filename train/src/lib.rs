@@ -1,15 +1,47 @@
-//! Training: variables, optimizers, and strategies that spread one model function over devices and tasks.
+//! Training: variables, optimizers, strategies that spread one model function over devices and tasks, and sessions
+//! that train, save, and go on when a task dies.
 #![forbid(unsafe_code)]
 
+mod clip;
+mod coordination;
+mod embedding;
+mod error;
+mod events;
+mod gradient;
 mod initializer;
+mod input;
+mod learning_rate;
+mod moving_average;
 mod optimizer;
 mod readiness;
+mod saver;
+mod session;
+mod staleness;
 mod strategy;
+mod sync;
+mod training;
 mod variables;
 
+pub use clip::{Clip, global_norm};
+pub use coordination::Coordination;
+pub use embedding::Spread;
+pub use error::{Error, Result};
+pub use events::Events;
+pub use gradient::Gradient;
 pub use initializer::Initializer;
+pub use input::{Dataset, Input};
+pub use learning_rate::LearningRate;
+pub use moving_average::MovingAverage;
 pub use optimizer::Optimizer;
 pub use placer::Partitioner;
-pub use readiness::{ReadinessError, wait_until_initialized};
-pub use strategy::{Strategy, Training, VariablePlacement};
-pub use variables::{PartitionedVariable, Variable, Variables};
+pub use readiness::wait_until_initialized;
+pub use saver::{CheckpointState, Keep, Saver, latest_checkpoint};
+pub use session::{
+    Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, RunArgs,
+    RunValues, hooks,
+};
+pub use staleness::BoundedStaleness;
+pub use strategy::{Aggregation, Strategy, SyncMode, UpdateOptions, VariablePlacement};
+pub use sync::{SyncReplicas, SyncReport};
+pub use training::Training;
+pub use variables::{PartOf, PartitionedVariable, Variable, Variables};

@@ -1,9 +1,11 @@
 //! Strategies: the same model function on one device, on towers in one graph, or beside parameter servers.
 
-use crate::initializer::Initializer;
+use crate::clip::Clip;
+use crate::moving_average::MovingAverage;
 use crate::optimizer::Optimizer;
-use crate::variables::{Variable, Variables};
-use graph::{DType, DeviceSpec, Error, NodeId, Output, Result, Scope};
+use crate::training::{self, Training};
+use crate::variables::Variables;
+use graph::{DeviceSpec, Error, Output, Result, Scope};
 use placer::{
     GreedyLoadBalancing, PsStrategy, ReplicaDeviceSetter, RoundRobin, byte_size_load, replica_device_setter,
 };
@@ -16,9 +18,9 @@ pub enum Strategy {
     /// In-graph replication: a copy of the model a device, each on its share of the batch; variables and
     /// averaged gradients on one device.
     Towers { devices: Vec<String>, variables: String },
-    /// Between-graph replication, asynchronous: each worker runs this graph by itself, and shares the variables,
-    /// which lie on the parameter servers, by their names.
-    ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement },
+    /// Between-graph replication: each worker runs this graph by itself, and shares the variables, which lie on the
+    /// parameter servers, by their names.
+    ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
 }
 
 /// Which parameter server a variable goes to.
@@ -31,6 +33,42 @@ pub enum VariablePlacement {
     GreedyByBytes,
 }
 
+/// How far the workers of a [`Strategy::ParameterServer`] wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Not at all: each worker's gradients are applied as they come.
+    #[default]
+    Async,
+    /// A step is one update with the mean gradient of `replicas_to_aggregate` workers, done by the chief; there are
+    /// `replicas_to_aggregate + backup` workers. Gradients of slower workers are dropped, and counted. A worker that
+    /// has finished says so, and is waited for no more.
+    Sync { replicas_to_aggregate: u32, backup: u32, aggregation: Aggregation },
+    /// As [`SyncMode::Async`], but no worker starts a step while it is more than `steps` steps ahead of the slowest
+    /// one of `workers`.
+    BoundedStaleness { steps: u32, workers: u32 },
+}
+
+/// How the gradients of a synchronous step are put together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aggregation {
+    /// In the order of the workers, each of whose gradients waits in a place of its own beside the variable: the same
+    /// bits from run to run, and a gradient that is pushed twice counts once. Takes a gradient's memory a worker.
+    #[default]
+    InOrder,
+    /// In the order of arrival, in TensorFlow's accumulators and token queue, under the names of its
+    /// `SyncReplicasOptimizer`: replicas of both kinds train one job. Takes one gradient's memory.
+    Accumulators,
+}
+
+/// What is done with gradients and variables besides the optimizer's step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UpdateOptions {
+    /// Each replica clips its own gradients.
+    pub clip: Option<Clip>,
+    /// Averages of all trained variables.
+    pub moving_average: Option<MovingAverage>,
+}
+
 impl VariablePlacement {
     fn strategy(self, ps_tasks: u32) -> Box<dyn PsStrategy> {
         match self {
@@ -40,27 +78,13 @@ impl VariablePlacement {
     }
 }
 
-/// A model ready to be trained.
-#[derive(Clone, Debug)]
-pub struct Training {
-    pub variables: Variables,
-    /// Gives every variable its first value; run by one replica.
-    pub initialize: NodeId,
-    /// One training step.
-    pub train: NodeId,
-    /// The loss of the step, averaged over towers.
-    pub loss: Output,
-    /// Steps done by all replicas together, `int64`.
-    pub global_step: Output,
-}
-
 impl Strategy {
     /// The scope that places a replica's nodes, and that which places variables.
     pub fn scopes(&self, scope: &Scope) -> (Scope, Scope) {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
             Strategy::Towers { variables, .. } => (scope.clone(), scope.device(variables)),
-            Strategy::ParameterServer { ps_tasks, worker, placement } => {
+            Strategy::ParameterServer { ps_tasks, worker, placement, .. } => {
                 let worker_device =
                     DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
                 let setter = replica_device_setter(ReplicaDeviceSetter {
@@ -75,11 +99,19 @@ impl Strategy {
         }
     }
 
+    /// Which worker this replica is, and how it waits for others.
+    pub(crate) fn replica(&self) -> (u32, SyncMode) {
+        match self {
+            Strategy::Local | Strategy::Towers { .. } => (0, SyncMode::Async),
+            Strategy::ParameterServer { worker, sync, .. } => (*worker, *sync),
+        }
+    }
+
     /// Builds a training step. `loss` is the model: from the batch's inputs (this replica's share of them) to a
     /// scalar loss, over variables that it asks for by name.
     ///
     /// # Errors
-    /// The first error of any node, a variable without gradient, or a strategy without devices.
+    /// The first error of any node, a variable without gradient, or a strategy without devices or replicas.
     pub fn minimize(
         &self,
         scope: &Scope,
@@ -88,31 +120,21 @@ impl Strategy {
         inputs: &[Output],
         loss: impl Fn(&Scope, &Variables, &[Output]) -> Output,
     ) -> Result<Training> {
+        self.minimize_with(scope, variables, optimizer, UpdateOptions::default(), inputs, loss)
+    }
+
+    /// As [`Strategy::minimize`], with clipped gradients or averaged variables.
+    pub fn minimize_with(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        optimizer: &Optimizer,
+        options: UpdateOptions,
+        inputs: &[Output],
+        loss: impl Fn(&Scope, &Variables, &[Output]) -> Output,
+    ) -> Result<Training> {
         let towers = self.towers(scope, inputs)?;
-        let mut losses = Vec::with_capacity(towers.len());
-        let mut of_towers = Vec::with_capacity(towers.len());
-        for (tower, share) in &towers {
-            let loss = loss(tower, variables, share);
-            let trained = variables.trainable();
-            let values: Vec<Output> = trained.iter().map(|v| v.value).collect();
-            of_towers.push(tower.gradients(&[loss], &values, &[])?);
-            losses.push(loss);
-        }
-        let gradients = average(scope, &variables.trainable(), &of_towers)?;
-        let updated = optimizer.apply(scope, variables, &gradients);
-        let step =
-            variables.get_untrained("global_step", DType::Int64, &[], &Initializer::Value(0i64.into()));
-        let counted = scope.colocate_with(step.handle.node).control(&[updated]);
-        let count = counted.op("AssignAddVariableOp").input(step.handle).input(counted.constant(1i64));
-        let train = count.attr("dtype", DType::Int64).node();
-        let training = Training {
-            initialize: variables.initializer(),
-            train: scope.group(&[updated, train]),
-            loss: mean_of(scope, &losses),
-            global_step: step.value,
-            variables: variables.clone(),
-        };
-        scope.finish().map(|_| training)
+        training::build(self, scope, variables, &training::Update { optimizer, options }, &towers, loss)
     }
 
     /// The scope and the inputs of each replica in this graph.
@@ -124,46 +146,12 @@ impl Strategy {
             return Err(Error::invalid("Strategy::Towers has no devices"));
         }
         let count = devices.len();
-        let shares: Vec<Vec<Output>> = inputs
-            .iter()
-            .map(|input| {
-                let axis = scope.constant(0i32);
-                scope.op("Split").input(axis).input(*input).attr("num_split", count as i64).outputs()
-            })
-            .collect();
+        let shares: Vec<Vec<Output>> =
+            inputs.iter().map(|input| scope.split(*input, count, 0)).collect();
         let tower = |i: usize| {
             let share = shares.iter().filter_map(|s| s.get(i).copied()).collect();
             (scope.name_scope(&format!("tower_{i}")).device(&devices[i]), share)
         };
         Ok((0..count).map(tower).collect())
-    }
-}
-
-/// The mean over towers of each variable's gradient, computed beside the variable.
-fn average(
-    scope: &Scope,
-    variables: &[Variable],
-    towers: &[Vec<Option<Output>>],
-) -> Result<Vec<(Variable, Output)>> {
-    let mut averaged = Vec::with_capacity(variables.len());
-    for (i, variable) in variables.iter().enumerate() {
-        let of_towers: Option<Vec<Output>> = towers.iter().map(|t| t.get(i).copied().flatten()).collect();
-        let Some(of_towers) = of_towers else {
-            return Err(Error::invalid(format!("the loss does not depend on variable '{}'", variable.name)));
-        };
-        averaged.push((variable.clone(), mean_of(&scope.colocate_with(variable.handle.node), &of_towers)));
-    }
-    Ok(averaged)
-}
-
-/// The mean of tensors of one shape; the order of summation is theirs.
-fn mean_of(scope: &Scope, values: &[Output]) -> Output {
-    match values {
-        [one] => *one,
-        many => {
-            let sum = scope.op("AddN").input(many).output();
-            let share = crate::initializer::number(scope, scope.dtype(sum), 1.0 / many.len() as f64);
-            scope.mul(sum, share)
-        }
     }
 }

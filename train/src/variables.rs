@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// One variable.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
     pub name: String,
     pub dtype: DType,
@@ -21,6 +21,29 @@ pub struct Variable {
     pub initializer: NodeId,
     /// Whether optimizers change it.
     pub trainable: bool,
+    /// Which part of a whole it is, if it is one.
+    pub part_of: Option<PartOf>,
+}
+
+/// What a part of a variable is a part of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartOf {
+    /// The name of the whole.
+    pub name: String,
+    /// The shape of the whole.
+    pub shape: Shape,
+    /// Where the part starts in the whole.
+    pub offset: Vec<usize>,
+}
+
+/// Rows of a variable that a model has picked.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookup {
+    pub(crate) variable: String,
+    /// The rows of the variable, in any shape.
+    pub(crate) indices: Output,
+    /// What was picked.
+    pub(crate) rows: Output,
 }
 
 /// One variable cut along one axis into parts, each a variable of its own and placed by itself.
@@ -43,10 +66,20 @@ pub struct Variables {
     made: Rc<RefCell<Made>>,
 }
 
+/// What a variable is to be.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    dtype: DType,
+    dims: &'a [usize],
+    first: &'a Initializer,
+    trainable: bool,
+}
+
 #[derive(Debug, Default)]
 struct Made {
     variables: Vec<Variable>,
     partitioned: Vec<PartitionedVariable>,
+    lookups: Vec<Lookup>,
 }
 
 impl Variables {
@@ -99,7 +132,9 @@ impl Variables {
             .zip(&cut)
             .map(|(index, shard)| {
                 let part = Part { whole: &whole, offset: &shard.offset, index };
-                self.make(&format!("{name}/part_{index}"), dtype, &shard.shape, initializer, part, true)
+                let of = PartOf { name: name.to_owned(), shape: whole.clone(), offset: shard.offset.clone() };
+                let wanted = Wanted { dtype, dims: &shard.shape, first: initializer, trainable: true };
+                self.make(&format!("{name}/part_{index}"), &wanted, part, Some(of))
             })
             .collect();
         let values: Vec<Output> = parts.iter().map(|part| part.value).collect();
@@ -115,9 +150,27 @@ impl Variables {
         self.beside(of).find_or_make(&name, of.dtype, of.shape.dims(), initializer, false)
     }
 
+    /// Where variables are made.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// The same collection; what is made here is on the device of `variable`.
     pub(crate) fn beside(&self, variable: &Variable) -> Variables {
         Variables { scope: self.scope.colocate_with(variable.handle.node), made: self.made.clone() }
+    }
+
+    /// How many steps all replicas together have done, an `int64` scalar named `global_step`.
+    pub fn global_step(&self) -> Variable {
+        self.get_untrained("global_step", DType::Int64, &[], &Initializer::Value(0i64.into()))
+    }
+
+    pub(crate) fn remember(&self, lookup: Lookup) {
+        self.made.borrow_mut().lookups.push(lookup);
+    }
+
+    pub(crate) fn lookups(&self) -> Vec<Lookup> {
+        self.made.borrow().lookups.clone()
     }
 
     pub fn find(&self, name: &str) -> Option<Variable> {
@@ -161,7 +214,7 @@ impl Variables {
             return found;
         }
         let whole = self.shape(dims);
-        self.make(name, dtype, dims, first, Part::all(&whole), trainable)
+        self.make(name, &Wanted { dtype, dims, first, trainable }, Part::all(&whole), None)
     }
 
     fn expect(&self, name: &str, found: (DType, &Shape), asked: (DType, &[usize])) {
@@ -180,15 +233,8 @@ impl Variables {
         })
     }
 
-    fn make(
-        &self,
-        name: &str,
-        dtype: DType,
-        dims: &[usize],
-        first: &Initializer,
-        part: Part<'_>,
-        trainable: bool,
-    ) -> Variable {
+    fn make(&self, name: &str, wanted: &Wanted<'_>, part: Part<'_>, part_of: Option<PartOf>) -> Variable {
+        let Wanted { dtype, dims, first, trainable } = *wanted;
         let shape = self.shape(dims);
         let handle = self
             .scope
@@ -214,7 +260,7 @@ impl Variables {
             .attr("dtype", dtype)
             .output();
         let variable =
-            Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable };
+            Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable, part_of };
         self.made.borrow_mut().variables.push(variable.clone());
         variable
     }

@@ -135,6 +135,25 @@ impl Reader {
         part.finish(name)
     }
 
+    /// That all bytes which the index leads to are there; what they are is checked when they are read.
+    ///
+    /// # Errors
+    /// `NotFound` of a data file that is not there, `DataLoss` of one that is cut off.
+    pub fn check_extents(&mut self) -> Result<()> {
+        let mut ends = BTreeMap::new();
+        for entry in self.entries.values().filter(|entry| entry.slices.is_empty()) {
+            let end = ends.entry(entry.shard).or_insert(0);
+            *end = entry.offset.saturating_add(entry.size).max(*end);
+        }
+        for (shard, end) in ends {
+            let (path, file) = self.data(shard)?;
+            if file.metadata().map_err(|e| Error::file(&*path, &e))?.len() < end {
+                return Err(Error::corrupt(&*path, format!("ends before byte {end}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The tensor that an entry leads to.
     fn load(&mut self, name: &[u8], entry: &Entry) -> Result<Tensor> {
         let (path, file) = self.data(entry.shard)?;

@@ -1,6 +1,7 @@
 //! The command `anabranch`.
 #![forbid(unsafe_code)]
 
+mod ckpt_command;
 mod demo;
 mod graph_command;
 mod ops_command;
@@ -25,6 +26,8 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Look into checkpoints, compare them, or turn them into other formats
+    Ckpt(ckpt_command::CkptFlags),
     /// Train a classifier of handwritten digits, and show where everything ran
     Demo(demo::DemoFlags),
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
@@ -39,6 +42,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match Flags::parse().command {
+        Command::Ckpt(flags) => {
+            ckpt_command::run(&flags).map(|same| if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Command::Demo(flags) => demo::run(&flags).map(|()| ExitCode::SUCCESS),
         Command::Graph(flags) => graph_command::run(&flags).map(|()| ExitCode::SUCCESS),
         Command::Ops(flags) => ops_command::run(&flags).map(|()| ExitCode::SUCCESS).map_err(Into::into),

@@ -3,7 +3,10 @@
 mod initializers;
 mod optimizers;
 mod replicas;
+mod sessions;
 mod strategies;
+mod sync;
+mod updates;
 mod variables;
 
 use client::{ServerConfig, Session, SessionOptions};

@@ -72,7 +72,7 @@ fn momentum() -> Fallible {
 
 #[test]
 fn momentum_of_nesterov() -> Fallible {
-    let optimizer = Optimizer::Momentum { learning_rate: RATE, momentum: 0.9, use_nesterov: true };
+    let optimizer = Optimizer::Momentum { learning_rate: RATE.into(), momentum: 0.9, use_nesterov: true };
     first_step(&optimizer, |w| w - RATE * (w + 0.9 * w))?;
     reaches_the_minimum(&optimizer)
 }
@@ -120,7 +120,7 @@ fn rms_prop() -> Fallible {
 fn ftrl() -> Fallible {
     let (l1, l2) = (0.05, 0.01);
     let regularized = Optimizer::Ftrl {
-        learning_rate: RATE,
+        learning_rate: RATE.into(),
         learning_rate_power: -0.5,
         initial_accumulator_value: 0.1,
         l1,

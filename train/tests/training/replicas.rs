@@ -2,7 +2,8 @@
 
 use super::Fallible;
 use anabranch_train::{
-    Initializer, Optimizer, ReadinessError, Strategy, Training, Variables, wait_until_initialized,
+    Error,
+    Initializer, Optimizer, Strategy, Training, Variables, wait_until_initialized,
 };
 use client::{Server, ServerConfig, Session, SessionOptions};
 use graph::{DType, Graph, Output, Scope};
@@ -76,7 +77,7 @@ fn waiting_ends_and_names_what_is_missing() -> Fallible {
     let step = replica.training.variables.find("global_step").ok_or("no counter")?;
     session.run(&[], &[], &[step.initializer])?;
     let result = wait_until_initialized(&session, &replica.probes, Duration::from_millis(30));
-    let Err(error @ ReadinessError::TimedOut { .. }) = result else {
+    let Err(error @ Error::NotReady { .. }) = result else {
         return Err(format!("expected the time to be out: {result:?}").into());
     };
     let said = error.to_string();

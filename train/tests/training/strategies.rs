@@ -1,7 +1,7 @@
 //! One model function under each strategy.
 
 use super::{Fallible, session};
-use anabranch_train::{Initializer, Optimizer, Strategy, Training, VariablePlacement, Variables};
+use anabranch_train::{Initializer, Optimizer, Strategy, SyncMode, Training, VariablePlacement, Variables};
 use graph::{DType, Output, PartialShape, Scope, Shape, Tensor};
 use proto::pb;
 use std::collections::BTreeSet;
@@ -138,7 +138,7 @@ fn devices_of(built: &Built) -> Fallible<Vec<(String, String)>> {
 #[test]
 fn variables_go_round_the_parameter_servers() -> Fallible {
     let strategy =
-        Strategy::ParameterServer { ps_tasks: 3, worker: 1, placement: VariablePlacement::RoundRobin };
+        Strategy::ParameterServer { ps_tasks: 3, worker: 1, placement: VariablePlacement::RoundRobin, sync: SyncMode::Async };
     let built = build(&strategy, &Optimizer::momentum(0.1, 0.9))?;
     let expected = [
         ("w", "/job:ps/task:0"),
@@ -166,7 +166,7 @@ fn variables_go_round_the_parameter_servers() -> Fallible {
 fn or_where_the_fewest_bytes_are() -> Fallible {
     let root = Scope::new();
     let strategy =
-        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::GreedyByBytes };
+        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::GreedyByBytes, sync: SyncMode::Async };
     let variables = Variables::new(&strategy.scopes(&root).1);
     for (name, size) in [("large", 100), ("small", 10), ("smaller", 5), ("middle", 40), ("last", 60)] {
         variables.get(name, DType::Float, &[size], &Initializer::Zeros);

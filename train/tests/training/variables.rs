@@ -1,7 +1,7 @@
 //! Variables by name, and those that are cut into parts.
 
 use super::{Fallible, session};
-use anabranch_train::{Initializer, Optimizer, Partitioner, Strategy, VariablePlacement, Variables};
+use anabranch_train::{Initializer, Optimizer, Partitioner, Strategy, SyncMode, VariablePlacement, Variables};
 use graph::{DType, PartialShape, Scope, Shape, Tensor};
 
 #[test]
@@ -22,7 +22,7 @@ fn a_name_is_one_variable() -> Fallible {
 fn parts_are_spread_and_joined() -> Fallible {
     let root = Scope::new();
     let strategy =
-        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::RoundRobin };
+        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::RoundRobin, sync: SyncMode::Async };
     let variables = Variables::new(&strategy.scopes(&root).1);
     let first = Initializer::GlorotUniform { seed: 4 };
     let embedding =

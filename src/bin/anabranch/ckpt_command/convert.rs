@@ -1,0 +1,63 @@
+//! `anabranch ckpt convert`: between checkpoints and single files of tensors, known by their extensions.
+
+use super::{Fallible, archive, names, open, safetensors, shown};
+use checkpoint::bundle::Writer;
+use checkpoint::npy;
+use graph::Tensor;
+use std::fs;
+use std::path::Path;
+
+/// Tensors by name.
+pub(super) type Tensors = Vec<(String, Tensor)>;
+
+pub(super) fn run(from: &Path, to: &Path) -> Fallible {
+    let tensors = match extension(from) {
+        "safetensors" => safetensors::decode(&read(from)?)?,
+        "npz" => {
+            let arrays = archive::decode(&read(from)?)?.into_iter();
+            let array = |(name, bytes): (String, Vec<u8>)| {
+                let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
+                let tensor = npy::decode(&bytes).map_err(|e| format!("{name}: {e}"))?;
+                Ok((name, tensor))
+            };
+            arrays.map(array).collect::<Fallible<_>>()?
+        }
+        _ => {
+            let mut reader = open(from)?;
+            let mut tensors = Tensors::new();
+            for name in names(&reader) {
+                tensors.push((shown(&name), reader.read(&name)?));
+            }
+            tensors
+        }
+    };
+    match extension(to) {
+        "safetensors" => write(to, &safetensors::encode(&tensors)?),
+        "npz" => {
+            let array = |(name, tensor): &(String, Tensor)| {
+                let bytes = npy::encode(tensor).map_err(|e| format!("{name}: {e}"))?;
+                Ok((format!("{name}.npy"), bytes.to_vec()))
+            };
+            write(to, &archive::encode(&tensors.iter().map(array).collect::<Fallible<Vec<_>>>()?)?)
+        }
+        _ => {
+            let mut writer = Writer::create(to)?;
+            for (name, tensor) in &tensors {
+                writer.add(name.as_bytes(), tensor)?;
+            }
+            Ok(writer.finish()?)
+        }
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|e| e.to_str()).unwrap_or_default()
+}
+
+fn read(path: &Path) -> Fallible<Vec<u8>> {
+    Ok(fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Fallible {
+    Ok(fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))?)
+}

@@ -1,0 +1,46 @@
+//! `anabranch ckpt list`.
+
+use super::{Fallible, bytes_text};
+use crate::output;
+use checkpoint::bundle::Reader;
+use std::fs;
+use std::path::{Path, PathBuf};
+use train::{CheckpointState, latest_checkpoint};
+
+pub(super) fn run(folder: &Path) -> Fallible {
+    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut prefixes: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "index"))
+        .map(|path| path.with_extension(""))
+        .collect();
+    let noted = CheckpointState::read(folder)?.all_model_checkpoint_paths;
+    prefixes.extend(noted);
+    prefixes.sort_by_key(|prefix| (step(prefix), prefix.clone()));
+    prefixes.dedup();
+    let newest = latest_checkpoint(folder)?;
+    let mut text = String::new();
+    for prefix in &prefixes {
+        let state = match Reader::open(prefix).and_then(|mut reader| reader.check_extents().map(|()| reader)) {
+            Ok(reader) => {
+                let bytes: u64 = reader
+                    .tensors()
+                    .map(|(_, dtype, shape)| (shape.num_elements() * dtype.size().unwrap_or(0)) as u64)
+                    .sum();
+                format!("{} tensors, {}", reader.tensors().count(), bytes_text(bytes))
+            }
+            Err(error) => format!("not whole: {error}"),
+        };
+        let mark = if newest.as_ref() == Some(prefix) { " (newest)" } else { "" };
+        let name = prefix.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        text += &format!("{name}: {state}{mark}\n");
+    }
+    Ok(output::print(&text)?)
+}
+
+/// The number at the end of a checkpoint's name.
+fn step(prefix: &Path) -> u64 {
+    let name = prefix.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    name.rsplit_once('-').and_then(|(_, step)| step.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,224 @@
+//! Training goes on when a process dies: with `kill -9`, in the middle of a synchronous job, and with the variables of
+//! an undisturbed one at its end.
+
+mod support;
+
+use anabranch::client::{Session, SessionOptions};
+use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
+use anabranch::train::{
+    Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver, Strategy, SyncMode,
+    Training, Variables, hooks,
+};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+
+const WORKERS: usize = 2;
+const STEPS: i64 = 60;
+const COLUMNS: usize = 3;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may not have been made.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Replica {
+    graph: Graph,
+    training: Training,
+    saver: Arc<Saver>,
+    values: Vec<Output>,
+}
+
+/// A linear model whose batch follows from the global step alone, so that a step done again is the same.
+fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
+    let root = Scope::new();
+    let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let numbers: Vec<f32> = (0..7 * COLUMNS).map(|i| ((i * 5 + worker as usize) % 11) as f32 / 7.0).collect();
+    let data = scope.constant(Tensor::from_slice(&numbers, Shape::new(&[7, COLUMNS])?)?);
+    let optimizer = Optimizer::momentum(0.01, 0.9);
+    let training = strategy.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let step = variables.global_step().value;
+        let row = scope.gather(data, scope.floor_mod(step, scope.constant(7i64)), 0);
+        let w = variables.get("w", DType::Float, &[COLUMNS], &Initializer::Constant(0.5));
+        let b = variables.get("b", DType::Float, &[COLUMNS], &Initializer::Zeros);
+        let error = scope.sub(scope.add(scope.mul(row, w.value), b.value), scope.constant(1.0f32));
+        scope.sum(scope.square(error), &[0], false)
+    })?;
+    let all = variables.all();
+    let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
+    let values = all.iter().map(|v| v.value).collect();
+    Ok(Replica { graph: root.finish()?, training, saver, values })
+}
+
+fn work(worker: usize, target: &str, folder: &Path, sync: SyncMode) -> Fallible<u32> {
+    let replica = replica(worker as u32, sync)?;
+    let is_chief = worker == 0;
+    let config = MonitoredConfig {
+        is_chief,
+        checkpoint_folder: Some(folder.to_owned()),
+        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
+        ready_deadline: Duration::from_secs(60),
+        step_deadline: Duration::from_secs(60),
+        recovery_deadline: Duration::from_secs(60),
+        stop_grace: Duration::from_secs(60),
+        ..MonitoredConfig::default()
+    };
+    let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
+    if is_chief {
+        let saver = hooks::CheckpointSaver::new(
+            replica.saver.clone(),
+            folder,
+            replica.training.global_step,
+            Every::Steps(10),
+        );
+        all.push(Box::new(saver.asynchronous()));
+    }
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let saver = Some(replica.saver.clone());
+    let mut session =
+        MonitoredSession::new(Master::At(target.to_owned()), graph, training, saver, all, config)?;
+    while session.run(&[], &[], &[replica.training.train])?.is_some() {
+        // So that there is a middle in which to die.
+        thread::park_timeout(Duration::from_millis(5));
+    }
+    let recoveries = session.recoveries();
+    session.finish()?;
+    Ok(recoveries)
+}
+
+/// Trains on real processes while something happens to them; the variables at the end, and how often replicas went on
+/// in a new session.
+fn train(
+    name: &str,
+    sync: SyncMode,
+    disturb: impl FnOnce(&mut Cluster, &dyn Fn(i64) -> Fallible) -> Fallible,
+) -> Fallible<(Vec<Tensor>, u32)> {
+    let folder = Folder::new(name);
+    let mut cluster = Cluster::start_with(&[("ps", 2), ("worker", WORKERS), ("master", 1)], &["--connect-deadline", "2"])?;
+    let targets: Vec<String> = (0..WORKERS).map(|w| cluster.target("worker", w)).collect();
+    let observer = replica(0, sync)?;
+    let observed = cluster.target("master", 0);
+    let recoveries = thread::scope(|scope| -> Fallible<u32> {
+        let workers: Vec<_> = targets
+            .iter()
+            .enumerate()
+            .map(|(worker, target)| {
+                let folder = &folder.0;
+                scope.spawn(move || {
+                    work(worker, target, folder, sync).map_err(|e| format!("worker {worker}: {e}"))
+                })
+            })
+            .collect();
+        let until = |step: i64| until_step(&observed, &observer, step);
+        disturb(&mut cluster, &until)?;
+        let mut recoveries = 0;
+        for worker in workers {
+            recoveries += worker.join().map_err(|_| "a worker panicked")??;
+        }
+        Ok(recoveries)
+    })?;
+    let session = Session::connect(&observed, observer.graph.clone(), SessionOptions::default())?;
+    Ok((session.run(&[], &observer.values, &[])?, recoveries))
+}
+
+/// Waits until the job has done so many steps.
+fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut session = None;
+    while Instant::now() < deadline {
+        let open = || Session::connect(target, observer.graph.clone(), SessionOptions::default());
+        let connected = match session.take() {
+            Some(session) => Ok(session),
+            None => open(),
+        };
+        if let Ok(connected) = connected {
+            let read = connected.run(&[], &[observer.training.global_step], &[]);
+            if read.is_ok_and(|v| v[0].item::<i64>().is_ok_and(|now| now >= step)) {
+                return Ok(());
+            }
+            session = Some(connected);
+        }
+        thread::park_timeout(Duration::from_millis(2));
+    }
+    Err(format!("step {step} was not reached").into())
+}
+
+fn restart(cluster: &mut Cluster, job: &str, index: usize) -> Fallible {
+    cluster.kill(job, index)?;
+    cluster.spawn(job, index)?;
+    cluster.wait_until_listening(job, index)
+}
+
+const SYNC: SyncMode =
+    SyncMode::Sync { replicas_to_aggregate: WORKERS as u32, backup: 0, aggregation: anabranch::train::Aggregation::InOrder };
+
+fn undisturbed() -> Fallible<Vec<Tensor>> {
+    let (values, recoveries) = train("undisturbed", SYNC, |_, _| Ok(()))?;
+    assert_eq!(recoveries, 0);
+    Ok(values)
+}
+
+#[test]
+fn a_worker_that_dies_joins_again() -> Fallible {
+    let disturbed = train("worker", SYNC, |cluster, until| {
+        until(15)?;
+        restart(cluster, "worker", 1)
+    })?;
+    assert!(disturbed.1 >= 1);
+    assert_eq!(disturbed.0, undisturbed()?);
+    Ok(())
+}
+
+#[test]
+fn a_parameter_server_that_comes_back_empty_is_restored() -> Fallible {
+    let disturbed = train("ps", SYNC, |cluster, until| {
+        until(25)?;
+        restart(cluster, "ps", 1)?;
+        until(40)?;
+        restart(cluster, "ps", 0)
+    })?;
+    assert!(disturbed.1 >= 2 * WORKERS as u32, "{}", disturbed.1);
+    assert_eq!(disturbed.0, undisturbed()?);
+    Ok(())
+}
+
+#[test]
+fn the_chiefs_master_comes_back() -> Fallible {
+    let disturbed = train("chief", SYNC, |cluster, until| {
+        until(15)?;
+        restart(cluster, "worker", 0)
+    })?;
+    assert!(disturbed.1 >= 1);
+    assert_eq!(disturbed.0, undisturbed()?);
+    Ok(())
+}
+
+#[test]
+fn asynchronous_training_gets_the_lost_shard_back() -> Fallible {
+    let (values, recoveries) = train("async", SyncMode::Async, |cluster, until| {
+        until(25)?;
+        restart(cluster, "ps", 1)
+    })?;
+    assert!(recoveries >= WORKERS as u32);
+    for value in values.iter().filter(|v| v.dtype() == DType::Float) {
+        assert!(value.values::<f32>()?.iter().all(|v| v.is_finite()), "{value:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Clipping of gradients, by each replica of its own before they are put together.
+
+use crate::gradient::Gradient;
+use crate::initializer::number;
+use crate::variables::Variable;
+use graph::{DType, Output, Scope};
+
+/// How gradients are kept small. Of gradients of rows, what counts are the values of the rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// Each element into `min..=max`.
+    Value { min: f64, max: f64 },
+    /// Each variable's gradient to this Euclidean norm at most.
+    Norm(f64),
+    /// All gradients by one factor, so that the norm over all of them is this at most. Where one is infinite or not
+    /// a number, all become not a number: nothing is hidden.
+    GlobalNorm(f64),
+}
+
+impl Clip {
+    /// The gradients, clipped.
+    pub fn apply(
+        self,
+        scope: &Scope,
+        gradients: Vec<(Variable, Gradient)>,
+    ) -> Vec<(Variable, Gradient)> {
+        let each = |clip: &dyn Fn(Output) -> Output| {
+            gradients.iter().map(|(variable, gradient)| (variable.clone(), gradient.map(clip))).collect()
+        };
+        match self {
+            Clip::Value { min, max } => each(&|values| {
+                let n = |value| number(scope, scope.dtype(values), value);
+                scope.clip(values, n(min), n(max))
+            }),
+            Clip::Norm(norm) => each(&|values| {
+                let most = number(scope, scope.dtype(values), norm);
+                let actual = scope.sqrt(squares(scope, values));
+                scope.div(scope.mul(values, most), scope.maximum(actual, most))
+            }),
+            Clip::GlobalNorm(norm) => {
+                let scale = |values: Output, all: Output| {
+                    let all = scope.cast(all, scope.dtype(values));
+                    let most = number(scope, scope.dtype(values), norm);
+                    // Infinity minus itself is not a number; any other norm minus itself is 0.
+                    let finite = scope.add(scope.div(most, scope.maximum(all, most)), scope.sub(all, all));
+                    scope.mul(values, finite)
+                };
+                let all = global_norm(scope, &gradients);
+                each(&|values| scale(values, all))
+            }
+        }
+    }
+}
+
+/// The Euclidean norm over all gradients together, a scalar `double`.
+pub fn global_norm(scope: &Scope, gradients: &[(Variable, Gradient)]) -> Output {
+    let sums: Vec<Output> = gradients
+        .iter()
+        .map(|(_, gradient)| scope.cast(squares(scope, gradient.values()), DType::Double))
+        .collect();
+    match sums.as_slice() {
+        [] => scope.constant(0.0),
+        sums => scope.sqrt(scope.op("AddN").input(sums).output()),
+    }
+}
+
+/// The sum of the squares of all elements.
+fn squares(scope: &Scope, values: Output) -> Output {
+    scope.sum(scope.square(scope.reshape(values, &[-1])), &[0], false)
+}

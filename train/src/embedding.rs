@@ -1,0 +1,81 @@
+//! Lookups of rows in variables cut by rows: the rows are picked beside each part, and only they travel, forth as
+//! values and back as gradients.
+
+use crate::initializer::number;
+use crate::variables::{Lookup, Variable, Variables};
+use graph::{DType, Error, Output, Scope};
+
+/// Which part of a variable holds which row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Row `i` is row `i / parts` of part `i % parts`.
+    #[default]
+    Mod,
+    /// Each part holds rows that follow each other, as a [`Partitioner`](crate::Partitioner) along axis 0 cuts them.
+    Div,
+}
+
+impl Variables {
+    /// The rows at `ids` (any shape, `int32` or `int64`) of a variable in parts: of shape `ids` + a row's.
+    /// Gradients of what is looked up are of those rows only.
+    ///
+    /// A step fails where an id is outside of the variable.
+    pub fn embedding_lookup(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
+        match parts {
+            [] => {
+                scope.fail(Error::invalid("embedding_lookup needs a variable"));
+                ids
+            }
+            [whole] => self.rows(scope, whole, ids),
+            parts => self.rows_of_parts(scope, parts, ids, spread),
+        }
+    }
+
+    /// The rows of one variable, picked beside it.
+    fn rows(&self, scope: &Scope, variable: &Variable, ids: Output) -> Output {
+        let beside = scope.colocate_with(variable.handle.node);
+        let rows = beside.resource_gather(variable.handle, ids, variable.dtype);
+        self.remember(Lookup { variable: variable.name.clone(), indices: ids, rows });
+        rows
+    }
+
+    fn rows_of_parts(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
+        let flat = scope.reshape(ids, &[-1]);
+        let (part, row) = places(scope, parts, flat, spread);
+        let part = scope.cast(part, DType::Int32);
+        let count = scope.size_of(flat);
+        let order = scope.range(scope.constant(0i32), count, scope.constant(1i32));
+        let rows_of_part = scope.dynamic_partition(row, part, parts.len());
+        let places_of_part = scope.dynamic_partition(order, part, parts.len());
+        let found: Vec<Output> =
+            parts.iter().zip(rows_of_part).map(|(part, rows)| self.rows(scope, part, rows)).collect();
+        let joined = scope.dynamic_stitch(&places_of_part, &found);
+        let inner: Vec<i32> =
+            parts[0].shape.dims().iter().skip(1).map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
+        let shape = scope.concat(&[scope.shape_of(ids), scope.constant_vector(&inner)], 0);
+        scope.op("Reshape").input(joined).input(shape).output()
+    }
+}
+
+/// For each id, the part that holds it and its row there.
+fn places(scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> (Output, Output) {
+    let n = |value: usize| number(scope, scope.dtype(ids), value as f64);
+    match spread {
+        Spread::Mod => (scope.floor_mod(ids, n(parts.len())), scope.floor_div(ids, n(parts.len()))),
+        Spread::Div => {
+            let rows: usize = parts.iter().map(|p| p.shape.dims().first().copied().unwrap_or(0)).sum();
+            // The first parts have one row more.
+            let (each, longer) = (rows / parts.len(), rows % parts.len());
+            let in_longer = scope.floor_div(ids, n(each + 1));
+            let beyond = scope.sub(ids, n(longer));
+            let part = scope.maximum(in_longer, scope.floor_div(beyond, n(each.max(1))));
+            let is_longer = scope.op("Less").input(part).input(n(longer)).output();
+            let row = scope.select(
+                is_longer,
+                scope.floor_mod(ids, n(each + 1)),
+                scope.floor_mod(beyond, n(each.max(1))),
+            );
+            (part, row)
+        }
+    }
+}

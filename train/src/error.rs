@@ -1,0 +1,77 @@
+//! What may go wrong around training steps.
+
+use graph::Code;
+use std::time::Duration;
+
+/// A failure of training, or of what is around it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error("after {waited:?} these variables have no value: {missing}; is the chief running?", missing = names.join(", "))]
+    NotReady { waited: Duration, names: Vec<String> },
+
+    /// A parameter server came back empty, and there is nothing to restore its variables from.
+    #[error(
+        "these variables have lost their values: {missing}; there is no whole checkpoint in {folder} to restore them from, and a model in training is not initialised again",
+        missing = names.join(", ")
+    )]
+    Lost { names: Vec<String>, folder: String },
+
+    #[error(
+        "step {step} waits for gradients of workers {missing:?}: has {have}, needs {need}, after {waited:?}"
+    )]
+    Stalled { step: i64, have: usize, need: usize, missing: Vec<usize>, waited: Duration },
+
+    #[error("worker {worker} is {ahead} steps ahead of worker {slowest}, {allowed} are allowed, after {waited:?}")]
+    Ahead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
+
+    #[error("the loss is {loss} after step {step}")]
+    NotANumber { step: i64, loss: f64 },
+
+    #[error("gave up after {retries} retries in {waited:?}: {cause}")]
+    GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
+
+    /// A thread that runs beside the steps did not end when it was asked to.
+    #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
+    Threads { waited: Duration, names: Vec<String> },
+
+    #[error(transparent)]
+    Client(#[from] client::Error),
+
+    #[error(transparent)]
+    Graph(#[from] graph::Error),
+
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+
+    /// An event file cannot be written.
+    #[error(transparent)]
+    Events(std::sync::Arc<executor::Error>),
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn code(&self) -> Code {
+        match self {
+            Error::NotReady { .. } | Error::Stalled { .. } | Error::Ahead { .. } | Error::Threads { .. } => {
+                Code::DeadlineExceeded
+            }
+            Error::Lost { .. } => Code::DataLoss,
+            Error::NotANumber { .. } => Code::InvalidArgument,
+            Error::GaveUp { cause, .. } => cause.code(),
+            Error::Client(error) => error.code(),
+            Error::Graph(error) => error.code(),
+            Error::Checkpoint(error) => error.code(),
+            Error::Events(error) => error.code(),
+        }
+    }
+
+    /// Whether a new session may succeed where this one failed: a task has gone, or is another process now.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.code(), Code::Aborted | Code::Unavailable)
+    }
+
+    pub(crate) fn file(path: impl AsRef<std::path::Path>, error: &std::io::Error) -> Error {
+        Error::Checkpoint(checkpoint::Error::file(path, error))
+    }
+}

@@ -1,0 +1,120 @@
+//! The nodes of a saver: for each task, what sets aside, writes and restores the variables there.
+
+use crate::initializer::strings;
+use crate::variables::Variable;
+use graph::{DType, NodeId, Output, PartialShape, Scope};
+
+#[derive(Debug)]
+pub(super) struct Nodes {
+    pub(super) shards: Vec<Shard>,
+    pub(super) snapshot: Vec<NodeId>,
+    /// Writes every shard, then joins them at `destination`.
+    pub(super) write: NodeId,
+    /// The checkpoint to write and to read, scalars of `string` to be fed.
+    pub(super) destination: Output,
+    pub(super) source: Output,
+}
+
+/// The variables of one task.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) variables: Vec<String>,
+    /// Where the shard is written, a scalar of `string` to be fed.
+    pub(super) prefix: Output,
+    pub(super) restore: NodeId,
+}
+
+impl Nodes {
+    pub(super) fn new(scope: &Scope, variables: &[Variable]) -> Nodes {
+        let scope = scope.name_scope("save");
+        let path = |name: &str| scope.placeholder(name, DType::String, PartialShape::scalar());
+        let (destination, source) = (path("destination"), path("source"));
+        let (mut shards, mut snapshot, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, variables) in by_device(&scope, variables).into_iter().enumerate() {
+            let prefix = path(&format!("shard_{i}"));
+            let built = Built::new(&scope, i, &variables, prefix, source);
+            snapshot.push(built.snapshot);
+            writes.push(built.write);
+            let variables = variables.into_iter().map(|v| v.name).collect();
+            shards.push(Shard { variables, prefix, restore: built.restore });
+        }
+        let prefixes: Vec<Output> = shards.iter().map(|shard| shard.prefix).collect();
+        let joins = match variables.first() {
+            Some(first) => scope.colocate_with(first.handle.node).control(&writes),
+            None => scope.clone(),
+        };
+        let write = joins.merge_checkpoints(joins.pack(&prefixes, 0), destination);
+        Nodes { shards, snapshot, write, destination, source }
+    }
+}
+
+struct Built {
+    snapshot: NodeId,
+    write: NodeId,
+    restore: NodeId,
+}
+
+impl Built {
+    fn new(scope: &Scope, number: usize, variables: &[Variable], prefix: Output, source: Output) -> Built {
+        let at = variables.first().map_or_else(|| scope.clone(), |v| scope.colocate_with(v.handle.node));
+        let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
+        let staged = |scope: &Scope, op: &str, values: Option<Vec<Output>>| {
+            let call = scope.op(op);
+            let call = values.into_iter().fold(call, |call, values| call.input(values));
+            let name = format!("save_snapshot_{number}");
+            call.attr("dtypes", types.clone()).attr("shared_name", name).node()
+        };
+        let cleared = staged(&at, "StageClear", None);
+        let values: Vec<Output> = variables.iter().map(|v| at.read_variable(v.handle, v.dtype)).collect();
+        let snapshot = staged(&at.control(&[cleared]), "Stage", Some(values));
+        let taken = staged(&at, "Unstage", None);
+        let taken: Vec<Output> = (0..variables.len()).map(|i| Output::new(taken, i)).collect();
+        let names = strings(&at, variables.iter().map(|v| saved_name(v).to_owned()));
+        let slices = strings(&at, variables.iter().map(slice));
+        let write = at.op("SaveV2").input(prefix).input(names).input(slices).input(taken).node();
+        let read = at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
+        let assigns: Vec<NodeId> = variables
+            .iter()
+            .zip(read)
+            .map(|(v, value)| {
+                let dims: Vec<i64> = v.shape.iter().map(|&d| d as i64).collect();
+                at.assign_variable(v.handle, at.reshape(value, &dims))
+            })
+            .collect();
+        Built { snapshot, write, restore: at.group(&assigns) }
+    }
+}
+
+/// Parts of a variable are saved as slices under the name of the whole.
+fn saved_name(variable: &Variable) -> &str {
+    variable.part_of.as_ref().map_or(&variable.name, |whole| &whole.name)
+}
+
+/// What `SaveV2` and `RestoreV2` are told of which part of a whole a variable is; nothing of a whole.
+fn slice(variable: &Variable) -> String {
+    let Some(whole) = &variable.part_of else { return String::new() };
+    let sizes = whole.shape.iter().map(|d| format!("{d} ")).collect::<String>();
+    let extents: Vec<String> = whole
+        .offset
+        .iter()
+        .zip(variable.shape.iter())
+        .zip(whole.shape.iter())
+        .map(|((start, length), size)| {
+            if length == size { "-".to_owned() } else { format!("{start},{length}") }
+        })
+        .collect();
+    sizes + &extents.join(":")
+}
+
+/// The variables of each device, in the order of their first ones.
+fn by_device(scope: &Scope, variables: &[Variable]) -> Vec<Vec<Variable>> {
+    let mut devices: Vec<(String, Vec<Variable>)> = Vec::new();
+    for variable in variables {
+        let device = scope.read(|g, _| g.node(variable.handle.node).device.to_string()).unwrap_or_default();
+        match devices.iter_mut().find(|(known, _)| *known == device) {
+            Some((_, of_device)) => of_device.push(variable.clone()),
+            None => devices.push((device, vec![variable.clone()])),
+        }
+    }
+    devices.into_iter().map(|(_, variables)| variables).collect()
+}

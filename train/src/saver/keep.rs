@@ -1,0 +1,81 @@
+//! Which checkpoints are kept.
+
+use super::state::CheckpointState;
+use crate::error::{Error, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How many checkpoints are kept. The defaults are TensorFlow's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The newest so many; 0 keeps all.
+    pub max_to_keep: usize,
+    /// Besides, for good, the first one after each such time.
+    pub every: Option<Duration>,
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { max_to_keep: 5, every: None }
+    }
+}
+
+/// What has been saved to a folder.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    folder: Option<PathBuf>,
+    /// Oldest first.
+    paths: Vec<PathBuf>,
+    preserved: Option<Instant>,
+}
+
+impl Kept {
+    /// Adds a checkpoint that is whole, and removes those that are not to be kept.
+    pub(super) fn note(&mut self, folder: &Path, prefix: &Path, keep: Keep) -> Result<()> {
+        if self.folder.as_deref() != Some(folder) {
+            // What another process has saved here counts too.
+            self.paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
+            self.folder = Some(folder.to_owned());
+        }
+        self.paths.retain(|known| known != prefix);
+        self.paths.push(prefix.to_owned());
+        let started = *self.preserved.get_or_insert_with(Instant::now);
+        let mut superfluous = Vec::new();
+        while keep.max_to_keep > 0 && self.paths.len() > keep.max_to_keep {
+            let oldest = self.paths.remove(0);
+            if keep.every.is_some_and(|every| started.elapsed() >= every) {
+                self.preserved = Some(Instant::now());
+            } else {
+                superfluous.push(oldest);
+            }
+        }
+        let state = CheckpointState {
+            model_checkpoint_path: Some(prefix.to_owned()),
+            all_model_checkpoint_paths: self.paths.clone(),
+        };
+        state.write(folder)?;
+        superfluous.iter().try_for_each(|prefix| remove(prefix))
+    }
+}
+
+/// Removes a checkpoint, its index first: what remains if this is cut off is none.
+fn remove(prefix: &Path) -> Result<()> {
+    let gone = |file: &Path| match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(file, &error)),
+        _ => Ok(()),
+    };
+    gone(&checkpoint::bundle::index_file(prefix))?;
+    let (Some(folder), Some(name)) = (prefix.parent(), prefix.file_name().and_then(|n| n.to_str())) else {
+        return Ok(());
+    };
+    let entries = fs::read_dir(folder).map_err(|e| Error::file(folder, &e))?;
+    let of_data = format!("{name}.data-");
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_name().to_str().is_some_and(|file| file.starts_with(&of_data)) {
+            gone(&entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Saves and restores variables, in TensorFlow's checkpoints: every task writes what it holds, side by side, and one
+//! index is written last.
+//!
+//! A save has two halves. A *snapshot* sets aside what each variable holds; tensors share their storage, so that this
+//! takes no time, and an update that comes before the file is written copies what it changes. *Writing* takes what was
+//! set aside to the files, while steps go on. The paths are opened by the tasks that hold the variables: a cluster
+//! needs a file system that all of them see.
+
+mod graph;
+mod keep;
+mod state;
+
+pub use keep::Keep;
+pub use state::{CheckpointState, latest_checkpoint};
+
+use crate::error::{Error, Result};
+use crate::variables::Variable;
+use ::graph::{Output, Scope, Tensor};
+use client::Session;
+use keep::Kept;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+
+/// Saves and restores some variables.
+#[derive(Debug)]
+pub struct Saver {
+    nodes: graph::Nodes,
+    keep: Keep,
+    kept: Mutex<Kept>,
+}
+
+impl Saver {
+    /// Adds the nodes that save and restore these variables. The scope must leave devices open: each node goes to the
+    /// task of its variables.
+    pub fn new(scope: &Scope, variables: &[Variable], keep: Keep) -> Saver {
+        Saver { nodes: graph::Nodes::new(scope, variables), keep, kept: Mutex::default() }
+    }
+
+    /// Saves as `<folder>/<name>-<step>`, notes it in the folder's `checkpoint` file, and removes what is not to be
+    /// kept. Gives the checkpoint's prefix.
+    ///
+    /// # Errors
+    /// Of a variable without a value, or of files; nothing is noted then.
+    pub fn save(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
+        self.snapshot(session)?;
+        self.write(session, folder, name, step)
+    }
+
+    /// Sets aside what the variables hold now, in place of what an earlier snapshot has set aside.
+    pub fn snapshot(&self, session: &Session) -> Result<()> {
+        session.run(&[], &[], &self.nodes.snapshot)?;
+        Ok(())
+    }
+
+    /// As [`Saver::save`], of what [`Saver::snapshot`] has set aside.
+    pub fn write(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
+        let folder = std::path::absolute(folder).map_err(|e| Error::file(folder, &e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| Error::file(&folder, &e))?;
+        let prefix = folder.join(format!("{name}-{step}"));
+        let shards = self.nodes.shards.len();
+        let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());
+        let mut feeds: Vec<(Output, Tensor)> =
+            self.nodes.shards.iter().enumerate().map(|(i, shard)| (shard.prefix, Tensor::string(part(i)))).collect();
+        feeds.push((self.nodes.destination, path_tensor(&prefix)));
+        session.run(&feeds, &[], &[self.nodes.write])?;
+        self.kept.lock().note(&folder, &prefix, self.keep)?;
+        Ok(prefix)
+    }
+
+    /// Gives every variable its value of a checkpoint, whatever parts it was cut into when it was saved.
+    ///
+    /// # Errors
+    /// `NotFound` if the checkpoint or a variable in it is not there, `DataLoss` if a checksum is wrong.
+    pub fn restore(&self, session: &Session, prefix: &Path) -> Result<()> {
+        self.restore_shards(session, prefix, |_| true)
+    }
+
+    /// As [`Saver::restore`], for tasks that hold one of these variables only: all that they hold.
+    pub fn restore_lost(&self, session: &Session, prefix: &Path, lost: &[String]) -> Result<()> {
+        self.restore_shards(session, prefix, |names| names.iter().any(|name| lost.contains(name)))
+    }
+
+    fn restore_shards(
+        &self,
+        session: &Session,
+        prefix: &Path,
+        wanted: impl Fn(&[String]) -> bool,
+    ) -> Result<()> {
+        let shards = self.nodes.shards.iter().filter(|shard| wanted(&shard.variables));
+        let nodes: Vec<_> = shards.map(|shard| shard.restore).collect();
+        session.run(&[(self.nodes.source, path_tensor(prefix))], &[], &nodes)?;
+        Ok(())
+    }
+}
+
+fn path_tensor(path: &Path) -> Tensor {
+    Tensor::string(path.display().to_string())
+}

@@ -1,0 +1,138 @@
+//! The file `checkpoint` of a folder: which checkpoints are there, the newest last. Its text is TensorFlow's.
+
+use crate::error::{Error, Result};
+use checkpoint::bundle;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// What the file says. Paths within the folder are written relative to it, so that a folder may be moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointState {
+    /// The newest.
+    pub model_checkpoint_path: Option<PathBuf>,
+    /// All that are kept, oldest first.
+    pub all_model_checkpoint_paths: Vec<PathBuf>,
+}
+
+const FILE: &str = "checkpoint";
+
+impl CheckpointState {
+    /// What the folder's file says; nothing if it is not there.
+    ///
+    /// # Errors
+    /// `DataLoss` of a file that is no checkpoint state.
+    pub fn read(folder: &Path) -> Result<CheckpointState> {
+        let file = folder.join(FILE);
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(CheckpointState::default()),
+            Err(error) => return Err(Error::file(&file, &error)),
+        };
+        let mut state = CheckpointState::default();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let damaged = || checkpoint::Error::corrupt(&file, format!("is no checkpoint state: {line}"));
+            let (field, value) = line.split_once(':').ok_or_else(damaged)?;
+            let path = |value: &str| {
+                let text = unquoted(value.trim()).ok_or_else(damaged)?;
+                Ok::<_, checkpoint::Error>(folder.join(text))
+            };
+            match field.trim() {
+                "model_checkpoint_path" => state.model_checkpoint_path = Some(path(value)?),
+                "all_model_checkpoint_paths" => state.all_model_checkpoint_paths.push(path(value)?),
+                // Times, which nothing here needs.
+                _ => {}
+            }
+        }
+        Ok(state)
+    }
+
+    /// Replaces the folder's file at once: it is the old one or the new one, never a part.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let shown = |path: &Path| quoted(&path.strip_prefix(folder).unwrap_or(path).display().to_string());
+        let mut text = String::new();
+        if let Some(newest) = &self.model_checkpoint_path {
+            text += &format!("model_checkpoint_path: {}\n", shown(newest));
+        }
+        for path in &self.all_model_checkpoint_paths {
+            text += &format!("all_model_checkpoint_paths: {}\n", shown(path));
+        }
+        let (file, fresh) = (folder.join(FILE), folder.join(format!("{FILE}.tmp{}", std::process::id())));
+        let write = || {
+            let mut out = fs::File::create(&fresh)?;
+            out.write_all(text.as_bytes())?;
+            out.sync_all()?;
+            fs::rename(&fresh, &file)
+        };
+        write().map_err(|e| Error::file(&file, &e))
+    }
+}
+
+/// The newest whole checkpoint of a folder: of those in its `checkpoint` file, then of any that are there. One whose
+/// index or data is not all there is passed over.
+pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
+    let state = CheckpointState::read(folder)?;
+    let noted = state.model_checkpoint_path.into_iter().chain(state.all_model_checkpoint_paths.into_iter().rev());
+    for prefix in noted.chain(by_age(folder)) {
+        if is_whole(&prefix) {
+            return Ok(Some(prefix));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a checkpoint's index can be read and all that it leads to is there. Checksums of data are checked when it
+/// is read.
+fn is_whole(prefix: &Path) -> bool {
+    bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()).is_ok()
+}
+
+/// Prefixes of all indexes in a folder, newest first.
+fn by_age(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<(SystemTime, PathBuf)> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|e| e == "index"))
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path().with_extension(""))))
+        .collect();
+    found.sort();
+    found.into_iter().rev().map(|(_, prefix)| prefix).collect()
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn unquoted(text: &str) -> Option<String> {
+    let inner = text.strip_prefix('"')?.strip_suffix('"')?;
+    let mut out = String::with_capacity(inner.len());
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        out.push(if c == '\\' { chars.next()? } else { c });
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() -> Result<()> {
+        let folder = std::env::temp_dir().join(format!("anabranch-state-{}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(|e| Error::file(&folder, &e))?;
+        assert_eq!(CheckpointState::read(&folder)?, CheckpointState::default());
+        let state = CheckpointState {
+            model_checkpoint_path: Some(folder.join("model \"b\"-2")),
+            all_model_checkpoint_paths: vec![folder.join("model-1"), PathBuf::from("/else/where-2")],
+        };
+        state.write(&folder)?;
+        assert_eq!(CheckpointState::read(&folder)?, state);
+        let text = fs::read_to_string(folder.join(FILE)).map_err(|e| Error::file(&folder, &e))?;
+        assert!(text.starts_with("model_checkpoint_path: \"model \\\"b\\\"-2\"\n"), "{text}");
+        fs::write(folder.join(FILE), "rubbish").map_err(|e| Error::file(&folder, &e))?;
+        assert!(CheckpointState::read(&folder).is_err());
+        fs::remove_dir_all(&folder).map_err(|e| Error::file(&folder, &e))
+    }
+}

@@ -1,0 +1,322 @@
+//! A session that trains: it makes the variables ready or waits for who does, runs hooks around each step, and goes on
+//! in a new session when a task has died.
+
+mod coordinator;
+mod hook;
+pub mod hooks;
+mod prepare;
+mod queue_runner;
+mod replica;
+
+pub use coordinator::Coordinator;
+pub use hook::{Every, Hook, HookContext, RunArgs, RunValues};
+pub use queue_runner::QueueRunner;
+
+use crate::error::{Error, Result};
+use crate::saver::Saver;
+use crate::sync::{SyncReport, UpdateLock};
+use crate::training::Training;
+use client::{Server, Session, SessionOptions, StepOutcome};
+use graph::{Code, Graph, NodeId, Output, Tensor};
+use parking_lot::Mutex;
+use prepare::Preparation;
+use replica::ReplicaHook;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where a session's master is.
+#[derive(Clone, Debug)]
+pub enum Master {
+    /// In this process.
+    InProcess(Arc<Server>),
+    /// At `grpc://host:port`.
+    At(String),
+}
+
+/// How a [`MonitoredSession`] behaves.
+#[derive(Clone, Debug)]
+pub struct MonitoredConfig {
+    /// Whether this replica initialises and restores variables, saves them, and does what a strategy asks of one
+    /// replica. One replica of a job is the chief.
+    pub is_chief: bool,
+    /// The chief is a client of TensorFlow: nobody aggregates but its queue runner.
+    pub foreign_chief: bool,
+    /// Where checkpoints are: the newest whole one is restored.
+    pub checkpoint_folder: Option<PathBuf>,
+    pub session: SessionOptions,
+    /// How long replicas wait for the chief to make the variables ready.
+    pub ready_deadline: Duration,
+    /// How long a step may take, with the gradients that it waits for.
+    pub step_deadline: Duration,
+    /// How long a job may take to go on when a task has died.
+    pub recovery_deadline: Duration,
+    /// How long the chief waits at its end for other replicas to finish, and threads for their last step.
+    pub stop_grace: Duration,
+}
+
+impl Default for MonitoredConfig {
+    fn default() -> MonitoredConfig {
+        MonitoredConfig {
+            is_chief: true,
+            foreign_chief: false,
+            checkpoint_folder: None,
+            session: SessionOptions::default(),
+            ready_deadline: Duration::from_secs(300),
+            step_deadline: Duration::from_secs(600),
+            recovery_deadline: Duration::from_secs(300),
+            stop_grace: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A training session.
+pub struct MonitoredSession {
+    master: Master,
+    graph: Graph,
+    training: Training,
+    saver: Option<Arc<Saver>>,
+    config: MonitoredConfig,
+    hooks: Vec<Box<dyn Hook>>,
+    coordinator: Coordinator,
+    lock: UpdateLock,
+    report: Arc<Mutex<SyncReport>>,
+    session: Arc<Session>,
+    recoveries: u32,
+}
+
+impl MonitoredSession {
+    /// Opens a session and makes the variables ready: from the newest checkpoint, or with their first values. A
+    /// replica that is not the chief waits until they are.
+    ///
+    /// # Errors
+    /// `NotReady` by the variables that the chief has not made ready in time, `Lost` by those that cannot be
+    /// restored, and those of sessions and steps.
+    pub fn new(
+        master: Master,
+        graph: Graph,
+        training: Training,
+        saver: Option<Arc<Saver>>,
+        hooks: Vec<Box<dyn Hook>>,
+        config: MonitoredConfig,
+    ) -> Result<MonitoredSession> {
+        let report: Arc<Mutex<SyncReport>> = Arc::default();
+        // First, so that its threads run before other hooks take steps.
+        let own: Box<dyn Hook> = Box::new(ReplicaHook::new(&training.coordination, &config, report.clone()));
+        let mut hooks: Vec<Box<dyn Hook>> = std::iter::once(own).chain(hooks).collect();
+        let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
+        let preparation = Preparation {
+            master: &master,
+            graph: &graph,
+            training: &training,
+            saver: saver.as_deref(),
+            config: &config,
+            was_ready: false,
+        };
+        let session = preparation.until_ready(|session| {
+            created(&mut hooks, &HookContext::new(session, &coordinator, &lock, &graph))
+        })?;
+        Ok(MonitoredSession {
+            master,
+            graph,
+            training,
+            saver,
+            config,
+            hooks,
+            coordinator,
+            lock,
+            report,
+            session,
+            recoveries: 0,
+        })
+    }
+
+    /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
+    /// input has ended. When a task has died the same step is run again in a new session; an asynchronous step that
+    /// was cut off may have changed some variables before.
+    ///
+    /// # Errors
+    /// The first failure of the step, of a hook or of a thread beside it that a new session does not mend.
+    pub fn run(
+        &mut self,
+        feeds: &[(Output, Tensor)],
+        fetches: &[Output],
+        targets: &[NodeId],
+    ) -> Result<Option<Vec<Tensor>>> {
+        loop {
+            if self.coordinator.should_stop() {
+                return self.coordinator.failure().map_or(Ok(None), Err);
+            }
+            let error = match self.run_once(feeds, fetches, targets) {
+                Ok(values) => return Ok(Some(values)),
+                Err(error) => self.coordinator.take_failure().unwrap_or(error),
+            };
+            if error.code() == Code::OutOfRange {
+                self.coordinator.request_stop();
+            } else if error.is_transient() {
+                self.recover(error)?;
+            } else {
+                self.coordinator.fail(error.clone());
+                return Err(self.explained(error));
+            }
+        }
+    }
+
+    /// Asks for the end of training; [`MonitoredSession::run`] gives `None` from now on.
+    pub fn request_stop(&self) {
+        self.coordinator.request_stop();
+    }
+
+    pub fn should_stop(&self) -> bool {
+        self.coordinator.should_stop()
+    }
+
+    /// The session as it is now; it is another one after a task has died.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// How often training has gone on in a new session.
+    pub fn recoveries(&self) -> u32 {
+        self.recoveries
+    }
+
+    /// What has come of gradients so far, as this replica knows: its own, or all if it is the chief.
+    pub fn sync_report(&self) -> SyncReport {
+        self.report.lock().clone()
+    }
+
+    /// Ends training: hooks do what is left to do, threads end, the session is closed.
+    ///
+    /// # Errors
+    /// The first failure of a hook or thread.
+    pub fn finish(self) -> Result<()> {
+        self.finish_with_report().map(|_| ())
+    }
+
+    /// As [`MonitoredSession::finish`]; gives what came of gradients until the last replica had finished.
+    pub fn finish_with_report(mut self) -> Result<SyncReport> {
+        self.coordinator.request_stop();
+        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        // The last that was started ends first; a failure keeps none from its end.
+        let ended: Vec<Result<()>> = self.hooks.iter_mut().rev().map(|hook| hook.end(&context)).collect();
+        let joined = self.coordinator.join(self.config.stop_grace);
+        let closed = self.session.close().map_err(Error::from);
+        ended.into_iter().chain([joined, closed]).collect::<Result<()>>()?;
+        Ok(self.sync_report())
+    }
+
+    fn run_once(
+        &mut self,
+        feeds: &[(Output, Tensor)],
+        fetches: &[Output],
+        targets: &[NodeId],
+    ) -> Result<Vec<Tensor>> {
+        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        let mut asked = Vec::with_capacity(self.hooks.len());
+        for hook in &mut self.hooks {
+            asked.push(hook.before_run(&context)?);
+        }
+        let trains = targets.contains(&self.training.train);
+        let step_done = trains.then_some(self.training.step_done);
+        let mut step = self.session.step().timeout(self.config.step_deadline);
+        for (output, value) in feeds.iter().chain(asked.iter().flat_map(|args| &args.feeds)) {
+            step = step.feed(*output, value.clone());
+        }
+        let extra = asked.iter().flat_map(|args| &args.fetches);
+        for output in fetches.iter().chain(&step_done).chain(extra) {
+            step = step.fetch(*output);
+        }
+        for node in targets.iter().chain(asked.iter().flat_map(|args| &args.targets)) {
+            step = step.target(*node);
+        }
+        if let Some(options) = asked.iter().find_map(|args| args.options.clone()) {
+            step = step.options(options);
+        }
+        let StepOutcome { mut values, metadata } = step.run()?;
+        let mut extra = values.split_off(fetches.len().min(values.len()));
+        let global_step = match step_done {
+            Some(_) if !extra.is_empty() => Some(extra.remove(0).item::<i64>()?),
+            _ => None,
+        };
+        let mut extra = extra.into_iter();
+        for (hook, args) in self.hooks.iter_mut().zip(&asked) {
+            let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();
+            hook.after_run(&context, &RunValues { values: &values, global_step, metadata: metadata.as_ref() })?;
+        }
+        Ok(values)
+    }
+
+    /// Goes on in a new session, where tasks that died are others now.
+    fn recover(&mut self, cause: Error) -> Result<()> {
+        tracing::warn!("training goes on in a new session: {cause}");
+        self.recoveries += 1;
+        // Who is dead cannot be told.
+        let _ = self.session.close();
+        let started = Instant::now();
+        let mut cause = cause;
+        for retries in 0.. {
+            let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+            self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+            let preparation = Preparation {
+                master: &self.master,
+                graph: &self.graph,
+                training: &self.training,
+                saver: self.saver.as_deref(),
+                config: &self.config,
+                was_ready: true,
+            };
+            let (hooks, coordinator, lock, graph) =
+                (&mut self.hooks, &self.coordinator, &self.lock, &self.graph);
+            let tried = preparation
+                .until_ready(|session| created(hooks, &HookContext::new(session, coordinator, lock, graph)));
+            match tried {
+                Ok(session) => {
+                    self.session = session;
+                    return Ok(());
+                }
+                Err(error) if error.is_transient() && started.elapsed() < self.config.recovery_deadline => {
+                    tracing::warn!("retry {}: {error}", retries + 1);
+                    cause = error;
+                }
+                Err(error) if error.is_transient() => {
+                    return Err(Error::GaveUp { retries, waited: started.elapsed(), cause: Box::new(error) });
+                }
+                Err(error) => return Err(error),
+            }
+            std::thread::park_timeout(Duration::from_millis(100 << retries.min(4)));
+        }
+        Err(cause)
+    }
+
+    /// A step that ran out of time, by the workers that it waited for.
+    fn explained(&self, error: Error) -> Error {
+        match &self.training.coordination {
+            crate::Coordination::Sync(sync) if error.code() == Code::DeadlineExceeded => {
+                let stalled = sync.stalled(&self.session, self.config.step_deadline);
+                stalled.ok().flatten().unwrap_or(error)
+            }
+            _ => error,
+        }
+    }
+}
+
+fn created(hooks: &mut [Box<dyn Hook>], context: &HookContext<'_>) -> Result<()> {
+    hooks.iter_mut().try_for_each(|hook| hook.after_create_session(context))
+}
+
+impl Drop for MonitoredSession {
+    fn drop(&mut self) {
+        // Threads that still run see that it is over.
+        self.coordinator.request_stop();
+        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+    }
+}
+
+impl fmt::Debug for MonitoredSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MonitoredSession({:?}, {} hooks, chief: {})", self.session, self.hooks.len(), self.config.is_chief)
+    }
+}

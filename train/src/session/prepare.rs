@@ -1,0 +1,138 @@
+//! From nothing to a session whose variables have values: the chief gives them, others wait.
+
+use super::{Master, MonitoredConfig};
+use crate::coordination::Coordination;
+use crate::error::{Error, Result};
+use crate::readiness::{missing, until_none};
+use crate::saver::{Saver, latest_checkpoint};
+use crate::training::Training;
+use client::Session;
+use graph::{Graph, Tensor};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a session starts from.
+#[derive(Debug)]
+pub(super) struct Preparation<'a> {
+    pub(super) master: &'a Master,
+    pub(super) graph: &'a Graph,
+    pub(super) training: &'a Training,
+    pub(super) saver: Option<&'a Saver>,
+    pub(super) config: &'a MonitoredConfig,
+    /// Whether the variables had values in an earlier session of this replica.
+    pub(super) was_ready: bool,
+}
+
+impl Preparation<'_> {
+    /// Opens a session, waits until the variables are ready, and lets `start` begin what runs beside the steps.
+    pub(super) fn until_ready(&self, start: impl FnOnce(&Arc<Session>) -> Result<()>) -> Result<Arc<Session>> {
+        let options = self.config.session.clone();
+        let session = Arc::new(match self.master {
+            Master::InProcess(server) => Session::on(server, self.graph.clone(), options)?,
+            Master::At(target) => Session::connect(target, self.graph.clone(), options)?,
+        });
+        if self.config.is_chief {
+            self.make_ready(&session)?;
+        } else {
+            self.wait_until_ready(&session)?;
+        }
+        match &self.training.coordination {
+            Coordination::Free => {}
+            Coordination::Sync(sync) => sync.join(&session)?,
+            Coordination::BoundedStaleness(bounded) => bounded.join(&session)?,
+        }
+        start(&session)?;
+        Ok(session)
+    }
+
+    /// The chief's part. Variables that have values keep them, unless some of a synchronous job's have lost theirs:
+    /// then all go back to the newest checkpoint.
+    fn make_ready(&self, session: &Session) -> Result<()> {
+        let probes = &self.training.probes;
+        let missing = missing(session, probes)?;
+        let coordination = &self.training.coordination;
+        let is_whole = missing.is_empty() && self.is_open(session)? && !self.is_torn(session)?;
+        if is_whole {
+            if let Coordination::Sync(sync) = coordination {
+                sync.take_over(session)?;
+            }
+            return Ok(());
+        }
+        if let Coordination::Sync(sync) = coordination {
+            sync.shut(session)?;
+        }
+        let folder = self.config.checkpoint_folder.as_deref();
+        let newest = match (self.saver, folder) {
+            (Some(saver), Some(folder)) => latest_checkpoint(folder)?.map(|prefix| (saver, prefix)),
+            _ => None,
+        };
+        match newest {
+            // What the others have done since stays.
+            Some((saver, prefix)) if !coordination.is_synchronous() && missing.len() < probes.len() => {
+                saver.restore_lost(session, &prefix, &missing)?;
+            }
+            Some((saver, prefix)) => saver.restore(session, &prefix)?,
+            None if self.may_initialize(session, &missing, probes.len())? => {
+                session.run(&[], &[], &[self.training.initialize])?;
+            }
+            // All that variables need is there; what replicas know of each other is not.
+            None if missing.is_empty() && !self.is_torn(session)? => {}
+            None => {
+                let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
+                return Err(Error::Lost { names: missing, folder });
+            }
+        }
+        match coordination {
+            Coordination::Free => Ok(()),
+            Coordination::Sync(sync) => sync.open(session),
+            Coordination::BoundedStaleness(bounded) if !bounded.is_open(session)? => {
+                session.run(&[], &[], &[bounded.initialize])?;
+                Ok(())
+            }
+            Coordination::BoundedStaleness(_) => Ok(()),
+        }
+    }
+
+    /// Whether there is nothing to lose: no variable has a value, or an initialisation was cut off before the first
+    /// step.
+    fn may_initialize(&self, session: &Session, missing: &[String], all: usize) -> Result<bool> {
+        if self.was_ready || missing.is_empty() {
+            return Ok(false);
+        }
+        if missing.len() == all {
+            return Ok(true);
+        }
+        if missing.iter().any(|name| name == "global_step") {
+            return Ok(false);
+        }
+        let step = session.run(&[], &[self.training.global_step], &[])?;
+        Ok(step.first().map(Tensor::item::<i64>).transpose()? == Some(0))
+    }
+
+    fn is_open(&self, session: &Session) -> Result<bool> {
+        match &self.training.coordination {
+            Coordination::Free => Ok(true),
+            Coordination::Sync(_) if self.config.foreign_chief => Ok(true),
+            Coordination::Sync(sync) => sync.is_open(session),
+            Coordination::BoundedStaleness(bounded) => bounded.is_open(session),
+        }
+    }
+
+    fn is_torn(&self, session: &Session) -> Result<bool> {
+        match &self.training.coordination {
+            Coordination::Sync(sync) if sync.is_open(session)? => sync.is_torn(session),
+            _ => Ok(false),
+        }
+    }
+
+    fn wait_until_ready(&self, session: &Session) -> Result<()> {
+        let probes = &self.training.probes;
+        until_none(self.config.ready_deadline, || {
+            let names = missing(session, probes)?;
+            if !names.is_empty() || self.is_open(session)? {
+                return Ok(names);
+            }
+            Ok(vec!["what the replicas know of each other".to_owned()])
+        })
+    }
+}

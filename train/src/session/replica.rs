@@ -1,0 +1,146 @@
+//! What a strategy asks of a replica around its steps.
+
+use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
+use crate::coordination::Coordination;
+use crate::error::{Error, Result};
+use crate::sync::{Aggregator, Places, SyncReplicas, SyncReport};
+use graph::Bool8;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The hook of a replica: it says when it has pushed and when it has finished, waits where it is too far ahead, and
+/// runs the chief's thread.
+pub(super) struct ReplicaHook {
+    coordination: Coordination,
+    is_chief: bool,
+    foreign_chief: bool,
+    step_deadline: Duration,
+    stop_grace: Duration,
+    report: Arc<Mutex<SyncReport>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl ReplicaHook {
+    pub(super) fn new(
+        coordination: &Coordination,
+        config: &MonitoredConfig,
+        report: Arc<Mutex<SyncReport>>,
+    ) -> ReplicaHook {
+        ReplicaHook {
+            coordination: coordination.clone(),
+            is_chief: config.is_chief,
+            foreign_chief: config.foreign_chief,
+            step_deadline: config.step_deadline,
+            stop_grace: config.stop_grace,
+            report,
+            thread: None,
+            stop: Arc::default(),
+        }
+    }
+
+    fn start(&mut self, context: &HookContext<'_>, sync: &SyncReplicas) -> Result<()> {
+        self.stop = Arc::default();
+        let (session, coordinator) = (context.session.clone(), context.coordinator.clone());
+        let (sync, stop) = (sync.clone(), self.stop.clone());
+        let (lock, report, deadline) = (context.lock().clone(), self.report.clone(), self.step_deadline);
+        let body = move || {
+            let aggregator =
+                Aggregator { session: &session, sync: &sync, lock, report, deadline };
+            match aggregator.run(|| stop.load(Ordering::Acquire)) {
+                Ok(()) => {}
+                // A session that was closed under it is no news.
+                Err(_) if stop.load(Ordering::Acquire) => {}
+                Err(error) => {
+                    coordinator.note(error);
+                    // The replica's own step waits for tokens that do not come any more.
+                    let _ = session.close();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("sync-replicas".to_owned()).spawn(body);
+        self.thread = Some(thread.map_err(|e| Error::file("sync-replicas", &e))?);
+        Ok(())
+    }
+}
+
+impl Hook for ReplicaHook {
+    fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
+        match self.coordination.clone() {
+            Coordination::Sync(sync) if self.is_chief => self.start(context, &sync),
+            _ => Ok(()),
+        }
+    }
+
+    fn before_run(&mut self, context: &HookContext<'_>) -> Result<RunArgs> {
+        match &self.coordination {
+            Coordination::Free => Ok(RunArgs::default()),
+            Coordination::Sync(sync) => {
+                let targets = if self.foreign_chief { Vec::new() } else { vec![sync.report] };
+                let fetches = vec![sync.local_step, sync.is_stale];
+                Ok(RunArgs { targets, fetches, ..RunArgs::default() })
+            }
+            Coordination::BoundedStaleness(bounded) => {
+                let should_stop = || context.coordinator.should_stop();
+                bounded.wait(context.session, self.step_deadline, should_stop)?;
+                Ok(RunArgs::default())
+            }
+        }
+    }
+
+    fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
+        if let (Coordination::Sync(sync), [step, is_stale]) = (&self.coordination, run.values)
+            && matches!(sync.places, Places::Accumulators(_))
+            && is_stale.item::<Bool8>()?.get()
+        {
+            *self.report.lock().dropped.entry((sync.worker, step.item()?)).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn before_recovery(&mut self, context: &HookContext<'_>) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Ends what the thread waits for; it fails or not, the session is of no more use.
+            let _ = context.session.close();
+            let _ = thread.join();
+        }
+        // A failure of that time is over.
+        if context.coordinator.failure().is_some_and(|error| error.is_transient()) {
+            context.coordinator.take_failure();
+        }
+    }
+
+    fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
+        match &self.coordination {
+            Coordination::Free => return Ok(()),
+            Coordination::BoundedStaleness(bounded) => return bounded.finish(context.session),
+            Coordination::Sync(_) if self.foreign_chief => return Ok(()),
+            Coordination::Sync(sync) => {
+                context.session.run(&[], &[], &[sync.finish])?;
+            }
+        }
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        // Others still need the chief; it ends with the last of them.
+        let started = Instant::now();
+        while !thread.is_finished() && started.elapsed() < self.stop_grace {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            self.stop.store(true, Ordering::Release);
+            let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
+            return Err(Error::Threads { waited: started.elapsed(), names });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ReplicaHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReplicaHook(chief: {})", self.is_chief)
+    }
+}

@@ -1,0 +1,253 @@
+//! What the chief does for all: waits for gradients, updates, gives out tokens. And how it makes all this ready, and
+//! takes it over from a chief that died.
+
+use super::decision::{Seen, Verdict};
+use super::replica::{Places, SyncReplicas};
+use crate::error::{Error, Result};
+use client::Session;
+use graph::{Bool8, Code, NodeId, Output, Shape, Tensor};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Held while variables change: whoever holds it sees all of them at one step.
+pub(crate) type UpdateLock = Arc<Mutex<()>>;
+
+/// At least so often the chief looks by itself: a wake-up may have gone with the step that took it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// So often where gradients come from clients that wake nobody.
+const LOOK_OFTEN: Duration = Duration::from_millis(2);
+
+/// What came of the gradients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Updates by this chief.
+    pub updates: u64,
+    /// Gradients that came too late, by worker and by the step they were computed at.
+    pub dropped: BTreeMap<(usize, i64), u64>,
+}
+
+/// The chief's thread.
+#[derive(Debug)]
+pub(crate) struct Aggregator<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) sync: &'a SyncReplicas,
+    pub(crate) lock: UpdateLock,
+    pub(crate) report: Arc<Mutex<SyncReport>>,
+    /// How long a step may wait for gradients.
+    pub(crate) deadline: Duration,
+}
+
+impl Aggregator<'_> {
+    /// Updates until every worker has finished or it is to stop.
+    ///
+    /// # Errors
+    /// `Stalled` by the workers that are missing, or the failure of a step.
+    pub(crate) fn run(&self, should_stop: impl Fn() -> bool) -> Result<()> {
+        let mut progress = Instant::now();
+        let mut has_foreign = false;
+        while !should_stop() {
+            let seen = self.look()?;
+            let decision = seen.decide(self.sync.replicas_to_aggregate);
+            if !decision.late.is_empty() {
+                self.tell_the_late(&seen, &decision.late)?;
+            }
+            match decision.verdict {
+                Verdict::Finished => break,
+                Verdict::Update { contributors, required } => {
+                    let own = contributors.iter().filter(|c| **c).count();
+                    has_foreign |= seen.accumulated.is_some() && own < required;
+                    self.update(&seen, &contributors, required)?;
+                    progress = Instant::now();
+                }
+                Verdict::Wait { have, need, missing } => {
+                    let waited = progress.elapsed();
+                    if waited > self.deadline {
+                        return Err(Error::Stalled { step: seen.step, have, need, missing, waited });
+                    }
+                    let pause = if has_foreign { LOOK_OFTEN } else { LOOK_EVERY.min(self.deadline) };
+                    let pause = if seen.accumulated.is_some() && !has_foreign { pause / 20 } else { pause };
+                    self.wait(need.saturating_sub(have).max(1), pause)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&self) -> Result<Seen> {
+        look(self.session, self.sync)
+    }
+
+    /// One update with the gradients of these workers.
+    fn update(&self, seen: &Seen, contributors: &[bool], required: usize) -> Result<()> {
+        let mut feeds = self.answer(seen, contributors)?;
+        if let Places::Accumulators(accumulators) = &self.sync.places {
+            let required = i32::try_from(required).unwrap_or(i32::MAX);
+            feeds.push((accumulators.required, required.into()));
+        }
+        let _held = self.lock.lock();
+        self.session.run(&feeds, &[], &[self.sync.update])?;
+        self.report.lock().updates += 1;
+        Ok(())
+    }
+
+    /// Counts gradients that came too late, and lets who pushed them go on at the step that is.
+    fn tell_the_late(&self, seen: &Seen, late: &[(usize, i64)]) -> Result<()> {
+        let mut gets = vec![false; seen.pushed.len()];
+        let mut counts = vec![0i64; seen.pushed.len()];
+        for (worker, step) in late {
+            gets[*worker] = true;
+            counts[*worker] = 1;
+            *self.report.lock().dropped.entry((*worker, *step)).or_default() += 1;
+        }
+        let mut feeds = self.answer(seen, &gets)?;
+        feeds.push((self.sync.newly_dropped, Tensor::vector(&counts)?));
+        self.session.run(&feeds, &[], &[self.sync.release, self.sync.drop])?;
+        Ok(())
+    }
+
+    /// What tells an update or a release who gets tokens.
+    fn answer(&self, seen: &Seen, workers: &[bool]) -> Result<Vec<(Output, Tensor)>> {
+        let mut feeds = vec![(self.sync.answered, Tensor::vector(&seen.answered_after(workers))?)];
+        feeds.extend(contributors(self.sync, workers)?);
+        Ok(feeds)
+    }
+
+    /// Waits for so many to say that they have pushed or finished, or for a while.
+    fn wait(&self, count: usize, pause: Duration) -> Result<()> {
+        let count = i32::try_from(count).unwrap_or(i32::MAX);
+        let arrivals = &self.sync.arrivals;
+        let step = self.session.step().feed(arrivals.count, count).fetch(arrivals.taken);
+        match step.timeout(pause).run() {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Code::DeadlineExceeded => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn contributors(sync: &SyncReplicas, workers: &[bool]) -> Result<Option<(Output, Tensor)>> {
+    let Places::InOrder(places) = &sync.places else { return Ok(None) };
+    let flags = Tensor::bools(workers, Shape::new(&[workers.len()])?)?;
+    Ok(Some((places.contributors, flags)))
+}
+
+fn look(session: &Session, sync: &SyncReplicas) -> Result<Seen> {
+    let fetched = session.run(&[], &sync.view.fetches(), &[])?;
+    let numbers = |i: usize| fetched.get(i).map_or(Ok(Vec::new()), Tensor::to_i64s);
+    let number = |i: usize| numbers(i).map(|n| n.first().copied().unwrap_or_default());
+    let accumulated = match &sync.places {
+        Places::InOrder(_) => None,
+        Places::Accumulators(_) => Some(usize::try_from(number(4)?).unwrap_or(0)),
+    };
+    Ok(Seen {
+        step: number(0)?,
+        pushed: numbers(1)?,
+        answered: numbers(2)?,
+        updating: number(3)?,
+        accumulated,
+    })
+}
+
+/// The chief's part at the start of a session.
+impl SyncReplicas {
+    /// How many gradients of each worker have been dropped since the job began, as the parameter servers know.
+    ///
+    /// In accumulators a gradient counts where the step had gone on before it was pushed.
+    pub fn dropped_by_worker(&self, session: &Session) -> Result<Vec<i64>> {
+        Ok(session.run(&[], &[self.dropped], &[])?[0].to_i64s()?)
+    }
+
+    /// Whether another chief has made everything ready before.
+    pub(crate) fn is_open(&self, session: &Session) -> Result<bool> {
+        Ok(session.run(&[], &[self.is_open], &[])?[0].item::<Bool8>()?.get())
+    }
+
+    /// Whether an update was cut off half way: the variables are of no step.
+    pub(crate) fn is_torn(&self, session: &Session) -> Result<bool> {
+        Ok(look(session, self)?.is_torn())
+    }
+
+    /// Which workers a step that took too long waits for, if it does.
+    pub(crate) fn stalled(&self, session: &Session, waited: Duration) -> Result<Option<Error>> {
+        let seen = look(session, self)?;
+        Ok(match seen.decide(self.replicas_to_aggregate).verdict {
+            Verdict::Wait { have, need, missing } => {
+                Some(Error::Stalled { step: seen.step, have, need, missing, waited })
+            }
+            Verdict::Update { .. } | Verdict::Finished => None,
+        })
+    }
+
+    /// Makes workers wait, until [`SyncReplicas::open`].
+    pub(crate) fn shut(&self, session: &Session) -> Result<()> {
+        session.run(&[], &[], &[self.shut])?;
+        Ok(())
+    }
+
+    /// Forgets what was pushed before the variables got the values that they have now, and lets workers go on: those
+    /// that still wait for a token of that time get one.
+    pub(crate) fn open(&self, session: &Session) -> Result<()> {
+        self.clear(session)?;
+        session.run(&[], &[], &[self.initialize])?;
+        self.release_all(session)?;
+        session.run(&[], &[], &[self.open])?;
+        Ok(())
+    }
+
+    /// Goes on where a chief has died. In places, what is pushed and not answered is answered next; accumulators do
+    /// not tell, so that there are tokens for all unless some are left.
+    pub(crate) fn take_over(&self, session: &Session) -> Result<()> {
+        if let Places::Accumulators(accumulators) = &self.places {
+            session.run(&[], &[], &[accumulators.set_steps])?;
+            if session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
+                self.release_all(session)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn release_all(&self, session: &Session) -> Result<()> {
+        let mut feeds = vec![(self.answered, Tensor::vector(&vec![super::replica::NOTHING; self.workers])?)];
+        feeds.extend(contributors(self, &vec![true; self.workers])?);
+        session.run(&feeds, &[], &[self.release])?;
+        Ok(())
+    }
+
+    fn clear(&self, session: &Session) -> Result<()> {
+        self.drain(session, &self.arrivals)?;
+        if let Places::Accumulators(accumulators) = &self.places {
+            let (counts, takes): (Vec<Output>, Vec<NodeId>) = accumulators.contents().into_iter().unzip();
+            let counts = session.run(&[], &counts, &[])?;
+            let mut full = Vec::new();
+            for (count, take) in counts.iter().zip(takes) {
+                if count.item::<i32>()? > 0 {
+                    full.push(take);
+                }
+            }
+            if !full.is_empty() {
+                session.run(&[], &[], &full)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&self, session: &Session, queue: &super::queue::Queue) -> Result<()> {
+        let size = session.run(&[], &[queue.size], &[])?.remove(0);
+        if size.item::<i32>()? > 0 {
+            session.run(&[(queue.count, size)], &[queue.taken], &[])?;
+        }
+        Ok(())
+    }
+
+    /// A worker's part at the start of a session: it goes on at the global step, without tokens of another time.
+    pub(crate) fn join(&self, session: &Session) -> Result<()> {
+        if matches!(self.places, Places::InOrder(_)) {
+            self.drain(session, &self.tokens)?;
+        }
+        session.run(&[], &[], &[self.adopt_step])?;
+        Ok(())
+    }
+}

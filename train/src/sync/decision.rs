@@ -1,0 +1,144 @@
+//! Who has pushed, who is late, and whether that makes a step: a value, from what the chief sees.
+
+use super::replica::{FINISHED, NOTHING};
+
+/// What the chief sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) step: i64,
+    /// The last step that each worker has pushed gradients of, [`NOTHING`] or [`FINISHED`].
+    pub(super) pushed: Vec<i64>,
+    /// The last such step that each worker got a token for.
+    pub(super) answered: Vec<i64>,
+    /// The step whose update began last.
+    pub(super) updating: i64,
+    /// What accumulators have; `None` where gradients wait in places.
+    pub(super) accumulated: Option<usize>,
+}
+
+/// What follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Workers whose gradients are of an earlier step, with that step: dropped.
+    pub(super) late: Vec<(usize, i64)>,
+    pub(super) verdict: Verdict,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Every worker has finished.
+    #[default]
+    Finished,
+    /// Enough gradients are there, those of these workers.
+    Update { contributors: Vec<bool>, required: usize },
+    /// Too few are.
+    Wait { have: usize, need: usize, missing: Vec<usize> },
+}
+
+impl Seen {
+    /// An update of this step began, and did not end: some variables may have it.
+    pub(super) fn is_torn(&self) -> bool {
+        self.updating == self.step
+    }
+
+    pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
+        let workers = || self.pushed.iter().zip(&self.answered).enumerate();
+        let waits = |pushed: i64, answered: i64| pushed != FINISHED && pushed > answered;
+        let active = self.pushed.iter().filter(|&&pushed| pushed != FINISHED).count();
+        let need = replicas_to_aggregate.min(active);
+        // Foreign clients push to accumulators without saying so; they end with the last of those that do.
+        let is_foreign = |pushed: i64| self.accumulated.is_some() && pushed == NOTHING;
+        let others_are_foreign = self.pushed.iter().all(|&p| p == FINISHED || is_foreign(p));
+        if need == 0 || (others_are_foreign && active < self.pushed.len()) {
+            return Decision::default();
+        }
+        let contributors: Vec<bool> =
+            workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
+        let late = match self.accumulated {
+            // Whoever pushes late to accumulators counts it himself.
+            Some(_) => Vec::new(),
+            None => workers()
+                .filter(|(_, (p, a))| waits(**p, **a) && **p < self.step && **p != NOTHING)
+                .map(|(worker, (p, _))| (worker, *p))
+                .collect(),
+        };
+        let have = self.accumulated.unwrap_or_else(|| contributors.iter().filter(|c| **c).count());
+        let verdict = if have >= need {
+            Verdict::Update { contributors, required: need }
+        } else {
+            let is_missing = |(worker, contributes): (usize, &bool)| {
+                (!contributes && self.pushed[worker] != FINISHED).then_some(worker)
+            };
+            let missing = contributors.iter().enumerate().filter_map(is_missing).collect();
+            Verdict::Wait { have, need, missing }
+        };
+        Decision { late, verdict }
+    }
+
+    /// What is answered once these workers have their tokens.
+    pub(super) fn answered_after(&self, workers: &[bool]) -> Vec<i64> {
+        let of_worker = |((&answered, &pushed), &gets): ((&i64, &i64), &bool)| {
+            if gets && pushed != FINISHED { pushed } else { answered }
+        };
+        self.answered.iter().zip(&self.pushed).zip(workers).map(of_worker).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(step: i64, pushed: &[i64], answered: &[i64]) -> Seen {
+        let (pushed, answered) = (pushed.to_vec(), answered.to_vec());
+        Seen { step, pushed, answered, updating: step - 1, accumulated: None }
+    }
+
+    #[test]
+    fn all_are_waited_for_without_backups() {
+        let two_of_three = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(3);
+        assert_eq!(two_of_three.verdict, Verdict::Wait { have: 2, need: 3, missing: vec![1] });
+        let all = seen(5, &[5, 5, 5], &[4, 4, 4]).decide(3);
+        assert_eq!(all.verdict, Verdict::Update { contributors: vec![true; 3], required: 3 });
+        assert_eq!(seen(5, &[5, 5, 5], &[4, 4, 4]).answered_after(&[true; 3]), [5, 5, 5]);
+    }
+
+    #[test]
+    fn with_a_backup_the_slowest_is_late() {
+        let first = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(2);
+        assert_eq!(first.verdict, Verdict::Update { contributors: vec![true, false, true], required: 2 });
+        assert!(first.late.is_empty());
+        // It pushes gradients of step 5 when the others are at 6.
+        let late = seen(6, &[5, 5, 6], &[5, 4, 5]).decide(2);
+        assert_eq!(late.late, [(1, 5)]);
+        assert_eq!(late.verdict, Verdict::Wait { have: 1, need: 2, missing: vec![0, 1] });
+        assert_eq!(seen(6, &[5, 5, 6], &[5, 4, 5]).answered_after(&[false, true, false]), [5, 5, 5]);
+    }
+
+    #[test]
+    fn who_has_finished_is_not_waited_for() {
+        let one = seen(5, &[5, FINISHED, FINISHED], &[4, 4, 4]).decide(3);
+        assert_eq!(one.verdict, Verdict::Update { contributors: vec![true, false, false], required: 1 });
+        assert_eq!(seen(5, &[FINISHED; 3], &[4; 3]).decide(3), Decision::default());
+        assert_eq!(seen(0, &[NOTHING, FINISHED], &[NOTHING, NOTHING]).decide(2).verdict, Verdict::Wait {
+            have: 0,
+            need: 1,
+            missing: vec![0]
+        });
+    }
+
+    #[test]
+    fn accumulators_say_themselves_what_they_have() {
+        let foreign = Seen { accumulated: Some(2), ..seen(5, &[5, NOTHING], &[4, NOTHING]) };
+        assert!(matches!(foreign.decide(2).verdict, Verdict::Update { required: 2, .. }));
+        let foreign = Seen { accumulated: Some(1), ..foreign };
+        assert_eq!(foreign.decide(2).verdict, Verdict::Wait { have: 1, need: 2, missing: vec![1] });
+        let foreign = Seen { pushed: vec![FINISHED, NOTHING], ..foreign };
+        assert_eq!(foreign.decide(2).verdict, Verdict::Finished);
+    }
+
+    #[test]
+    fn an_update_that_did_not_end_is_seen() {
+        assert!(!seen(5, &[5], &[4]).is_torn());
+        assert!(Seen { updating: 5, ..seen(5, &[5], &[4]) }.is_torn());
+    }
+}

@@ -1,0 +1,301 @@
+//! Training sessions: checkpoints, hooks, input, threads beside the steps.
+
+use super::Fallible;
+use anabranch_train::{
+    CheckpointState, Dataset, Error, Events, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession,
+    Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training, Variables, hooks, latest_checkpoint,
+};
+use client::{Server, ServerConfig, Session};
+use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        Folder(std::env::temp_dir().join(format!("anabranch-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may not have been made.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Model {
+    graph: Graph,
+    training: Training,
+    saver: Arc<Saver>,
+    table: Output,
+}
+
+/// A table in so many parts, all of whose elements go to 1.
+fn model(parts: usize) -> Fallible<Model> {
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let optimizer = Optimizer::momentum(0.1, 0.5);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let first = Initializer::GlorotUniform { seed: 3 };
+        let table =
+            variables.get_partitioned("table", DType::Float, &[7, 3], &first, Partitioner::fixed_size(parts));
+        scope.sum(scope.square(scope.sub(table.value, scope.constant(1.0f32))), &[0, 1], false)
+    })?;
+    let trained: Vec<Output> = variables.trainable().iter().map(|v| v.value).collect();
+    let table = if parts == 1 { trained[0] } else { scope.concat(&trained, 0) };
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep { max_to_keep: 2, every: None }));
+    Ok(Model { graph: scope.finish()?, training, saver, table })
+}
+
+fn server() -> Fallible<Master> {
+    Ok(Master::InProcess(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?)))
+}
+
+/// A session with this model that saves each second step, and stops at `last`.
+fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<MonitoredSession> {
+    let every = Every::Steps(2);
+    let save = hooks::CheckpointSaver::new(model.saver.clone(), folder, model.training.global_step, every);
+    let save = if asynchronous { save.asynchronous() } else { save };
+    let all: Vec<Box<dyn Hook>> = vec![Box::new(save), Box::new(hooks::StopAtStep { last_step: last })];
+    let config = MonitoredConfig { checkpoint_folder: Some(folder.to_owned()), ..MonitoredConfig::default() };
+    let (graph, training) = (model.graph.clone(), model.training.clone());
+    Ok(MonitoredSession::new(server()?, graph, training, Some(model.saver.clone()), all, config)?)
+}
+
+/// Trains to the end; the table there.
+fn run(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<Tensor> {
+    let mut session = monitored(model, folder, last, asynchronous)?;
+    while session.run(&[], &[], &[model.training.train])?.is_some() {}
+    let table = session.session().run(&[], &[model.table], &[])?.remove(0);
+    session.finish()?;
+    Ok(table)
+}
+
+#[test]
+fn training_goes_on_from_the_newest_checkpoint() -> Fallible {
+    let undisturbed = run(&model(2)?, &Folder::new("undisturbed").0, 9, false)?;
+    for asynchronous in [false, true] {
+        let folder = Folder::new(if asynchronous { "behind" } else { "between" });
+        run(&model(2)?, &folder.0, 5, asynchronous)?;
+        let newest = latest_checkpoint(&folder.0)?.ok_or("no checkpoint")?;
+        assert!(newest.ends_with("model.ckpt-5"), "{newest:?}");
+        assert_eq!(CheckpointState::read(&folder.0)?.all_model_checkpoint_paths.len(), 2);
+        assert_eq!(run(&model(2)?, &folder.0, 9, asynchronous)?, undisturbed);
+    }
+    Ok(())
+}
+
+#[test]
+fn variables_are_restored_in_other_parts() -> Fallible {
+    let folder = Folder::new("parts");
+    let saved = model(3)?;
+    let session = Session::local(saved.graph.clone())?;
+    session.run(&[], &[], &[saved.training.initialize])?;
+    let whole = session.run(&[], &[saved.table], &[])?;
+    let prefix = saved.saver.save(&session, &folder.0, "model", 0)?;
+    let mut reader = checkpoint::bundle::Reader::open(&prefix)?;
+    assert_eq!(reader.read(b"table")?, whole[0]);
+    // Slots have names of their own, by part: only the table is cut otherwise.
+    for parts in [2, 5, 7] {
+        let scope = Scope::new();
+        let variables = Variables::new(&scope);
+        let cut = Partitioner::fixed_size(parts);
+        let table = variables.get_partitioned("table", DType::Float, &[7, 3], &Initializer::Zeros, cut);
+        let saver = Saver::new(&scope, &variables.all(), Keep::default());
+        let session = Session::local(scope.finish()?)?;
+        saver.restore(&session, &prefix)?;
+        assert_eq!(session.run(&[], &[table.value], &[])?, whole, "{parts}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_checkpoint_that_is_not_whole_is_passed_over() -> Fallible {
+    let folder = Folder::new("torn");
+    run(&model(1)?, &folder.0, 4, false)?;
+    let newest = latest_checkpoint(&folder.0)?.ok_or("no checkpoint")?;
+    let data = checkpoint::bundle::data_file(&newest, 0, 1);
+    let bytes = fs::read(&data)?;
+    fs::write(&data, &bytes[..bytes.len() / 2])?;
+    let older = latest_checkpoint(&folder.0)?.ok_or("no older checkpoint")?;
+    assert_ne!(older, newest);
+    fs::remove_file(checkpoint::bundle::index_file(&older))?;
+    assert_eq!(latest_checkpoint(&folder.0)?, None);
+    Ok(())
+}
+
+#[test]
+fn damaged_data_is_an_error_by_name() -> Fallible {
+    let folder = Folder::new("damaged");
+    let model = model(1)?;
+    run(&model, &folder.0, 2, false)?;
+    let newest = latest_checkpoint(&folder.0)?.ok_or("no checkpoint")?;
+    let data = checkpoint::bundle::data_file(&newest, 0, 1);
+    let mut bytes = fs::read(&data)?;
+    bytes.iter_mut().for_each(|b| *b ^= 1);
+    fs::write(&data, bytes)?;
+    let failed = monitored(&model, &folder.0, 4, false).err().ok_or("it was restored")?.to_string();
+    assert!(failed.contains("Checksum"), "{failed}");
+    Ok(())
+}
+
+#[test]
+fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
+    let Master::InProcess(server) = server()? else { return Err("not in this process".into()) };
+    let model = model(2)?;
+    let before = Session::on(&server, model.graph.clone(), Default::default())?;
+    before.run(&[], &[], &[model.training.initialize])?;
+    before.run(&[], &[], &[model.training.train])?;
+    let lost = model.training.variables.trainable().remove(0);
+    let scope = Scope::new();
+    let handle = scope.var_handle(&lost.name, DType::Float, PartialShape::from(&lost.shape));
+    let destroy = scope.destroy_resource(handle);
+    Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
+    let (graph, training) = (model.graph.clone(), model.training.clone());
+    let config = MonitoredConfig::default();
+    let opened = MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config);
+    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    assert_eq!(names, [lost.name]);
+    Ok(())
+}
+
+#[test]
+fn hooks_stop_log_guard_and_write() -> Fallible {
+    let folder = Folder::new("events");
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let optimizer = Optimizer::gradient_descent(1e30);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let w = variables.get("w", DType::Float, &[], &Initializer::Constant(1.0));
+        scope.square(w.value)
+    })?;
+    let summary = scope.scalar_summary("loss", training.loss);
+    let last = hooks::FinalOps { fetches: vec![training.global_step], ..Default::default() };
+    let events = Events::create(&folder.0)?;
+    let every = Every::Steps(1);
+    let all: Vec<Box<dyn Hook>> = vec![
+        Box::new(hooks::NanGuard { loss: training.loss, fails: false }),
+        Box::new(hooks::SummarySaver::new(summary, every, events.clone())),
+        Box::new(hooks::StepCounter::new(every, Some(events.clone()))),
+        Box::new(hooks::LoggingTensors::new(vec![("loss".into(), training.loss)], every)),
+        Box::new(hooks::Profiler::new(Every::Steps(100), events)),
+        Box::new(last.clone()),
+    ];
+    let config = MonitoredConfig::default();
+    let train = training.train;
+    let mut session = MonitoredSession::new(server()?, scope.finish()?, training, None, all, config)?;
+    let mut steps = 0;
+    while session.run(&[], &[], &[train])?.is_some() {
+        steps += 1;
+        assert!(steps < 10, "the loss did not stop it");
+    }
+    session.finish()?;
+    assert_eq!(last.values.lock()[0].item::<i64>()?, steps);
+    let file = fs::read_dir(&folder.0)?.next().ok_or("no event file")??.path();
+    let mut records = executor::io::RecordReader::open(&file, executor::io::Compression::None)?;
+    let mut all = Vec::new();
+    while let Some(record) = records.next_record()? {
+        all.push(String::from_utf8_lossy(&record).into_owned());
+    }
+    for wanted in ["brain.Event:2", "loss", "global_step/sec", "step_1", "VarHandleOp"] {
+        assert!(all.iter().any(|event| event.contains(wanted)), "no {wanted} in {} events", all.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn input_ends_training() -> Fallible {
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let numbers: Vec<f32> = (0..10).map(|i| i as f32).collect();
+    let npy = Folder::new("npy");
+    fs::create_dir_all(&npy.0)?;
+    let file = npy.0.join("x.npy");
+    fs::write(&file, checkpoint::npy::encode(&Tensor::from_slice(&numbers, Shape::new(&[10])?)?)?)?;
+    // Ten elements, of which this worker gets five, twice, in pairs: the last is alone.
+    let input = Dataset::from_npy(&scope, &[&file])?.shard(2, 1).shuffle(5, 3).repeat(Some(2)).take(9);
+    let input = input.batch(2, false).prefetch(1).input("input");
+    let optimizer = Optimizer::gradient_descent(0.0);
+    let training =
+        Strategy::Local.minimize(&scope, &variables, &optimizer, &input.next, |scope, variables, batch| {
+            let w = variables.get("w", DType::Float, &[], &Initializer::Constant(1.0));
+            scope.mul(scope.sum(batch[0], &[0], false), w.value)
+        })?;
+    let (train, loss, hook) = (training.train, training.loss, input.hook());
+    let mut session =
+        MonitoredSession::new(server()?, scope.finish()?, training, None, vec![hook], MonitoredConfig::default())?;
+    let mut sums = Vec::new();
+    while let Some(values) = session.run(&[], &[loss], &[train])? {
+        sums.push(values[0].item::<f32>()?);
+    }
+    assert_eq!(sums.len(), 5);
+    let total: f32 = sums.iter().sum();
+    // Odd numbers twice, without the one that was last.
+    assert!([1.0, 3.0, 5.0, 7.0, 9.0].contains(&(50.0 - total)), "{sums:?}");
+    Ok(session.finish()?)
+}
+
+#[test]
+fn csv_and_record_files_are_read() -> Fallible {
+    let folder = Folder::new("files");
+    fs::create_dir_all(&folder.0)?;
+    let csv = folder.0.join("x.csv");
+    fs::write(&csv, "a,b\n1,2.5\n3,\n")?;
+    let records = folder.0.join("x.records");
+    let mut writer = executor::io::RecordWriter::create(&records, executor::io::Compression::None)?;
+    writer.write(b"first")?;
+    writer.write(b"second")?;
+    writer.flush()?;
+    let scope = Scope::new();
+    let defaults = [Tensor::vector(&[0i32])?, Tensor::vector(&[0.5f32])?];
+    let (csv, records) = (csv.display().to_string(), records.display().to_string());
+    let lines = Dataset::from_csv(&scope, &[&csv], true, &defaults).batch(2, true).input("lines");
+    let strings = Dataset::from_tf_record(&scope, &[&records]).batch(2, true).input("records");
+    let session = Session::local(scope.finish()?)?;
+    session.run(&[], &[], &[lines.initialize, strings.initialize])?;
+    let values = session.run(&[], &[lines.next[0], lines.next[1], strings.next[0]], &[])?;
+    assert_eq!(values[0].values::<i32>()?, [1, 3]);
+    assert_eq!(values[1].values::<f32>()?, [2.5, 0.5]);
+    assert_eq!(values[2].as_strings()?, [&b"first"[..], b"second"]);
+    Ok(())
+}
+
+#[test]
+fn queue_runners_fill_and_end() -> Fallible {
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let queue = scope
+        .op("FIFOQueueV2")
+        .attr("component_types", vec![DType::Float])
+        .attr("capacity", 3i64)
+        .attr("shared_name", "numbers")
+        .output();
+    let element = scope.constant(2.0f32);
+    let enqueue = scope.op("QueueEnqueueV2").input(queue).input(vec![element]).node();
+    let close = |cancels: bool| {
+        scope.op("QueueCloseV2").input(queue).attr("cancel_pending_enqueues", cancels).node()
+    };
+    let runner = QueueRunner { enqueue: vec![enqueue; 2], close: close(false), cancel: close(true) };
+    let taken = scope.op("QueueDequeueV2").input(queue).attr("component_types", vec![DType::Float]).output();
+    let input = scope.reshape(taken, &[]);
+    let optimizer = Optimizer::gradient_descent(0.1);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
+        scope.square(scope.sub(w.value, input))
+    })?;
+    let train = training.train;
+    let all: Vec<Box<dyn Hook>> =
+        vec![QueueRunner::hook(vec![runner]), Box::new(hooks::StopAtStep { last_step: 20 })];
+    let config = MonitoredConfig::default();
+    let mut session = MonitoredSession::new(server()?, scope.finish()?, training, None, all, config)?;
+    let mut steps = 0;
+    while session.run(&[], &[], &[train])?.is_some() {
+        steps += 1;
+    }
+    assert_eq!(steps, 20);
+    Ok(session.finish()?)
+}

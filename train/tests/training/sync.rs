@@ -1,0 +1,247 @@
+//! Replicas that go together: synchronous ones, with and without backups, and such that keep within reach.
+
+use super::Fallible;
+use anabranch_train::{
+    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, SyncMode,
+    SyncReport, Training, Variables,
+};
+use client::{Server, ServerConfig};
+use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+const COLUMNS: usize = 4;
+const ROWS: usize = 8;
+
+struct Replica {
+    graph: Graph,
+    training: Training,
+    x: Output,
+    y: Output,
+    w: Output,
+}
+
+/// A linear layer with weights looked up by row besides.
+fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
+    let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(1)]));
+    let training = strategy.minimize(&scope, &variables, optimizer, &[x, y], |scope, variables, batch| {
+        let w = variables.get("w", DType::Float, &[COLUMNS, 1], &Initializer::Constant(0.5));
+        let rows = variables.get("rows", DType::Float, &[5, 1], &Initializer::Zeros);
+        let ids = scope.cast(scope.abs(scope.squeeze(batch[1], &[1])), DType::Int32);
+        let looked = variables.embedding_lookup(scope, &[rows], ids, Default::default());
+        let error = scope.sub(scope.add(scope.matmul(batch[0], w.value), looked), batch[1]);
+        scope.mean(scope.square(error), &[0, 1], false)
+    })?;
+    let w = variables.find("w").ok_or("no variable")?.value;
+    Ok(Replica { graph: root.finish()?, training, x, y, w })
+}
+
+fn parameter_server(worker: u32, sync: SyncMode) -> Strategy {
+    Strategy::ParameterServer { ps_tasks: 0, worker, placement: Default::default(), sync }
+}
+
+/// Rows `from..to` of a batch of numbers that no order sums to the same bits.
+fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
+    let x: Vec<f32> =
+        (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 3.0 - 2.0).collect();
+    let y: Vec<f32> = (from..to).map(|i| ((i + step) % 5) as f32).collect();
+    let rows = to - from;
+    Ok([Tensor::from_slice(&x, Shape::new(&[rows, COLUMNS])?)?, Tensor::from_slice(&y, Shape::new(&[rows, 1])?)?])
+}
+
+struct Outcome {
+    w: Vec<f32>,
+    global_step: i64,
+    report: SyncReport,
+}
+
+/// What a worker does: so many steps, and something before each.
+struct Work<'a> {
+    steps: usize,
+    before: &'a (dyn Fn(usize) -> Fallible + Sync),
+}
+
+/// Trains with a worker a piece of work, each with its share of the rows; what the chief, the first, saw at the end.
+fn train(server: &Arc<Server>, sync: SyncMode, work: &[Work<'_>], config: &MonitoredConfig) -> Fallible<Outcome> {
+    let share = ROWS / work.len();
+    let run = |worker: usize| -> Fallible<Outcome> {
+        let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
+        let config = MonitoredConfig { is_chief: worker == 0, ..config.clone() };
+        let master = Master::InProcess(server.clone());
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let mut session = MonitoredSession::new(master, graph, training, None, Vec::new(), config)?;
+        for step in 0..work[worker].steps {
+            (work[worker].before)(step)?;
+            let [x, y] = batch(worker * share, (worker + 1) * share, step)?;
+            session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train])?;
+        }
+        let report = session.finish_with_report()?;
+        let after = client::Session::on(server, replica.graph.clone(), Default::default())?;
+        let values = after.run(&[], &[replica.w, replica.training.global_step], &[])?;
+        let w = values[0].values::<f32>()?.to_vec();
+        Ok(Outcome { w, global_step: values[1].item()?, report })
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let workers: Vec<_> = (0..work.len())
+            .map(|worker| {
+                let run = &run;
+                scope.spawn(move || run(worker).map_err(|e| format!("worker {worker}: {e}")))
+            })
+            .collect();
+        let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a worker panicked".into())));
+        joined.collect::<Result<Vec<Outcome>, String>>()
+    })?;
+    Ok(outcomes.remove(0))
+}
+
+fn together(workers: u32, aggregation: Aggregation) -> SyncMode {
+    SyncMode::Sync { replicas_to_aggregate: workers, backup: 0, aggregation }
+}
+
+fn server() -> Fallible<Arc<Server>> {
+    Ok(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?))
+}
+
+fn impatient() -> MonitoredConfig {
+    MonitoredConfig {
+        step_deadline: Duration::from_secs(60),
+        stop_grace: Duration::from_secs(60),
+        ..MonitoredConfig::default()
+    }
+}
+
+const NOTHING: &(dyn Fn(usize) -> Fallible + Sync) = &|_| Ok(());
+
+fn alike(workers: usize, steps: usize) -> Vec<Work<'static>> {
+    (0..workers).map(|_| Work { steps, before: NOTHING }).collect()
+}
+
+/// One device on the whole batch.
+fn alone(steps: usize) -> Fallible<Vec<f32>> {
+    let replica = replica(&Strategy::Local, &Optimizer::gradient_descent(0.05))?;
+    let session = client::Session::local(replica.graph.clone())?;
+    session.run(&[], &[], &[replica.training.initialize])?;
+    for step in 0..steps {
+        let [x, y] = batch(0, ROWS, step)?;
+        session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train])?;
+    }
+    Ok(session.run(&[], &[replica.w], &[])?[0].values::<f32>()?.to_vec())
+}
+
+#[test]
+fn workers_in_order_give_the_same_bits_again_and_the_mean_of_one_device() -> Fallible {
+    const STEPS: usize = 12;
+    let run = || train(&server()?, together(4, Aggregation::InOrder), &alike(4, STEPS), &impatient());
+    let (first, second) = (run()?, run()?);
+    assert_eq!(first.global_step, STEPS as i64);
+    assert_eq!(first.w, second.w);
+    assert_eq!(first.report, SyncReport { updates: STEPS as u64, ..SyncReport::default() });
+    for (together, alone) in first.w.iter().zip(alone(STEPS)?) {
+        assert!((together - alone).abs() <= 4.0 * f32::EPSILON * alone.abs().max(1.0), "{together} {alone}");
+    }
+    Ok(())
+}
+
+#[test]
+fn accumulators_give_the_mean_too() -> Fallible {
+    const STEPS: usize = 8;
+    let outcome = train(&server()?, together(2, Aggregation::Accumulators), &alike(2, STEPS), &impatient())?;
+    assert_eq!(outcome.global_step, STEPS as i64);
+    for (together, alone) in outcome.w.iter().zip(alone(STEPS)?) {
+        assert!((together - alone).abs() <= 1e-5, "{together} {alone}");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_finishes_early_is_not_waited_for() -> Fallible {
+    for aggregation in [Aggregation::InOrder, Aggregation::Accumulators] {
+        let work: Vec<Work<'_>> =
+            [9, 3, 6].map(|steps| Work { steps, before: NOTHING }).into_iter().collect();
+        let outcome = train(&server()?, together(3, aggregation), &work, &impatient())?;
+        assert_eq!(outcome.global_step, 9, "{aggregation:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
+    let sync = SyncMode::Sync { replicas_to_aggregate: 2, backup: 1, aggregation: Aggregation::InOrder };
+    // The third worker's first gradient is of step 0, and is pushed when the others have done theirs.
+    let (joined, others_done) = (Barrier::new(3), Barrier::new(3));
+    let meet = |at: usize| {
+        let (joined, others_done) = (&joined, &others_done);
+        move |step: usize| -> Fallible {
+            if step == 0 {
+                joined.wait();
+            }
+            if step == at {
+                others_done.wait();
+            }
+            Ok(())
+        }
+    };
+    let (at_three, at_none) = (meet(3), meet(0));
+    let work = [
+        Work { steps: 4, before: &at_three },
+        Work { steps: 4, before: &at_three },
+        Work { steps: 1, before: &at_none },
+    ];
+    let outcome = train(&server()?, sync, &work, &impatient())?;
+    assert_eq!(outcome.global_step, 4);
+    let late: u64 = outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
+    assert_eq!(late, 1, "{:?}", outcome.report);
+    Ok(())
+}
+
+#[test]
+fn a_step_that_waits_too_long_names_who_is_missing() -> Fallible {
+    let server = server()?;
+    let replica = replica(&parameter_server(0, together(3, Aggregation::InOrder)), &Optimizer::adam(0.1))?;
+    let config = MonitoredConfig { step_deadline: Duration::from_millis(300), ..impatient() };
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let mut session =
+        MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config)?;
+    let [x, y] = batch(0, 2, 0)?;
+    let failed = session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train]);
+    let Err(Error::Stalled { step: 0, have: 1, need: 3, missing, .. }) = failed else {
+        return Err(format!("expected it to be stalled: {failed:?}").into());
+    };
+    assert_eq!(missing, [1, 2]);
+    Ok(())
+}
+
+#[test]
+fn nobody_is_further_ahead_than_agreed() -> Fallible {
+    const STEPS: usize = 30;
+    const BOUND: i64 = 2;
+    let done = [AtomicI64::new(0), AtomicI64::new(0)];
+    let furthest = AtomicI64::new(0);
+    let count = |worker: usize, slow: bool| {
+        let (done, furthest) = (&done, &furthest);
+        move |step: usize| -> Fallible {
+            if slow {
+                thread::park_timeout(Duration::from_millis(3));
+            }
+            done[worker].store(step as i64, Ordering::SeqCst);
+            let ahead = step as i64 - done[1 - worker].load(Ordering::SeqCst);
+            furthest.fetch_max(ahead, Ordering::SeqCst);
+            Ok(())
+        }
+    };
+    let (fast, slow) = (count(0, false), count(1, true));
+    let work = [Work { steps: STEPS, before: &fast }, Work { steps: STEPS, before: &slow }];
+    let sync = SyncMode::BoundedStaleness { steps: BOUND as u32, workers: 2 };
+    let outcome = train(&server()?, sync, &work, &impatient())?;
+    // The step that is noted has not been let in yet: one more than the bound.
+    let furthest = furthest.load(Ordering::SeqCst);
+    assert!((1..=BOUND + 2).contains(&furthest), "{furthest}");
+    assert!(outcome.global_step <= 2 * STEPS as i64);
+    Ok(())
+}
