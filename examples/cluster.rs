@@ -24,7 +24,12 @@ fn main() -> support::Fallible {
 /// Pulls a variable on the parameter server to 3 from the worker, and shows which device ran what.
 fn train(target: &str) -> support::Fallible {
     let root = Scope::new();
-    let strategy = Strategy::ParameterServer { ps_tasks: 1, worker: 0, placement: Default::default(), sync: Default::default() };
+    let strategy = Strategy::ParameterServer {
+        ps_tasks: 1,
+        worker: 0,
+        placement: Default::default(),
+        sync: Default::default(),
+    };
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let model = |scope: &Scope, variables: &Variables, _: &[Output]| {

@@ -6,8 +6,8 @@ mod support;
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
 use anabranch::train::{
-    Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver, Strategy, SyncMode,
-    Training, Variables, hooks,
+    Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver, Strategy,
+    SyncMode, Training, Variables, hooks,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,7 +111,8 @@ fn train(
     disturb: impl FnOnce(&mut Cluster, &dyn Fn(i64) -> Fallible) -> Fallible,
 ) -> Fallible<(Vec<Tensor>, u32)> {
     let folder = Folder::new(name);
-    let mut cluster = Cluster::start_with(&[("ps", 2), ("worker", WORKERS), ("master", 1)], &["--connect-deadline", "2"])?;
+    let mut cluster =
+        Cluster::start_with(&[("ps", 2), ("worker", WORKERS), ("master", 1)], &["--connect-deadline", "2"])?;
     let targets: Vec<String> = (0..WORKERS).map(|w| cluster.target("worker", w)).collect();
     let observer = replica(0, sync)?;
     let observed = cluster.target("master", 0);
@@ -166,8 +167,11 @@ fn restart(cluster: &mut Cluster, job: &str, index: usize) -> Fallible {
     cluster.wait_until_listening(job, index)
 }
 
-const SYNC: SyncMode =
-    SyncMode::Sync { replicas_to_aggregate: WORKERS as u32, backup: 0, aggregation: anabranch::train::Aggregation::InOrder };
+const SYNC: SyncMode = SyncMode::Sync {
+    replicas_to_aggregate: WORKERS as u32,
+    backup: 0,
+    aggregation: anabranch::train::Aggregation::InOrder,
+};
 
 fn undisturbed() -> Fallible<Vec<Tensor>> {
     let (values, recoveries) = train("undisturbed", SYNC, |_, _| Ok(()))?;

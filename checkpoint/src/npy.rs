@@ -52,7 +52,8 @@ pub fn decode(bytes: &[u8]) -> Result<Tensor> {
     let described = field(header, "descr").and_then(|d| quoted(d)).ok_or_else(malformed)?;
     let dtype = TYPES.iter().find(|(name, _)| *name == described).map(|(_, dtype)| *dtype);
     let dtype = dtype.ok_or_else(|| Error::unimplemented(format!("an array of type '{described}'")))?;
-    let shape = field(header, "shape").and_then(|s| s.strip_prefix('(')?.split_once(')')).ok_or_else(malformed)?.0;
+    let shape =
+        field(header, "shape").and_then(|s| s.strip_prefix('(')?.split_once(')')).ok_or_else(malformed)?.0;
     let sizes = shape.split(',').map(str::trim).filter(|d| !d.is_empty()).map(str::parse::<usize>);
     let shape = Shape::new(&sizes.collect::<Result<Vec<_>, _>>().map_err(|_| malformed())?)?;
     let needed = dtype.size().and_then(|size| shape.num_elements().checked_mul(size));
@@ -71,7 +72,8 @@ pub fn encode(tensor: &Tensor) -> Result<Bytes> {
     let described = described
         .ok_or_else(|| Error::unimplemented(format!("a tensor of {} in an .npy file", tensor.dtype())))?;
     let sizes: String = tensor.shape().iter().map(|d| format!("{d}, ")).collect();
-    let mut header = format!("{{'descr': '{described}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
+    let mut header =
+        format!("{{'descr': '{described}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
     // The data starts at a multiple of 64.
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
     header.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(64) - unpadded));

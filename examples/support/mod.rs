@@ -5,8 +5,8 @@ use anabranch::client::{Server, ServerConfig};
 use anabranch::graph::{Code, DType, Output, PartialShape, Scope, TaskName};
 use anabranch::proto::{Cluster, Status};
 use anabranch::train::{
-    Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, Training,
-    Variables, hooks,
+    Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
+    Training, Variables, hooks,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -56,7 +56,11 @@ pub fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) ->
 }
 
 /// Trains with a thread a worker, each a client of its own task; what the first one, the chief, came to.
-pub fn train_on(cluster: &InProcess, strategy: impl Fn(u32) -> Strategy + Sync, steps: i64) -> Fallible<Vec<f32>> {
+pub fn train_on(
+    cluster: &InProcess,
+    strategy: impl Fn(u32) -> Strategy + Sync,
+    steps: i64,
+) -> Fallible<Vec<f32>> {
     let mut found = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..)
             .zip(cluster.targets("worker"))
@@ -65,7 +69,8 @@ pub fn train_on(cluster: &InProcess, strategy: impl Fn(u32) -> Strategy + Sync, 
                 scope.spawn(move || train(&strategy(worker), Master::At(target), worker == 0, steps))
             })
             .collect();
-        let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a worker panicked".into())));
+        let joined =
+            workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a worker panicked".into())));
         joined.collect::<Fallible<Vec<_>>>()
     })?;
     Ok(found.swap_remove(0))

@@ -38,7 +38,12 @@ const READY: Duration = Duration::from_secs(30);
 impl Replicas {
     pub fn start(workers: &[String]) -> Fallible<Replicas> {
         let replicas = (0..).zip(workers).map(|(worker, target)| {
-            let strategy = Strategy::ParameterServer { ps_tasks: 1, worker, placement: Default::default(), sync: Default::default() };
+            let strategy = Strategy::ParameterServer {
+                ps_tasks: 1,
+                worker,
+                placement: Default::default(),
+                sync: Default::default(),
+            };
             let Regression { graph, batch, training, probes } = regression(&strategy)?;
             let session = Session::connect(target, graph, SessionOptions::default())?;
             match worker {

@@ -19,7 +19,7 @@ tf.logging.set_verbosity(tf.logging.ERROR)
 with tf.device(tf.train.replica_device_setter(1, worker_device=f"/job:worker/task:{flags.task}")):
     step = tf.train.get_or_create_global_step()
     w = tf.get_variable("w", [2], initializer=tf.constant_initializer(0.5))
-    target = tf.constant([float(flags.task), 3.0])
+    target = tf.constant([-1.0, 3.0])
     loss = tf.reduce_sum(tf.square(w - target))
     optimizer = tf.train.SyncReplicasOptimizer(tf.train.GradientDescentOptimizer(0.125), 2, total_num_replicas=2)
     train = optimizer.minimize(loss, global_step=step)

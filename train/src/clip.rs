@@ -19,11 +19,7 @@ pub enum Clip {
 
 impl Clip {
     /// The gradients, clipped.
-    pub fn apply(
-        self,
-        scope: &Scope,
-        gradients: Vec<(Variable, Gradient)>,
-    ) -> Vec<(Variable, Gradient)> {
+    pub fn apply(self, scope: &Scope, gradients: Vec<(Variable, Gradient)>) -> Vec<(Variable, Gradient)> {
         let each = |clip: &dyn Fn(Output) -> Output| {
             gradients.iter().map(|(variable, gradient)| (variable.clone(), gradient.map(clip))).collect()
         };

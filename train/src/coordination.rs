@@ -32,7 +32,9 @@ impl Coordination {
             if worker < workers {
                 return Ok((worker as usize, workers as usize));
             }
-            Err(Error::invalid(format!("worker {worker} is none of the {workers} workers that wait for each other")))
+            Err(Error::invalid(format!(
+                "worker {worker} is none of the {workers} workers that wait for each other"
+            )))
         };
         match sync {
             SyncMode::Async => Ok((update.apply(scope, variables, gradients), Coordination::Free)),

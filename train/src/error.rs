@@ -21,7 +21,9 @@ pub enum Error {
     )]
     Stalled { step: i64, have: usize, need: usize, missing: Vec<usize>, waited: Duration },
 
-    #[error("worker {worker} is {ahead} steps ahead of worker {slowest}, {allowed} are allowed, after {waited:?}")]
+    #[error(
+        "worker {worker} is {ahead} steps ahead of worker {slowest}, {allowed} are allowed, after {waited:?}"
+    )]
     Ahead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
 
     #[error("the loss is {loss} after step {step}")]

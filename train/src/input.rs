@@ -144,13 +144,12 @@ impl Dataset {
         let next = next.outputs();
         let columns: Vec<Output> = self.columns.iter().map(|c| self.scope.constant(c.clone())).collect();
         let next = match next[..] {
-            [lines] if !columns.is_empty() => self.scope.op("DecodeCSV").input(lines).input(columns).outputs(),
+            [lines] if !columns.is_empty() => {
+                self.scope.op("DecodeCSV").input(lines).input(columns).outputs()
+            }
             _ => next,
         };
-        Input {
-            next,
-            initialize: self.scope.op("MakeIterator").input(self.handle).input(iterator).node(),
-        }
+        Input { next, initialize: self.scope.op("MakeIterator").input(self.handle).input(iterator).node() }
     }
 
     /// The same types and shapes after another op.
@@ -160,7 +159,8 @@ impl Dataset {
 
     fn after(&self, input: Output, op: &str, arguments: &[Tensor]) -> Output {
         let arguments: Vec<Output> = arguments.iter().map(|a| self.scope.constant(a.clone())).collect();
-        let call = arguments.iter().fold(self.scope.op(op).input(input), |call, argument| call.input(*argument));
+        let call =
+            arguments.iter().fold(self.scope.op(op).input(input), |call, argument| call.input(*argument));
         call.attr("output_types", self.types.clone()).attr("output_shapes", self.shapes.clone()).output()
     }
 }

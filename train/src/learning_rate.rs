@@ -114,7 +114,8 @@ impl LearningRate {
                 let first = n(values.first().copied().unwrap_or_default());
                 let later = boundaries.iter().zip(values.iter().skip(1));
                 later.fold(first, |rate, (boundary, value)| {
-                    let is_over = scope.op("Greater").input(global_step).input(scope.constant(*boundary)).output();
+                    let is_over =
+                        scope.op("Greater").input(global_step).input(scope.constant(*boundary)).output();
                     scope.select(is_over, n(*value), rate)
                 })
             }

@@ -32,7 +32,8 @@ impl MovingAverage {
         let keeps = number(&beside, DType::Double, 1.0 - self.decay);
         let share = if self.warms_up {
             let step = beside.cast(variables.global_step().value, DType::Double);
-            let (done, all) = (beside.add(step, beside.constant(1.0)), beside.add(step, beside.constant(10.0)));
+            let (done, all) =
+                (beside.add(step, beside.constant(1.0)), beside.add(step, beside.constant(10.0)));
             beside.maximum(keeps, beside.sub(beside.constant(1.0), beside.div(done, all)))
         } else {
             keeps
@@ -53,6 +54,11 @@ impl Default for MovingAverage {
 impl Variables {
     /// A variable of this name beside another, whose first value is the other's.
     fn starting_as(&self, other: &Variable, name: &str) -> Variable {
-        self.beside(other).get_untrained(name, other.dtype, other.shape.dims(), &Initializer::Like(other.clone()))
+        self.beside(other).get_untrained(
+            name,
+            other.dtype,
+            other.shape.dims(),
+            &Initializer::Like(other.clone()),
+        )
     }
 }

@@ -86,12 +86,7 @@ impl Optimizer {
     }
 
     /// Adds the updates of these variables by these gradients; the node runs them all, beside the variables.
-    pub fn apply(
-        &self,
-        scope: &Scope,
-        variables: &Variables,
-        gradients: &[(Variable, Gradient)],
-    ) -> NodeId {
+    pub fn apply(&self, scope: &Scope, variables: &Variables, gradients: &[(Variable, Gradient)]) -> NodeId {
         let powers = self.powers(variables, gradients);
         let rate = self.learning_rate();
         let scheduled = rate.is_scheduled().then(|| rate.at(scope, variables.global_step().value));
@@ -101,7 +96,9 @@ impl Optimizer {
             let rate = match (scheduled, rate) {
                 (Some(rate), _) => beside.cast(rate, variable.dtype),
                 (None, LearningRate::Constant(rate)) => number(&beside, variable.dtype, *rate),
-                (None, other) => beside.cast(other.at(&beside, variables.global_step().value), variable.dtype),
+                (None, other) => {
+                    beside.cast(other.at(&beside, variables.global_step().value), variable.dtype)
+                }
             };
             let update = Update { scope: &beside, variables, variable, powers: &powers, rate };
             updates.push(update.add(self, *gradient));
@@ -173,8 +170,7 @@ impl Update<'_> {
             Optimizer::Ftrl { learning_rate_power, initial_accumulator_value, l1, l2, .. } => {
                 let slots =
                     [self.slot("Ftrl", initial_accumulator_value).handle, self.slot("Ftrl_1", 0.0).handle];
-                let rates =
-                    [self.rate, self.number(l1), self.number(l2), self.number(learning_rate_power)];
+                let rates = [self.rate, self.number(l1), self.number(l2), self.number(learning_rate_power)];
                 self.op("Ftrl", gradient, &slots, &rates, &[])
             }
         }

@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// `NotReady` naming the variables that are missing, or the failure of a step.
-pub fn wait_until_initialized(session: &Session, probes: &[(String, Output)], deadline: Duration) -> Result<()> {
+pub fn wait_until_initialized(
+    session: &Session,
+    probes: &[(String, Output)],
+    deadline: Duration,
+) -> Result<()> {
     until_none(deadline, || missing(session, probes))
 }
 

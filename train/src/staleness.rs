@@ -47,7 +47,8 @@ impl BoundedStaleness {
         let me = at.constant_vector(&[worker as i64]);
         let one = at.constant_vector(&[1i64]);
         let tick = at.control(&[updated]).resource_scatter_add(clocks.handle, me, one);
-        let number = scope.placeholder("bounded_staleness/clock", DType::Int64, graph::PartialShape::from([1usize]));
+        let number =
+            scope.placeholder("bounded_staleness/clock", DType::Int64, graph::PartialShape::from([1usize]));
         let finished = at.constant_vector(&[FINISHED]);
         let bounded = BoundedStaleness {
             worker,
@@ -81,20 +82,32 @@ impl BoundedStaleness {
     ///
     /// # Errors
     /// `Ahead` by the slowest worker when the deadline has passed.
-    pub(crate) fn wait(&self, session: &Session, deadline: Duration, should_stop: impl Fn() -> bool) -> Result<()> {
+    pub(crate) fn wait(
+        &self,
+        session: &Session,
+        deadline: Duration,
+        should_stop: impl Fn() -> bool,
+    ) -> Result<()> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
             let clocks = self.clocks(session)?;
             let own = clocks.get(self.worker).copied().unwrap_or_default();
             let slowest = clocks.iter().enumerate().min_by_key(|(_, clock)| **clock);
-            let (slowest, ahead) = slowest.map_or((self.worker, 0), |(w, clock)| (w, own.saturating_sub(*clock)));
+            let (slowest, ahead) =
+                slowest.map_or((self.worker, 0), |(w, clock)| (w, own.saturating_sub(*clock)));
             if ahead <= self.steps || should_stop() {
                 return Ok(());
             }
             let waited = started.elapsed();
             if waited > deadline {
-                return Err(Error::Ahead { worker: self.worker, ahead, slowest, allowed: self.steps, waited });
+                return Err(Error::Ahead {
+                    worker: self.worker,
+                    ahead,
+                    slowest,
+                    allowed: self.steps,
+                    waited,
+                });
             }
             std::thread::park_timeout(pause);
             pause = (pause * 2).min(Duration::from_millis(20));

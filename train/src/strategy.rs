@@ -146,8 +146,7 @@ impl Strategy {
             return Err(Error::invalid("Strategy::Towers has no devices"));
         }
         let count = devices.len();
-        let shares: Vec<Vec<Output>> =
-            inputs.iter().map(|input| scope.split(*input, count, 0)).collect();
+        let shares: Vec<Vec<Output>> = inputs.iter().map(|input| scope.split(*input, count, 0)).collect();
         let tower = |i: usize| {
             let share = shares.iter().filter_map(|s| s.get(i).copied()).collect();
             (scope.name_scope(&format!("tower_{i}")).device(&devices[i]), share)

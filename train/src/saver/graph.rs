@@ -72,7 +72,8 @@ impl Built {
         let names = strings(&at, variables.iter().map(|v| saved_name(v).to_owned()));
         let slices = strings(&at, variables.iter().map(slice));
         let write = at.op("SaveV2").input(prefix).input(names).input(slices).input(taken).node();
-        let read = at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
+        let read =
+            at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
         let assigns: Vec<NodeId> = variables
             .iter()
             .zip(read)
@@ -99,9 +100,11 @@ fn slice(variable: &Variable) -> String {
         .iter()
         .zip(variable.shape.iter())
         .zip(whole.shape.iter())
-        .map(|((start, length), size)| {
-            if length == size { "-".to_owned() } else { format!("{start},{length}") }
-        })
+        .map(
+            |((start, length), size)| {
+                if length == size { "-".to_owned() } else { format!("{start},{length}") }
+            },
+        )
         .collect();
     sizes + &extents.join(":")
 }

@@ -59,8 +59,13 @@ impl Saver {
         let prefix = folder.join(format!("{name}-{step}"));
         let shards = self.nodes.shards.len();
         let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());
-        let mut feeds: Vec<(Output, Tensor)> =
-            self.nodes.shards.iter().enumerate().map(|(i, shard)| (shard.prefix, Tensor::string(part(i)))).collect();
+        let mut feeds: Vec<(Output, Tensor)> = self
+            .nodes
+            .shards
+            .iter()
+            .enumerate()
+            .map(|(i, shard)| (shard.prefix, Tensor::string(part(i))))
+            .collect();
         feeds.push((self.nodes.destination, path_tensor(&prefix)));
         session.run(&feeds, &[], &[self.nodes.write])?;
         self.kept.lock().note(&folder, &prefix, self.keep)?;

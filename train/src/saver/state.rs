@@ -27,7 +27,9 @@ impl CheckpointState {
         let file = folder.join(FILE);
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(CheckpointState::default()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(CheckpointState::default());
+            }
             Err(error) => return Err(Error::file(&file, &error)),
         };
         let mut state = CheckpointState::default();
@@ -73,7 +75,8 @@ impl CheckpointState {
 /// index or data is not all there is passed over.
 pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
     let state = CheckpointState::read(folder)?;
-    let noted = state.model_checkpoint_path.into_iter().chain(state.all_model_checkpoint_paths.into_iter().rev());
+    let noted =
+        state.model_checkpoint_path.into_iter().chain(state.all_model_checkpoint_paths.into_iter().rev());
     for prefix in noted.chain(by_age(folder)) {
         if is_whole(&prefix) {
             return Ok(Some(prefix));

@@ -50,7 +50,11 @@ impl Coordinator {
     }
 
     /// Starts a thread that [`Coordinator::join`] waits for; what it returns stops all if it is an error.
-    pub fn spawn(&self, name: &str, run: impl FnOnce(&Coordinator) -> Result<()> + Send + 'static) -> Result<()> {
+    pub fn spawn(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Coordinator) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
         let coordinator = self.clone();
         let body = move || {
             if let Err(error) = run(&coordinator) {

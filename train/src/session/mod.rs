@@ -103,7 +103,7 @@ impl MonitoredSession {
     ) -> Result<MonitoredSession> {
         let report: Arc<Mutex<SyncReport>> = Arc::default();
         // First, so that its threads run before other hooks take steps.
-        let own: Box<dyn Hook> = Box::new(ReplicaHook::new(&training.coordination, &config, report.clone()));
+        let own: Box<dyn Hook> = Box::new(ReplicaHook::new(&training, &config, report.clone()));
         let mut hooks: Vec<Box<dyn Hook>> = std::iter::once(own).chain(hooks).collect();
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
         let preparation = Preparation {
@@ -243,7 +243,10 @@ impl MonitoredSession {
         let mut extra = extra.into_iter();
         for (hook, args) in self.hooks.iter_mut().zip(&asked) {
             let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();
-            hook.after_run(&context, &RunValues { values: &values, global_step, metadata: metadata.as_ref() })?;
+            hook.after_run(
+                &context,
+                &RunValues { values: &values, global_step, metadata: metadata.as_ref() },
+            )?;
         }
         Ok(values)
     }
@@ -252,8 +255,6 @@ impl MonitoredSession {
     fn recover(&mut self, cause: Error) -> Result<()> {
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
-        // Who is dead cannot be told.
-        let _ = self.session.close();
         let started = Instant::now();
         let mut cause = cause;
         for retries in 0.. {
@@ -317,6 +318,12 @@ impl Drop for MonitoredSession {
 
 impl fmt::Debug for MonitoredSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MonitoredSession({:?}, {} hooks, chief: {})", self.session, self.hooks.len(), self.config.is_chief)
+        write!(
+            f,
+            "MonitoredSession({:?}, {} hooks, chief: {})",
+            self.session,
+            self.hooks.len(),
+            self.config.is_chief
+        )
     }
 }

@@ -25,7 +25,10 @@ pub(super) struct Preparation<'a> {
 
 impl Preparation<'_> {
     /// Opens a session, waits until the variables are ready, and lets `start` begin what runs beside the steps.
-    pub(super) fn until_ready(&self, start: impl FnOnce(&Arc<Session>) -> Result<()>) -> Result<Arc<Session>> {
+    pub(super) fn until_ready(
+        &self,
+        start: impl FnOnce(&Arc<Session>) -> Result<()>,
+    ) -> Result<Arc<Session>> {
         let options = self.config.session.clone();
         let session = Arc::new(match self.master {
             Master::InProcess(server) => Session::on(server, self.graph.clone(), options)?,

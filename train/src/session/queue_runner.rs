@@ -38,7 +38,8 @@ impl QueueRunner {
             let (session, running, stop) = (context.session.clone(), running.clone(), stop.clone());
             let close = self.close;
             context.coordinator.spawn(&format!("queue-runner-{i}"), move |coordinator| {
-                let ended = fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire));
+                let ended =
+                    fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire));
                 // The last one to end closes the queue.
                 if running.fetch_sub(1, Ordering::AcqRel) == 1 {
                     match session.run(&[], &[], &[close]) {

@@ -4,7 +4,8 @@ use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::sync::{Aggregator, Places, SyncReplicas, SyncReport};
-use graph::Bool8;
+use crate::training::Training;
+use graph::{Bool8, Output};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 /// runs the chief's thread.
 pub(super) struct ReplicaHook {
     coordination: Coordination,
+    probes: Vec<(String, Output)>,
     is_chief: bool,
     foreign_chief: bool,
     step_deadline: Duration,
@@ -27,12 +29,13 @@ pub(super) struct ReplicaHook {
 
 impl ReplicaHook {
     pub(super) fn new(
-        coordination: &Coordination,
+        training: &Training,
         config: &MonitoredConfig,
         report: Arc<Mutex<SyncReport>>,
     ) -> ReplicaHook {
         ReplicaHook {
-            coordination: coordination.clone(),
+            coordination: training.coordination.clone(),
+            probes: training.probes.clone(),
             is_chief: config.is_chief,
             foreign_chief: config.foreign_chief,
             step_deadline: config.step_deadline,
@@ -43,14 +46,14 @@ impl ReplicaHook {
         }
     }
 
+    /// Starts the chief's thread.
     fn start(&mut self, context: &HookContext<'_>, sync: &SyncReplicas) -> Result<()> {
         self.stop = Arc::default();
         let (session, coordinator) = (context.session.clone(), context.coordinator.clone());
-        let (sync, stop) = (sync.clone(), self.stop.clone());
+        let (sync, stop, probes) = (sync.clone(), self.stop.clone(), self.probes.clone());
         let (lock, report, deadline) = (context.lock().clone(), self.report.clone(), self.step_deadline);
         let body = move || {
-            let aggregator =
-                Aggregator { session: &session, sync: &sync, lock, report, deadline };
+            let aggregator = Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
                 // A session that was closed under it is no news.
@@ -104,9 +107,10 @@ impl Hook for ReplicaHook {
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         self.stop.store(true, Ordering::Release);
+        // Ends what threads wait for. Who is dead cannot be told.
+        let _ = context.session.close();
         if let Some(thread) = self.thread.take() {
-            // Ends what the thread waits for; it fails or not, the session is of no more use.
-            let _ = context.session.close();
+            // What it failed of is in the coordinator.
             let _ = thread.join();
         }
         // A failure of that time is over.

@@ -10,6 +10,8 @@ pub(crate) struct Accumulators {
     all: Vec<Accumulator>,
     /// How many gradients an update needs of each, an `int32` scalar to be fed.
     pub(super) required: Output,
+    /// How many tokens follow, an `int32` vector of one to be fed.
+    pub(super) tokens: Output,
     /// Gradients of steps before the global one are stale from here on.
     pub(super) set_steps: NodeId,
 }
@@ -83,13 +85,19 @@ impl Accumulators {
         let steps: Vec<NodeId> = all.iter().map(set).collect();
         Accumulators {
             required: scope.placeholder("sync_rep_required", DType::Int32, PartialShape::scalar()),
+            tokens: scope.placeholder("sync_rep_tokens", DType::Int32, PartialShape::from([1usize])),
             set_steps: scope.group(&steps),
             all,
         }
     }
 
     /// A worker's gradients, computed at `local_step`.
-    pub(super) fn push(&self, scope: &Scope, local_step: Output, gradients: &[(Variable, Gradient)]) -> Vec<NodeId> {
+    pub(super) fn push(
+        &self,
+        scope: &Scope,
+        local_step: Output,
+        gradients: &[(Variable, Gradient)],
+    ) -> Vec<NodeId> {
         let push = |((variable, gradient), accumulator): (&(Variable, Gradient), &Accumulator)| {
             let op = accumulator.named("ApplyGradient", true);
             let beside = scope.colocate_with(accumulator.variable);

@@ -2,8 +2,9 @@
 //! takes it over from a chief that died.
 
 use super::decision::{Seen, Verdict};
-use super::replica::{Places, SyncReplicas};
+use super::replica::{NOTHING, Places, SyncReplicas};
 use crate::error::{Error, Result};
+use crate::readiness::missing;
 use client::Session;
 use graph::{Bool8, Code, NodeId, Output, Shape, Tensor};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(crate) type UpdateLock = Arc<Mutex<()>>;
 
 /// At least so often the chief looks by itself: a wake-up may have gone with the step that took it.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// So often where gradients come from clients that wake nobody.
 const LOOK_OFTEN: Duration = Duration::from_millis(2);
@@ -34,6 +35,8 @@ pub struct SyncReport {
 pub(crate) struct Aggregator<'a> {
     pub(crate) session: &'a Session,
     pub(crate) sync: &'a SyncReplicas,
+    /// Whether each variable has a value, by name.
+    pub(crate) probes: &'a [(String, Output)],
     pub(crate) lock: UpdateLock,
     pub(crate) report: Arc<Mutex<SyncReport>>,
     /// How long a step may wait for gradients.
@@ -46,20 +49,20 @@ impl Aggregator<'_> {
     /// # Errors
     /// `Stalled` by the workers that are missing, or the failure of a step.
     pub(crate) fn run(&self, should_stop: impl Fn() -> bool) -> Result<()> {
-        let mut progress = Instant::now();
+        let (mut progress, mut checked) = (Instant::now(), Instant::now());
         let mut has_foreign = false;
         while !should_stop() {
             let seen = self.look()?;
             let decision = seen.decide(self.sync.replicas_to_aggregate);
-            if !decision.late.is_empty() {
+            if !decision.late.is_empty() && seen.accumulated.is_none() {
                 self.tell_the_late(&seen, &decision.late)?;
             }
             match decision.verdict {
                 Verdict::Finished => break,
-                Verdict::Update { contributors, required } => {
+                Verdict::Update { contributors, required, active } => {
                     let own = contributors.iter().filter(|c| **c).count();
                     has_foreign |= seen.accumulated.is_some() && own < required;
-                    self.update(&seen, &contributors, required)?;
+                    self.update(&seen, &contributors, required, active)?;
                     progress = Instant::now();
                 }
                 Verdict::Wait { have, need, missing } => {
@@ -69,7 +72,14 @@ impl Aggregator<'_> {
                     }
                     let pause = if has_foreign { LOOK_OFTEN } else { LOOK_EVERY.min(self.deadline) };
                     let pause = if seen.accumulated.is_some() && !has_foreign { pause / 20 } else { pause };
-                    self.wait(need.saturating_sub(have).max(1), pause)?;
+                    let came = self.wait(need.saturating_sub(have).max(1), pause)?;
+                    if !came && checked.elapsed() >= LOOK_EVERY {
+                        self.check_variables()?;
+                        checked = Instant::now();
+                    }
+                    if !came && seen.accumulated.is_some() && !decision.late.is_empty() {
+                        self.rouse(&seen, &decision.late)?;
+                    }
                 }
             }
         }
@@ -80,9 +90,19 @@ impl Aggregator<'_> {
         look(self.session, self.sync)
     }
 
+    /// Asks all tasks that hold variables: who waits for gradients may have no other step on one that has died.
+    fn check_variables(&self) -> Result<()> {
+        let names = missing(self.session, self.probes)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let message = format!("these variables have lost their values: {}", names.join(", "));
+        Err(client::Error::Status(proto::Status::new(Code::Aborted, message)).into())
+    }
+
     /// One update with the gradients of these workers.
-    fn update(&self, seen: &Seen, contributors: &[bool], required: usize) -> Result<()> {
-        let mut feeds = self.answer(seen, contributors)?;
+    fn update(&self, seen: &Seen, contributors: &[bool], required: usize, active: usize) -> Result<()> {
+        let mut feeds = self.answer(seen, contributors, active)?;
         if let Places::Accumulators(accumulators) = &self.sync.places {
             let required = i32::try_from(required).unwrap_or(i32::MAX);
             feeds.push((accumulators.required, required.into()));
@@ -102,36 +122,54 @@ impl Aggregator<'_> {
             counts[*worker] = 1;
             *self.report.lock().dropped.entry((*worker, *step)).or_default() += 1;
         }
-        let mut feeds = self.answer(seen, &gets)?;
+        let mut feeds = self.answer(seen, &gets, late.len())?;
         feeds.push((self.sync.newly_dropped, Tensor::vector(&counts)?));
         self.session.run(&feeds, &[], &[self.sync.release, self.sync.drop])?;
         Ok(())
     }
 
-    /// What tells an update or a release who gets tokens.
-    fn answer(&self, seen: &Seen, workers: &[bool]) -> Result<Vec<(Output, Tensor)>> {
-        let mut feeds = vec![(self.sync.answered, Tensor::vector(&seen.answered_after(workers))?)];
-        feeds.extend(contributors(self.sync, workers)?);
-        Ok(feeds)
+    /// Workers that have pushed late to accumulators wait for a token, and others have taken all of them: nobody would
+    /// push any more.
+    fn rouse(&self, seen: &Seen, late: &[(usize, i64)]) -> Result<()> {
+        if self.session.run(&[], &[self.sync.tokens.size], &[])?[0].item::<i32>()? > 0 {
+            return Ok(());
+        }
+        let mut gets = vec![false; seen.pushed.len()];
+        late.iter().for_each(|(worker, _)| gets[*worker] = true);
+        self.session.run(&self.answer(seen, &gets, late.len())?, &[], &[self.sync.release])?;
+        Ok(())
+    }
+
+    /// What tells an update or a release who gets tokens, or how many of them there are.
+    fn answer(&self, seen: &Seen, workers: &[bool], tokens: usize) -> Result<Vec<(Output, Tensor)>> {
+        let answered = Tensor::vector(&seen.answered_after(workers))?;
+        Ok(vec![(self.sync.answered, answered), receivers(self.sync, workers, tokens)?])
     }
 
     /// Waits for so many to say that they have pushed or finished, or for a while.
-    fn wait(&self, count: usize, pause: Duration) -> Result<()> {
+    /// Whether they have.
+    fn wait(&self, count: usize, pause: Duration) -> Result<bool> {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
         let arrivals = &self.sync.arrivals;
         let step = self.session.step().feed(arrivals.count, count).fetch(arrivals.taken);
         match step.timeout(pause).run() {
-            Ok(_) => Ok(()),
-            Err(error) if error.code() == Code::DeadlineExceeded => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Code::DeadlineExceeded => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-fn contributors(sync: &SyncReplicas, workers: &[bool]) -> Result<Option<(Output, Tensor)>> {
-    let Places::InOrder(places) = &sync.places else { return Ok(None) };
-    let flags = Tensor::bools(workers, Shape::new(&[workers.len()])?)?;
-    Ok(Some((places.contributors, flags)))
+/// Who gets tokens; of a queue that all share, how many there are.
+fn receivers(sync: &SyncReplicas, workers: &[bool], tokens: usize) -> Result<(Output, Tensor)> {
+    Ok(match &sync.places {
+        Places::InOrder(places) => {
+            (places.contributors, Tensor::bools(workers, Shape::new(&[workers.len()])?)?)
+        }
+        Places::Accumulators(places) => {
+            (places.tokens, Tensor::vector(&[i32::try_from(tokens).unwrap_or(i32::MAX)])?)
+        }
+    })
 }
 
 fn look(session: &Session, sync: &SyncReplicas) -> Result<Seen> {
@@ -210,9 +248,13 @@ impl SyncReplicas {
     }
 
     fn release_all(&self, session: &Session) -> Result<()> {
-        let mut feeds = vec![(self.answered, Tensor::vector(&vec![super::replica::NOTHING; self.workers])?)];
-        feeds.extend(contributors(self, &vec![true; self.workers])?);
-        session.run(&feeds, &[], &[self.release])?;
+        let answered = (self.answered, Tensor::vector(&vec![NOTHING; self.workers])?);
+        let all = receivers(self, &vec![true; self.workers], self.workers)?;
+        session.run(&[answered, all], &[], &[self.release])?;
+        // Who waited has his now; others do not wait for one.
+        if let Places::Accumulators(_) = &self.places {
+            self.drain(session, &self.tokens)?;
+        }
         Ok(())
     }
 

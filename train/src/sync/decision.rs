@@ -19,7 +19,8 @@ pub(super) struct Seen {
 /// What follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Workers whose gradients are of an earlier step, with that step: dropped.
+    /// Workers whose gradients are of an earlier step, with that step. In places they are dropped; accumulators have
+    /// taken them or not.
     pub(super) late: Vec<(usize, i64)>,
     pub(super) verdict: Verdict,
 }
@@ -30,7 +31,8 @@ pub(super) enum Verdict {
     #[default]
     Finished,
     /// Enough gradients are there, those of these workers.
-    Update { contributors: Vec<bool>, required: usize },
+    /// `active` workers have not finished.
+    Update { contributors: Vec<bool>, required: usize, active: usize },
     /// Too few are.
     Wait { have: usize, need: usize, missing: Vec<usize> },
 }
@@ -52,19 +54,14 @@ impl Seen {
         if need == 0 || (others_are_foreign && active < self.pushed.len()) {
             return Decision::default();
         }
-        let contributors: Vec<bool> =
-            workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
-        let late = match self.accumulated {
-            // Whoever pushes late to accumulators counts it himself.
-            Some(_) => Vec::new(),
-            None => workers()
-                .filter(|(_, (p, a))| waits(**p, **a) && **p < self.step && **p != NOTHING)
-                .map(|(worker, (p, _))| (worker, *p))
-                .collect(),
-        };
+        let contributors: Vec<bool> = workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
+        let late = workers()
+            .filter(|(_, (p, a))| waits(**p, **a) && **p < self.step && **p != NOTHING)
+            .map(|(worker, (p, _))| (worker, *p))
+            .collect();
         let have = self.accumulated.unwrap_or_else(|| contributors.iter().filter(|c| **c).count());
         let verdict = if have >= need {
-            Verdict::Update { contributors, required: need }
+            Verdict::Update { contributors, required: need, active }
         } else {
             let is_missing = |(worker, contributes): (usize, &bool)| {
                 (!contributes && self.pushed[worker] != FINISHED).then_some(worker)
@@ -98,14 +95,17 @@ mod tests {
         let two_of_three = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(3);
         assert_eq!(two_of_three.verdict, Verdict::Wait { have: 2, need: 3, missing: vec![1] });
         let all = seen(5, &[5, 5, 5], &[4, 4, 4]).decide(3);
-        assert_eq!(all.verdict, Verdict::Update { contributors: vec![true; 3], required: 3 });
+        assert_eq!(all.verdict, Verdict::Update { contributors: vec![true; 3], required: 3, active: 3 });
         assert_eq!(seen(5, &[5, 5, 5], &[4, 4, 4]).answered_after(&[true; 3]), [5, 5, 5]);
     }
 
     #[test]
     fn with_a_backup_the_slowest_is_late() {
         let first = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(2);
-        assert_eq!(first.verdict, Verdict::Update { contributors: vec![true, false, true], required: 2 });
+        assert_eq!(
+            first.verdict,
+            Verdict::Update { contributors: vec![true, false, true], required: 2, active: 3 }
+        );
         assert!(first.late.is_empty());
         // It pushes gradients of step 5 when the others are at 6.
         let late = seen(6, &[5, 5, 6], &[5, 4, 5]).decide(2);
@@ -117,13 +117,15 @@ mod tests {
     #[test]
     fn who_has_finished_is_not_waited_for() {
         let one = seen(5, &[5, FINISHED, FINISHED], &[4, 4, 4]).decide(3);
-        assert_eq!(one.verdict, Verdict::Update { contributors: vec![true, false, false], required: 1 });
+        assert_eq!(
+            one.verdict,
+            Verdict::Update { contributors: vec![true, false, false], required: 1, active: 1 }
+        );
         assert_eq!(seen(5, &[FINISHED; 3], &[4; 3]).decide(3), Decision::default());
-        assert_eq!(seen(0, &[NOTHING, FINISHED], &[NOTHING, NOTHING]).decide(2).verdict, Verdict::Wait {
-            have: 0,
-            need: 1,
-            missing: vec![0]
-        });
+        assert_eq!(
+            seen(0, &[NOTHING, FINISHED], &[NOTHING, NOTHING]).decide(2).verdict,
+            Verdict::Wait { have: 0, need: 1, missing: vec![0] }
+        );
     }
 
     #[test]

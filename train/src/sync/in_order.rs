@@ -18,7 +18,10 @@ pub(crate) struct InOrder {
 enum Place {
     Dense(Variable),
     /// Their numbers of rows differ from step to step.
-    Sparse { indices: Rows, values: Rows },
+    Sparse {
+        indices: Rows,
+        values: Rows,
+    },
 }
 
 /// A variable of rows, as many as there are.
@@ -86,11 +89,8 @@ impl InOrder {
         let of_variable = |(variable, gradient): &(Variable, Gradient)| {
             (0..workers).map(|worker| place(variable, gradient, worker)).collect()
         };
-        let contributors = state.scope().placeholder(
-            "sync_rep_contributors",
-            DType::Bool,
-            PartialShape::from([workers]),
-        );
+        let contributors =
+            state.scope().placeholder("sync_rep_contributors", DType::Bool, PartialShape::from([workers]));
         InOrder { places: gradients.iter().map(of_variable).collect(), contributors }
     }
 

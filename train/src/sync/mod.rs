@@ -17,5 +17,5 @@ mod replica;
 
 pub use chief::SyncReport;
 pub(crate) use chief::{Aggregator, UpdateLock};
-pub(crate) use replica::{Build, Places};
 pub use replica::SyncReplicas;
+pub(crate) use replica::{Build, Places};

@@ -115,7 +115,8 @@ impl Build<'_> {
         let answered = by_worker("sync_rep_answered", NOTHING);
         let dropped = by_worker("sync_rep_dropped", 0);
         let updating = number("sync_rep_updating", NOTHING);
-        let local = Variables::new(scope).get_local(&format!("sync_rep_local_step_{}", self.worker), DType::Int64);
+        let local =
+            Variables::new(scope).get_local(&format!("sync_rep_local_step_{}", self.worker), DType::Int64);
         let arrivals = Queue::new(&at, "sync_rep_arrivals", DType::Int32);
 
         let (pushes, places, token_queues) = match aggregation {
@@ -134,8 +135,7 @@ impl Build<'_> {
         };
         let open_state = Variables::new(&at);
         let first = Initializer::Constant(NOTHING as f64);
-        let pushed =
-            open_state.get_untrained("sync_rep_pushed", DType::Int64, &[self.workers], &first);
+        let pushed = open_state.get_untrained("sync_rep_pushed", DType::Int64, &[self.workers], &first);
         let me = at.constant_vector(&[self.worker as i64]);
         let wake = |after: NodeId| {
             let then = at.control(&[after]);
@@ -183,9 +183,9 @@ impl Build<'_> {
                     };
                     token_queues.iter().zip(wanted).map(fill).collect()
                 }
-                Places::Accumulators(_) => {
-                    let count = then.constant_vector(&[self.workers.max(self.required) as i32]);
-                    token_queues.iter().map(|q| q.enqueue_many(&then, then.fill(count, step))).collect()
+                Places::Accumulators(places) => {
+                    let fill = |queue: &Queue| queue.enqueue_many(&then, then.fill(places.tokens, step));
+                    token_queues.iter().map(fill).collect()
                 }
             };
             then.group(&[&tokens[..], &[then.assign_variable(answered.handle, next_answered)]].concat())

@@ -1,10 +1,7 @@
 //! Between-graph replicas: a graph and a session each, variables shared by name.
 
 use super::Fallible;
-use anabranch_train::{
-    Error,
-    Initializer, Optimizer, Strategy, Training, Variables, wait_until_initialized,
-};
+use anabranch_train::{Error, Initializer, Optimizer, Strategy, Training, Variables, wait_until_initialized};
 use client::{Server, ServerConfig, Session, SessionOptions};
 use graph::{DType, Graph, Output, Scope};
 use std::sync::Arc;

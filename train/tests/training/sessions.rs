@@ -2,8 +2,9 @@
 
 use super::Fallible;
 use anabranch_train::{
-    CheckpointState, Dataset, Error, Events, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession,
-    Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training, Variables, hooks, latest_checkpoint,
+    CheckpointState, Dataset, Error, Events, Every, Hook, Initializer, Keep, Master, MonitoredConfig,
+    MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training, Variables, hooks,
+    latest_checkpoint,
 };
 use client::{Server, ServerConfig, Session};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -220,14 +221,25 @@ fn input_ends_training() -> Fallible {
     let input = Dataset::from_npy(&scope, &[&file])?.shard(2, 1).shuffle(5, 3).repeat(Some(2)).take(9);
     let input = input.batch(2, false).prefetch(1).input("input");
     let optimizer = Optimizer::gradient_descent(0.0);
-    let training =
-        Strategy::Local.minimize(&scope, &variables, &optimizer, &input.next, |scope, variables, batch| {
+    let training = Strategy::Local.minimize(
+        &scope,
+        &variables,
+        &optimizer,
+        &input.next,
+        |scope, variables, batch| {
             let w = variables.get("w", DType::Float, &[], &Initializer::Constant(1.0));
             scope.mul(scope.sum(batch[0], &[0], false), w.value)
-        })?;
+        },
+    )?;
     let (train, loss, hook) = (training.train, training.loss, input.hook());
-    let mut session =
-        MonitoredSession::new(server()?, scope.finish()?, training, None, vec![hook], MonitoredConfig::default())?;
+    let mut session = MonitoredSession::new(
+        server()?,
+        scope.finish()?,
+        training,
+        None,
+        vec![hook],
+        MonitoredConfig::default(),
+    )?;
     let mut sums = Vec::new();
     while let Some(values) = session.run(&[], &[loss], &[train])? {
         sums.push(values[0].item::<f32>()?);
@@ -276,9 +288,8 @@ fn queue_runners_fill_and_end() -> Fallible {
         .output();
     let element = scope.constant(2.0f32);
     let enqueue = scope.op("QueueEnqueueV2").input(queue).input(vec![element]).node();
-    let close = |cancels: bool| {
-        scope.op("QueueCloseV2").input(queue).attr("cancel_pending_enqueues", cancels).node()
-    };
+    let close =
+        |cancels: bool| scope.op("QueueCloseV2").input(queue).attr("cancel_pending_enqueues", cancels).node();
     let runner = QueueRunner { enqueue: vec![enqueue; 2], close: close(false), cancel: close(true) };
     let taken = scope.op("QueueDequeueV2").input(queue).attr("component_types", vec![DType::Float]).output();
     let input = scope.reshape(taken, &[]);

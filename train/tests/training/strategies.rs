@@ -137,8 +137,12 @@ fn devices_of(built: &Built) -> Fallible<Vec<(String, String)>> {
 
 #[test]
 fn variables_go_round_the_parameter_servers() -> Fallible {
-    let strategy =
-        Strategy::ParameterServer { ps_tasks: 3, worker: 1, placement: VariablePlacement::RoundRobin, sync: SyncMode::Async };
+    let strategy = Strategy::ParameterServer {
+        ps_tasks: 3,
+        worker: 1,
+        placement: VariablePlacement::RoundRobin,
+        sync: SyncMode::Async,
+    };
     let built = build(&strategy, &Optimizer::momentum(0.1, 0.9))?;
     let expected = [
         ("w", "/job:ps/task:0"),
@@ -165,8 +169,12 @@ fn variables_go_round_the_parameter_servers() -> Fallible {
 #[test]
 fn or_where_the_fewest_bytes_are() -> Fallible {
     let root = Scope::new();
-    let strategy =
-        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::GreedyByBytes, sync: SyncMode::Async };
+    let strategy = Strategy::ParameterServer {
+        ps_tasks: 2,
+        worker: 0,
+        placement: VariablePlacement::GreedyByBytes,
+        sync: SyncMode::Async,
+    };
     let variables = Variables::new(&strategy.scopes(&root).1);
     for (name, size) in [("large", 100), ("small", 10), ("smaller", 5), ("middle", 40), ("last", 60)] {
         variables.get(name, DType::Float, &[size], &Initializer::Zeros);

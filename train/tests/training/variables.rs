@@ -1,7 +1,9 @@
 //! Variables by name, and those that are cut into parts.
 
 use super::{Fallible, session};
-use anabranch_train::{Initializer, Optimizer, Partitioner, Strategy, SyncMode, VariablePlacement, Variables};
+use anabranch_train::{
+    Initializer, Optimizer, Partitioner, Strategy, SyncMode, VariablePlacement, Variables,
+};
 use graph::{DType, PartialShape, Scope, Shape, Tensor};
 
 #[test]
@@ -21,8 +23,12 @@ fn a_name_is_one_variable() -> Fallible {
 #[test]
 fn parts_are_spread_and_joined() -> Fallible {
     let root = Scope::new();
-    let strategy =
-        Strategy::ParameterServer { ps_tasks: 2, worker: 0, placement: VariablePlacement::RoundRobin, sync: SyncMode::Async };
+    let strategy = Strategy::ParameterServer {
+        ps_tasks: 2,
+        worker: 0,
+        placement: VariablePlacement::RoundRobin,
+        sync: SyncMode::Async,
+    };
     let variables = Variables::new(&strategy.scopes(&root).1);
     let first = Initializer::GlorotUniform { seed: 4 };
     let embedding =

@@ -71,8 +71,10 @@ pub(super) fn decode(bytes: &[u8]) -> Fallible<Vec<(String, Vec<u8>)>> {
         let local = number32(bytes, at + 42)? as usize;
         let name = bytes.get(at + 46..at + 46 + name_length).ok_or_else(malformed)?;
         let name = String::from_utf8(name.to_vec())?;
-        let start =
-            local + 30 + usize::from(number16(bytes, local + 26)?) + usize::from(number16(bytes, local + 28)?);
+        let start = local
+            + 30
+            + usize::from(number16(bytes, local + 26)?)
+            + usize::from(number16(bytes, local + 28)?);
         let stored = start.checked_add(packed).and_then(|end| bytes.get(start..end)).ok_or_else(malformed)?;
         let contents = match method {
             STORED => stored.to_vec(),

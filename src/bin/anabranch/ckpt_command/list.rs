@@ -22,7 +22,8 @@ pub(super) fn run(folder: &Path) -> Fallible {
     let newest = latest_checkpoint(folder)?;
     let mut text = String::new();
     for prefix in &prefixes {
-        let state = match Reader::open(prefix).and_then(|mut reader| reader.check_extents().map(|()| reader)) {
+        let state = match Reader::open(prefix).and_then(|mut reader| reader.check_extents().map(|()| reader))
+        {
             Ok(reader) => {
                 let bytes: u64 = reader
                     .tensors()

@@ -7,8 +7,8 @@ mod inspect;
 mod list;
 mod safetensors;
 
-use clap::{Args, Subcommand};
 use checkpoint::bundle::Reader;
+use clap::{Args, Subcommand};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +21,7 @@ pub(crate) struct CkptFlags {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the checkpoints of a folder, and whether each is whole
-    List {
-        folder: PathBuf,
-    },
+    List { folder: PathBuf },
     /// Print the tensors of a checkpoint: names, types, shapes, sizes
     Inspect {
         /// The checkpoint's prefix (`model.ckpt-100`) or its index file
@@ -57,7 +55,8 @@ pub(crate) fn run(flags: &CkptFlags) -> Fallible<bool> {
 
 /// Opens a checkpoint by its prefix or by the name of its index.
 fn open(path: &Path) -> Fallible<Reader> {
-    let prefix = if path.extension().is_some_and(|e| e == "index") { path.with_extension("") } else { path.into() };
+    let prefix =
+        if path.extension().is_some_and(|e| e == "index") { path.with_extension("") } else { path.into() };
     Ok(Reader::open(prefix)?)
 }
 

@@ -28,7 +28,8 @@ pub(super) fn encode(tensors: &Tensors) -> Fallible<Vec<u8>> {
         let dtype = dtype.ok_or_else(|| format!("{name}: safetensors have no {}", tensor.dtype()))?;
         let start = data.len();
         data.extend_from_slice(tensor.bytes()?);
-        let entry = json!({"dtype": dtype, "shape": tensor.shape().dims(), "data_offsets": [start, data.len()]});
+        let entry =
+            json!({"dtype": dtype, "shape": tensor.shape().dims(), "data_offsets": [start, data.len()]});
         header.insert(name.clone(), entry);
     }
     let mut header = Value::Object(header).to_string().into_bytes();

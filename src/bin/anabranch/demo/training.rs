@@ -74,7 +74,12 @@ fn replica(
     steps: &AtomicU64,
     progress: &Progress,
 ) -> Fallible<Outcome> {
-    let strategy = Strategy::ParameterServer { ps_tasks: 1, worker, placement: Default::default(), sync: Default::default() };
+    let strategy = Strategy::ParameterServer {
+        ps_tasks: 1,
+        worker,
+        placement: Default::default(),
+        sync: Default::default(),
+    };
     let model = Model::build(&strategy)?;
     let session = Session::connect(target, model.graph.clone(), SessionOptions::default())?;
     if worker == 0 {

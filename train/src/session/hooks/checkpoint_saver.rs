@@ -1,7 +1,7 @@
 //! Saves checkpoints, behind the steps if that is wanted.
 
 use crate::error::{Error, Result};
-use crate::saver::Saver;
+use crate::saver::{Saver, latest_checkpoint};
 use crate::session::hook::Timer;
 use crate::session::{Every, Hook, HookContext, RunValues};
 use graph::{Output, Tensor};
@@ -26,7 +26,12 @@ const NAME: &str = "model.ckpt";
 
 impl CheckpointSaver {
     /// `global_step` is a training's [`global_step`](crate::Training::global_step).
-    pub fn new(saver: Arc<Saver>, folder: impl Into<PathBuf>, global_step: Output, every: Every) -> CheckpointSaver {
+    pub fn new(
+        saver: Arc<Saver>,
+        folder: impl Into<PathBuf>,
+        global_step: Output,
+        every: Every,
+    ) -> CheckpointSaver {
         CheckpointSaver {
             saver,
             folder: folder.into(),
@@ -72,7 +77,9 @@ impl CheckpointSaver {
             }
             Some(thread) => match thread.join() {
                 Ok(written) => written.map(|_| true),
-                Err(_) => Err(Error::Threads { waited: Default::default(), names: vec!["checkpoint-saver".into()] }),
+                Err(_) => {
+                    Err(Error::Threads { waited: Default::default(), names: vec!["checkpoint-saver".into()] })
+                }
             },
             None => Ok(true),
         }
@@ -81,6 +88,14 @@ impl CheckpointSaver {
 
 impl Hook for CheckpointSaver {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
+        let step = context.session.run(&[], &[self.global_step], &[])?;
+        let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
+        // What was restored is there already.
+        let newest = latest_checkpoint(&self.folder)?;
+        if newest.is_some_and(|prefix| prefix.ends_with(format!("{NAME}-{step}"))) {
+            self.timer.done(step);
+            return Ok(());
+        }
         self.save(context)
     }
 

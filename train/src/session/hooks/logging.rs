@@ -34,7 +34,8 @@ impl Hook for LoggingTensors {
         if run.values.is_empty() {
             return Ok(());
         }
-        let shown = |((name, _), value): (&(String, Output), &Tensor)| format!("{name} = {}", value.summarize(SHOWN));
+        let shown =
+            |((name, _), value): (&(String, Output), &Tensor)| format!("{name} = {}", value.summarize(SHOWN));
         let values: Vec<String> = self.tensors.iter().zip(run.values).map(shown).collect();
         tracing::info!("step {}: {}", self.step, values.join(", "));
         self.timer.done(self.step);

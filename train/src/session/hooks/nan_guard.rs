@@ -20,7 +20,8 @@ impl Hook for NanGuard {
 
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         let Some(loss) = run.values.first() else { return Ok(()) };
-        let loss = if loss.dtype() == DType::Double { loss.item::<f64>()? } else { f64::from(loss.item::<f32>()?) };
+        let loss =
+            if loss.dtype() == DType::Double { loss.item::<f64>()? } else { f64::from(loss.item::<f32>()?) };
         if loss.is_finite() {
             return Ok(());
         }
