@@ -47,11 +47,16 @@ impl RemoteMaster {
     /// What a failed call means to the caller, with the master's address where it could not be reached or was
     /// late.
     fn status(&self, status: tonic::Status, deadline: Option<Instant>) -> Status {
+        // An error of this end, not an answer: the connection broke.
+        let cause = std::error::Error::source(&status).map(proto::channel::innermost);
         let mut status = Status::from(status);
         let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);
         if status.code == Code::Cancelled && is_late {
             let text = format!("the master at {} did not answer by the call's deadline", self.address);
             return Status::new(Code::DeadlineExceeded, text);
+        }
+        if let Some(cause) = cause {
+            return Status::new(Code::Unavailable, format!("the master at {}: {cause}", self.address));
         }
         if status.code == Code::Unavailable {
             status.message = format!("the master at {}: {}", self.address, status.message);

@@ -301,7 +301,8 @@ fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
     })
 }
 
-fn innermost(error: &(dyn StdError + 'static)) -> String {
+/// What was at the bottom of a failure, in words.
+pub fn innermost(error: &(dyn StdError + 'static)) -> String {
     chain(error).last().map(ToString::to_string).unwrap_or_default()
 }
 
