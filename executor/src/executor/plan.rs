@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) frames: FramePlan,
     /// A step is over sooner than another thread would begin it.
     pub(super) is_brief: bool,
+    /// A step begins with a few receives, and with nothing else.
+    pub(super) only_waits: bool,
 }
 
 /// Partitions of more nodes are not brief, whatever they are.
@@ -168,6 +170,7 @@ impl Plan {
             wants_host: Vec::new(),
             frames: FramePlan::default(),
             is_brief: false,
+            only_waits: false,
         };
         let passes_ref = passes_ref(graph, topology)?;
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
@@ -198,6 +201,8 @@ impl Plan {
             plan.frames =
                 frames.plan(&plan.pending, &slots, plan.edges.iter().map(|edge| edge.slot as usize));
         }
+        let waits = |&id: &u32| matches!(plan.nodes[id as usize].action, Action::Recv { .. });
+        plan.only_waits = plan.sources.len() <= MOST_BRIEF && plan.sources.iter().all(waits);
         plan.is_brief = plan.nodes.len() <= MOST_BRIEF && plan.nodes.iter().all(|node| node.is_brief(device));
         Ok(plan)
     }
