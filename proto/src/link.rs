@@ -30,6 +30,11 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
     /// Forgets what a step left behind.
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
 
+    /// As [`WorkerLink::cleanup_graph`], if the worker can be told without waiting; false if it was not told.
+    fn forget_step(&self, _step_id: i64) -> bool {
+        false
+    }
+
     /// Switches the record of transfers between tasks, and gives what it has of the steps asked for.
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status>;
 

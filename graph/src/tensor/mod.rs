@@ -412,6 +412,10 @@ mod tests {
             fn bytes_mut(&mut self) -> Option<&mut [u8]> {
                 None
             }
+
+            fn is_writable(&self) -> bool {
+                false
+            }
         }
         let buffer = Buffer::borrowed(Box::new(Lent([1, 2, 3, 4])));
         let mut t = Tensor::from_buffer(DType::UInt8, Shape::new(&[4])?, buffer)?;
