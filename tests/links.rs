@@ -126,6 +126,7 @@ fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible
         let model = model(&cluster, LARGE)?;
         model.session.run(&[], &[], &[model.init.node])?;
         model.session.run(&[], &[model.pull], &[])?;
+        model.session.run(&[], &[], &[model.push.node])?;
         cluster.signal("ps", 0, "STOP")?;
         // More than what may be in flight, and more than once.
         for _ in 0..3 {
@@ -137,7 +138,7 @@ fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible
         cluster.signal("ps", 0, "CONT")?;
         // What was under way when it stopped may have been done or not, but whole.
         let sum = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LARGE as f32;
-        assert!((sum - sum.round()).abs() < 1e-3 && (1.0..=4.1).contains(&sum), "{transport}: {sum}");
+        assert!((sum - sum.round()).abs() < 1e-3 && (1.9..=5.1).contains(&sum), "{transport}: {sum}");
         model.session.run(&[], &[], &[model.push.node])?;
         let next = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LARGE as f32;
         assert!((next - sum - 1.0).abs() < 1e-3, "{transport}: {next} after {sum}");
