@@ -116,7 +116,7 @@ impl Outbound {
             Value::Host(tensor) => tensor,
             other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
         };
-        let Some(buffer) = tensor.buffer() else {
+        let Some(buffer) = &tensor.buffer() else {
             if !self.takes(tensor.num_bytes(), cause) {
                 return Ok(false);
             }
