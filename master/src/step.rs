@@ -2,6 +2,7 @@
 
 use crate::plan::{Exchange, Plan};
 use crate::step_run::{StepRun, Verdict};
+use futures::FutureExt;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
@@ -120,7 +121,8 @@ impl Step {
 impl Drop for Step {
     fn drop(&mut self) {
         let (plan, step_id) = (self.plan.clone(), self.id);
-        self.runtime.spawn(async move {
+        let is_here = plan.parts.iter().all(|part| part.is_client);
+        let mut forget = Box::pin(async move {
             let cleanups = plan.parts.iter().map(|part| async move {
                 if let Err(status) = part.link.cleanup_graph(step_id).await {
                     tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
@@ -129,6 +131,11 @@ impl Drop for Step {
             // What is late is left to the worker.
             let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
         });
+        // The worker of this process forgets at once: handing that to another thread would cost more.
+        let _context = self.runtime.enter();
+        if !is_here || (&mut forget).now_or_never().is_none() {
+            self.runtime.spawn(forget);
+        }
     }
 }
 
