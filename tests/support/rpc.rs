@@ -7,7 +7,7 @@ use anabranch::proto::convert::{DefaultAttrs, graph_to_proto, tensor_from_proto,
 use anabranch::proto::pb;
 use anabranch::proto::service::{MasterServiceClient, WorkerServiceClient};
 use prost::Message;
-use prost::bytes::{Buf, BufMut, Bytes};
+use prost::bytes::{self, Buf, BufMut};
 use std::time::Duration;
 use tonic::Code;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -143,7 +143,7 @@ pub fn def(node: impl Into<Vec<pb::NodeDef>>) -> pb::GraphDef {
 }
 
 /// A graph as it stands in requests.
-pub fn bytes(graph: &pb::GraphDef) -> Bytes {
+pub fn bytes(graph: &pb::GraphDef) -> bytes::Bytes {
     graph.encode_to_vec().into()
 }
 
