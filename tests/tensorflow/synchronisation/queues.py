@@ -366,10 +366,14 @@ def a_killed_wait_takes_nothing(peer):
 @scenario
 def closing_the_session_cancels_who_waits(peer):
     q = tf.FIFOQueue(1, tf.int32, shapes=[[]], shared_name=peer.name("q"))
+    begun = tf.FIFOQueue(1, tf.bool, shapes=[[]], shared_name=peer.name("begun"))
+    with tf.control_dependencies([begun.enqueue(True)]):
+        dequeue = q.dequeue()
     s = tf.Session(peer.target)
     peer.say("size", s.run(q.size()))
-    waits = peer.background(lambda: s.run(q.dequeue()))
-    s.run(q.size())
+    waits = peer.background(lambda: s.run(dequeue))
+    # A step that the session has not sent yet would fail in the client, with another text.
+    until(lambda: s.run(begun.size()) == 1)
     s.close()
     peer.say("waits", waits.join())
 

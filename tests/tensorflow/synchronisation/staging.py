@@ -87,6 +87,7 @@ def staging_by_key(peer):
                 if ordered:
                     blocked = peer.background(lambda: s.run(put, {key: 1, x: 0, n: 1, w: "d"}) and None)
                     peer.say("least", said(s.run(get_any)))
+                    peer.say("there is room", blocked.join())
                     peer.say("least", said(s.run(get_any)))
 
 
