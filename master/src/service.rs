@@ -39,9 +39,9 @@ impl MasterService for MasterRpc {
     ) -> Answer<pb::CreateSessionResponse> {
         let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
-        let graph_def = request.graph_def.unwrap_or_default();
+        let graph_def = request.graph_def;
         let graph =
-            on_blocking_thread(|| Ok(convert::graph_from_proto(graph_def, &mut convert::Budget::default())?))
+            on_blocking_thread(|| Ok(convert::graph_from_bytes(graph_def, &mut convert::Budget::default())?))
                 .await?;
         let config = request.config.unwrap_or_default();
         let create = CreateSession { graph, config, target: request.target, deadline };
@@ -59,7 +59,7 @@ impl MasterService for MasterRpc {
         let request = request.into_inner();
         let extend = ExtendSession {
             session: request.session_handle.into(),
-            nodes: request.graph_def.unwrap_or_default(),
+            nodes: request.graph_def,
             graph_version: request.current_graph_version,
         };
         let new_graph_version = self.master.extend_session(extend).await?;

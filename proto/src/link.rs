@@ -3,6 +3,7 @@
 use crate::pb;
 use crate::status::Status;
 use async_trait::async_trait;
+use bytes::Bytes;
 use graph::{DeviceAttributes, Graph, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -147,8 +148,8 @@ pub struct CreatedSession {
 #[derive(Clone, Debug)]
 pub struct ExtendSession {
     pub session: Arc<str>,
-    /// The new nodes alone; they name older ones as inputs.
-    pub nodes: pb::GraphDef,
+    /// A serialised GraphDef of the new nodes alone; they name older ones as inputs.
+    pub nodes: Bytes,
     /// The version that the client believes to be current.
     pub graph_version: i64,
 }

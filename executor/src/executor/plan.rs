@@ -64,15 +64,15 @@ impl PlanNode {
         action::constant(&self.action, &self.node, self.outputs as usize, device, step)
     }
 
-    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable that is
-    /// read may be locked by who writes it.
-    fn is_brief(&self, device: &Arc<dyn Device>) -> bool {
+    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable whose value
+    /// is taken may be locked by who writes it; a reference that is passed on is not looked into.
+    fn is_brief(&self, device: &Arc<dyn Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
             Action::Send(_) | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
             Action::Steer(_) => false,
         };
-        is_brief && !self.has_refs
+        is_brief && (!self.has_refs || takes_ref[self.slots.range()].iter().all(|takes| *takes))
     }
 }
 
@@ -203,7 +203,8 @@ impl Plan {
         }
         let waits = |&id: &u32| matches!(plan.nodes[id as usize].action, Action::Recv { .. });
         plan.only_waits = plan.sources.len() <= MOST_BRIEF && plan.sources.iter().all(waits);
-        plan.is_brief = plan.nodes.len() <= MOST_BRIEF && plan.nodes.iter().all(|node| node.is_brief(device));
+        plan.is_brief = plan.nodes.len() <= MOST_BRIEF
+            && plan.nodes.iter().all(|node| node.is_brief(device, &plan.takes_ref));
         Ok(plan)
     }
 

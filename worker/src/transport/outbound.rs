@@ -136,7 +136,7 @@ impl Outbound {
             let parcel = shelf.leave(sent.clone());
             return self.post_value(&Frame::Parcel { name, parcel }, None);
         }
-        let Some(buffer) = tensor.buffer() else {
+        let Some(buffer) = &tensor.buffer() else {
             if !self.takes(tensor.num_bytes(), cause) {
                 return Ok(false);
             }
