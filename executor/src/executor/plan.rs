@@ -401,8 +401,7 @@ fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
         for producer in topology.producers(id).iter().filter(|producer| !producer.is_control()) {
             is_given |= passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref;
         }
-        passes[id.index()] =
-            is_given && consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
+        passes[id.index()] = is_given && consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
     }
     Ok(passes)
 }

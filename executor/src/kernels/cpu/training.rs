@@ -94,7 +94,8 @@ impl Arguments {
     fn scalars<T: Lane<Wide: Analytic>>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
-            let is_one = value.shape().rank() == 0 || (name == OF_ANY_RANK && value.shape().num_elements() == 1);
+            let is_one =
+                value.shape().rank() == 0 || (name == OF_ANY_RANK && value.shape().num_elements() == 1);
             if !is_one {
                 crate::invalid!("{name} is not a scalar: {}", value.shape());
             }
