@@ -413,7 +413,7 @@ const NOT_SPATIAL: &str = "Non-spatial pooling is not yet supported.";
 
 /// The mean of what is under each window; padding does not count.
 fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    if pool.is_depthwise() {
+    if pool.ksize[4] != 1 {
         return Err(Error::unimplemented(NOT_SPATIAL));
     }
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
