@@ -403,12 +403,11 @@ fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
             continue;
         }
         let mut consumers = topology.consumers(id).iter().filter(|consumer| !consumer.is_control());
-        if let Some(producer) = topology.producers(id).first()
-            && !producer.is_control()
-            && (passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref)
-        {
-            passes[id.index()] = consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
+        let mut is_given = false;
+        for producer in topology.producers(id).iter().filter(|producer| !producer.is_control()) {
+            is_given |= passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref;
         }
+        passes[id.index()] = is_given && consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
     }
     Ok(passes)
 }
