@@ -11,6 +11,17 @@ const SHARED_BYTES: [&str; 3] = [
     ".google.protobuf.Any.value",
 ];
 
+/// Graphs within requests: they are large, and read and written without a message between their bytes and our own
+/// form (`src/convert/graph`). On the wire there is no difference.
+const GRAPHS: [&str; 3] = [
+    ".tensorflow.CreateSessionRequest.graph_def",
+    ".tensorflow.ExtendSessionRequest.graph_def",
+    ".tensorflow.RegisterGraphRequest.graph_def",
+];
+
+/// The number of the type `bytes` in descriptors.
+const TYPE_BYTES: i32 = 12;
+
 /// Messages of options, whose fields that are set can be named (`src/fields.rs`).
 const OPTIONS: [&str; 2] = ["tensorflow.ConfigProto", "tensorflow.RunOptions"];
 
@@ -19,17 +30,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files =
         fs::read_dir("protos")?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     files.sort();
-    let descriptors = protox::compile(files, ["protos"])?;
+    let mut descriptors = protox::compile(files, ["protos"])?;
 
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
     fs::write(PathBuf::from(env::var("OUT_DIR")?).join("fields.rs"), options_table(&pool)?)?;
+
+    let mut left = GRAPHS.len();
+    for file in &mut descriptors.file {
+        let package = file.package().to_owned();
+        for message in &mut file.message_type {
+            let name = message.name().to_owned();
+            for field in &mut message.field {
+                let path = format!(".{package}.{name}.{}", field.name());
+                if GRAPHS.contains(&path.as_str()) {
+                    (field.r#type, field.type_name) = (Some(TYPE_BYTES), None);
+                    left -= 1;
+                }
+            }
+        }
+    }
+    if left > 0 {
+        return Err(format!("{left} of the fields {GRAPHS:?} are not there").into());
+    }
 
     let mut builder = tonic_prost_build::configure()
         // `Any` is generated too, so that its value can be shared bytes.
         .compile_well_known_types(true)
         // Ordered maps: the same message is always the same bytes.
         .btree_map(".");
-    for field in SHARED_BYTES {
+    for field in SHARED_BYTES.iter().chain(&GRAPHS) {
         builder = builder.bytes(field);
     }
     builder.compile_fds(descriptors)?;

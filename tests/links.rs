@@ -120,6 +120,35 @@ fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
 }
 
 #[test]
+fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible {
+    // Six of these are more than what may be in flight.
+    const LEN: usize = 4_000_000;
+    for transport in TRANSPORTS {
+        let cluster = pair(transport)?;
+        let model = model(&cluster, LEN)?;
+        model.session.run(&[], &[], &[model.init.node])?;
+        model.session.run(&[], &[model.pull], &[])?;
+        model.session.run(&[], &[], &[model.push.node])?;
+        cluster.signal("ps", 0, "STOP")?;
+        for _ in 0..6 {
+            let late = model.session.step().target(model.push.node).timeout(Duration::from_secs(1)).run();
+            let late = late.err().ok_or("it did not wait")?;
+            assert_eq!(late.code(), Code::DeadlineExceeded, "{transport}: {late}");
+            assert!(late.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {late}");
+        }
+        cluster.signal("ps", 0, "CONT")?;
+        // What was under way when it stopped may have been done or not, but whole.
+        let sum = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LEN as f32;
+        let is_whole = |x: f32| (x - x.round()).abs() < 1e-3;
+        assert!(is_whole(sum) && (1.9..=8.1).contains(&sum), "{transport}: {sum}");
+        model.session.run(&[], &[], &[model.push.node])?;
+        let next = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LEN as f32;
+        assert!(is_whole(next) && next > sum + 0.9, "{transport}: {next} after {sum}");
+    }
+    Ok(())
+}
+
+#[test]
 fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
     for transport in ["shm", "tcp"] {
         let cluster = pair(transport)?;

@@ -4,7 +4,7 @@
 mod support;
 
 use support::cluster::Cluster;
-use support::rpc::{Rpc, assert_fails, binary, def, placeholder, step};
+use support::rpc::{Rpc, assert_fails, binary, bytes, def, placeholder, step};
 use support::{Fallible, python};
 
 use anabranch::graph::Tensor;
@@ -20,7 +20,7 @@ async fn requests_may_be_compressed_and_answers_never_are() -> Fallible {
     let value = Tensor::vector(&[1.5f32; 100_000])?;
     for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
         let mut master = rpc.master.clone().send_compressed(encoding).accept_compressed(encoding);
-        let graph_def = Some(def([placeholder("x"), binary("twice", "AddV2", "x", "x")]));
+        let graph_def = bytes(&def([placeholder("x"), binary("twice", "AddV2", "x", "x")]));
         let request = pb::CreateSessionRequest { graph_def, ..Default::default() };
         let session = master.create_session(request).await?.into_inner().session_handle;
         let reply = master.run_step(step(&session, &[("x:0", value.clone())], &["twice:0"], &[])).await?;

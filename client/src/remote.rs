@@ -94,7 +94,7 @@ async fn until_reachable<T, F: Future<Output = Result<T, tonic::Status>>>(
 impl MasterLink for RemoteMaster {
     async fn create_session(&self, create: CreateSession) -> Result<CreatedSession, Status> {
         let message = pb::CreateSessionRequest {
-            graph_def: Some(convert::graph_to_proto(&create.graph, DefaultAttrs::Keep)?),
+            graph_def: convert::graph_to_bytes(&create.graph, DefaultAttrs::Keep)?,
             config: Some(create.config),
             target: create.target,
         };
@@ -111,7 +111,7 @@ impl MasterLink for RemoteMaster {
     async fn extend_session(&self, extend: ExtendSession) -> Result<i64, Status> {
         let message = pb::ExtendSessionRequest {
             session_handle: extend.session.to_string(),
-            graph_def: Some(extend.nodes),
+            graph_def: extend.nodes,
             current_graph_version: extend.graph_version,
         };
         let response = self.client.clone().extend_session(message).await.map_err(|s| self.status(s, None))?;

@@ -7,9 +7,9 @@ use crate::remote::RemoteMaster;
 use crate::runtime;
 use crate::server::{Server, ServerConfig};
 use crate::step::{Step, TensorRef};
-use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor, Topology, Versions};
+use graph::{DeviceAttributes, Graph, NodeId, Output, Tensor};
 use parking_lot::{Mutex, MutexGuard};
-use proto::convert::{DefaultAttrs, node_to_proto};
+use proto::convert::new_nodes_to_bytes;
 use proto::link::{CreateSession, ExtendSession, MasterLink};
 use proto::pb;
 use std::fmt;
@@ -101,10 +101,10 @@ impl Session {
             let state = self.open_state()?;
             (state.graph.len(), state.version)
         };
-        let nodes = new_nodes(&graph, known)?;
-        if nodes.node.is_empty() {
+        if graph.len() <= known {
             return Ok(());
         }
+        let nodes = new_nodes_to_bytes(&graph, known);
         let request = ExtendSession { session: self.handle.clone(), nodes, graph_version };
         let link = self.master.clone();
         let version = runtime::wait(async move { link.extend_session(request).await })??;
@@ -210,16 +210,6 @@ impl Session {
             )))),
         }
     }
-}
-
-/// The nodes from `first` on, as an extension of a graph that has those before.
-fn new_nodes(graph: &Graph, first: usize) -> Result<pb::GraphDef> {
-    let topology = Topology::new(graph);
-    let write = |i| node_to_proto(graph, &topology, NodeId::new(i), DefaultAttrs::Keep);
-    let node = (first..graph.len()).map(write).collect::<graph::Result<_>>()?;
-    let Versions { producer, min_consumer, bad_consumers } = graph.versions.clone();
-    let versions = pb::VersionDef { producer, min_consumer, bad_consumers };
-    Ok(pb::GraphDef { node, versions: Some(versions), ..Default::default() })
 }
 
 impl Drop for Session {

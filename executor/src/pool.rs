@@ -37,6 +37,8 @@ type Work = Box<dyn FnOnce() + Send>;
 thread_local! {
     /// Whether this thread takes from what waits: below it on the stack there may be a kernel.
     static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs short work itself, and does not do so now.
+    static IS_LENT: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pool {
@@ -71,6 +73,28 @@ impl Pool {
     /// Whether there is work that no thread has taken up.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
+    }
+
+    /// Lets the calling thread, which is none of a pool, run short work itself from now on: what it brings is taken
+    /// up without waking another. What comes next waits meanwhile.
+    pub fn lend_thread() {
+        IS_LENT.set(true);
+    }
+
+    /// Whether [`Pool::run_short`] would run work here.
+    pub(crate) fn is_lent_thread() -> bool {
+        IS_LENT.get()
+    }
+
+    /// Runs work that ends sooner than another thread would begin it: on the calling thread, if that
+    /// [was lent](Pool::lend_thread) and is not at such work already, else as [`Pool::spawn`].
+    pub(crate) fn run_short(&self, work: impl FnOnce() + Send + 'static) {
+        if !IS_LENT.replace(false) {
+            return self.spawn(work);
+        }
+        // The panic hook has reported it; the thread must go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+        IS_LENT.set(true);
     }
 
     /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
@@ -141,6 +165,33 @@ mod tests {
         let mut seen: Vec<usize> = receiver.iter().collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn a_lent_thread_runs_short_work_itself_but_not_within_such() -> Result<()> {
+        let pool = Pool::new(1)?;
+        let (sender, receiver) = mpsc::channel();
+        let note = move |what: &'static str| drop(sender.send((what, Pool::is_compute_thread())));
+        let first = note.clone();
+        pool.run_short(move || first("not lent"));
+        let outer = receiver.recv_timeout(Duration::from_secs(60));
+        assert_eq!(outer, Ok(("not lent", true)));
+        let lent = std::thread::spawn(move || {
+            Pool::lend_thread();
+            let (within, again) = (pool.clone(), note.clone());
+            pool.run_short(move || {
+                let nested = note.clone();
+                within.run_short(move || nested("nested"));
+                note("outer");
+                std::panic::resume_unwind(Box::new("work that panics"));
+            });
+            pool.run_short(move || again("after a panic"));
+        });
+        assert!(lent.join().is_ok());
+        let mut seen: Vec<_> = receiver.iter().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [("after a panic", false), ("nested", true), ("outer", false)]);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends.
 
 use graph::tensor::{Region, set_large_memory};
-use memmap2::{Mmap, MmapMut, MmapOptions};
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -12,13 +12,16 @@ use std::any::Any;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, Weak};
 
 /// Each block takes a descriptor: at most this share of those that the process may have.
 const SHARE: u64 = 2;
 /// Descriptors that the process may have if it is not limited.
 const UNLIMITED: u64 = 1 << 20;
+
+/// From this size on, huge pages are asked for, bytes.
+const HUGE: usize = 4 << 20;
 
 static EXISTING: AtomicUsize = AtomicUsize::new(0);
 static MOST: OnceLock<usize> = OnceLock::new();
@@ -45,6 +48,7 @@ pub struct SharedMemory {
     file: File,
     mapping: MmapMut,
     told: Mutex<Vec<Weak<dyn Freed>>>,
+    given_up: AtomicBool,
 }
 
 impl SharedMemory {
@@ -63,7 +67,7 @@ impl SharedMemory {
             EXISTING.fetch_sub(1, Ordering::Relaxed);
         })?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(SharedMemory { id, file, mapping, told: Mutex::default() })
+        Ok(SharedMemory { id, file, mapping, told: Mutex::default(), given_up: AtomicBool::new(false) })
     }
 
     /// The block behind a buffer's memory, if that is one.
@@ -83,7 +87,14 @@ impl SharedMemory {
 
     /// Whom to tell when the block is freed.
     pub fn tell(&self, who: Weak<dyn Freed>) {
-        self.told.lock().push(who);
+        let mut told = self.told.lock();
+        told.retain(|who| who.strong_count() > 0);
+        told.push(who);
+    }
+
+    /// Others read the block, and nobody will say when they have ended: it is never written again.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
     }
 }
 
@@ -92,7 +103,13 @@ fn map(len: usize) -> io::Result<(File, MmapMut)> {
     let file = File::from(fd);
     file.set_len(len as u64)?;
     // SAFETY: nobody else has the file yet; the seals below keep its length for ever, and keep others from writing.
-    let mapping = unsafe { MmapOptions::new().len(len).populate().map_mut(&file)? };
+    let mapping = unsafe { MmapOptions::new().len(len).map_mut(&file)? };
+    if len >= HUGE {
+        // Systems that give no huge pages to shared memory, as most do unless told to, refuse.
+        let _ = mapping.advise(Advice::HugePage);
+    }
+    // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
+    let _ = mapping.advise(Advice::PopulateWrite);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     Ok((file, mapping))
@@ -104,7 +121,11 @@ impl Region for SharedMemory {
     }
 
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.mapping)
+        if self.is_writable() { Some(&mut self.mapping) } else { None }
+    }
+
+    fn is_writable(&self) -> bool {
+        !self.given_up.load(Ordering::Acquire)
     }
 }
 
@@ -181,6 +202,16 @@ mod tests {
         drop(own);
         assert_eq!(*log.0.lock(), [id]);
         assert_eq!(peer.bytes()[4999], 7, "it stays while somebody has it");
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_written_nor_used_again() -> io::Result<()> {
+        let own = SharedMemory::new(1 << 20)?;
+        assert!(own.is_writable());
+        own.give_up();
+        let mut own: Box<dyn Region> = Box::new(own);
+        assert!(!own.is_writable() && own.bytes_mut().is_none() && own.bytes().len() == 1 << 20);
         Ok(())
     }
 

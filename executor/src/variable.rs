@@ -76,6 +76,11 @@ impl Variable {
     pub fn is_initialized(&self) -> bool {
         self.value.lock().is_some()
     }
+
+    /// As [`Variable::is_initialized`], but it waits for nobody: what is being written may have no value yet.
+    pub fn may_be_initialized(&self) -> bool {
+        self.value.try_lock().is_none_or(|value| value.is_some())
+    }
 }
 
 /// The variable behind a resource handle (`VarHandleOp`).

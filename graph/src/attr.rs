@@ -2,10 +2,12 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::{Op, PortTypes};
 use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 use bytes::Bytes;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 /// The value of an attribute. Floats are equal when their bits are.
 #[derive(Clone, Debug)]
@@ -102,7 +104,45 @@ impl PartialEq for AttrList {
 
 /// Attributes by name, in the names' order. Cloning shares them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attrs(Arc<Vec<(Arc<str>, AttrValue)>>);
+pub struct Attrs(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    values: Vec<(Arc<str>, AttrValue)>,
+    /// The ports that the op which first asked has under these values.
+    ports: OnceLock<Ports>,
+}
+
+struct Ports {
+    op: &'static Op,
+    inputs: PortTypes,
+    outputs: PortTypes,
+}
+
+impl Clone for Shared {
+    /// To be changed: what follows from the values is not taken along.
+    fn clone(&self) -> Shared {
+        Shared::from(self.values.clone())
+    }
+}
+
+impl From<Vec<(Arc<str>, AttrValue)>> for Shared {
+    fn from(values: Vec<(Arc<str>, AttrValue)>) -> Shared {
+        Shared { values, ports: OnceLock::new() }
+    }
+}
+
+impl PartialEq for Shared {
+    fn eq(&self, other: &Shared) -> bool {
+        self.values == other.values
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.values.fmt(f)
+    }
+}
 
 impl Attrs {
     pub fn new() -> Attrs {
@@ -110,12 +150,13 @@ impl Attrs {
     }
 
     pub fn get(&self, name: &str) -> Option<&AttrValue> {
-        let index = self.0.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
-        self.0.get(index).map(|(_, value)| value)
+        let values = &self.0.values;
+        let index = values.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
+        values.get(index).map(|(_, value)| value)
     }
 
     pub fn set(&mut self, name: &str, value: impl Into<AttrValue>) {
-        let all = Arc::make_mut(&mut self.0);
+        let all = self.values_mut();
         match all.binary_search_by(|(n, _)| (**n).cmp(name)) {
             Ok(index) => all[index].1 = value.into(),
             Err(index) => all.insert(index, (name.into(), value.into())),
@@ -124,20 +165,55 @@ impl Attrs {
 
     pub fn remove(&mut self, name: &str) {
         if self.get(name).is_some() {
-            Arc::make_mut(&mut self.0).retain(|(n, _)| **n != *name);
+            self.values_mut().retain(|(n, _)| **n != *name);
         }
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &AttrValue)> {
-        self.0.iter().map(|(n, v)| (n, v))
+        self.0.values.iter().map(|(n, v)| (n, v))
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.values.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.values.is_empty()
+    }
+
+    fn values_mut(&mut self) -> &mut Vec<(Arc<str>, AttrValue)> {
+        let shared = Arc::make_mut(&mut self.0);
+        shared.ports.take();
+        &mut shared.values
+    }
+
+    /// The types of an op's inputs under these attributes. Asked again, they are not worked out again: passes ask for
+    /// each edge, and many nodes share their attributes.
+    pub(crate) fn input_types(&self, op: &'static Op) -> Result<PortTypes> {
+        match self.ports(op) {
+            Some(ports) => Ok(ports.inputs.clone()),
+            None => op.input_types(self),
+        }
+    }
+
+    /// As [`Attrs::input_types`], of the outputs.
+    pub(crate) fn output_types(&self, op: &'static Op) -> Result<PortTypes> {
+        match self.ports(op) {
+            Some(ports) => Ok(ports.outputs.clone()),
+            None => op.output_types(self),
+        }
+    }
+
+    /// Nothing, if another op has asked before, or these are no attributes for it.
+    fn ports(&self, op: &'static Op) -> Option<&Ports> {
+        let ports = match self.0.ports.get() {
+            Some(known) => known,
+            None => {
+                let (inputs, outputs) = (op.input_types(self).ok()?, op.output_types(self).ok()?);
+                self.0.ports.get_or_init(|| Ports { op, inputs, outputs })
+            }
+        };
+        Some(ports).filter(|ports| std::ptr::eq(ports.op, op))
     }
 
     /// Whether both are one shared value: a cheap test before a comparison.
@@ -154,7 +230,7 @@ impl FromIterator<(Arc<str>, AttrValue)> for Attrs {
         all.reverse();
         all.dedup_by(|a, b| a.0 == b.0);
         all.reverse();
-        Attrs(Arc::new(all))
+        Attrs(Arc::new(all.into()))
     }
 }
 
@@ -276,5 +352,29 @@ mod tests {
         more.set("aa", true);
         assert_eq!(more.iter().map(|(n, _)| &**n).collect::<Vec<_>>(), ["a", "aa", "b"]);
         assert_eq!(attrs.len(), 2);
+    }
+
+    #[test]
+    fn types_follow_the_attributes_and_the_op() -> Result<()> {
+        let op = |name| crate::ops::lookup(name).ok_or_else(|| Error::unimplemented(name));
+        let (identity, add) = (op("Identity")?, op("AddV2")?);
+        let mut attrs = Attrs::new();
+        assert!(attrs.input_types(identity).is_err());
+        attrs.set("T", DType::Float);
+        let of = |attrs: &Attrs, op: &'static Op| -> Result<Vec<DType>> {
+            let (inputs, outputs) = (attrs.input_types(op)?, attrs.output_types(op)?);
+            Ok(inputs.iter().chain(&outputs).map(|port| port.dtype).collect())
+        };
+        for _ in 0..2 {
+            assert_eq!(of(&attrs, identity)?, [DType::Float; 2]);
+            assert_eq!(of(&attrs, add)?, [DType::Float; 3]);
+        }
+        let before = attrs.clone();
+        attrs.set("T", DType::Int32);
+        assert_eq!(of(&attrs, identity)?, [DType::Int32; 2]);
+        assert_eq!(of(&before, identity)?, [DType::Float; 2]);
+        attrs.remove("T");
+        assert!(of(&attrs, identity).is_err());
+        Ok(())
     }
 }

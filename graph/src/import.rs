@@ -15,17 +15,52 @@ pub struct Importer {
     graph: Graph,
     /// Nodes up to here were there before.
     first_new: usize,
-    inputs: Vec<Vec<String>>,
+    inputs: InputNames,
     devices: FxHashSet<Arc<str>>,
+}
+
+/// The inputs that nodes name, node after node: one text for all, for graphs have many and look at each once.
+#[derive(Debug, Default)]
+struct InputNames {
+    text: String,
+    /// Where each name ends.
+    ends: Vec<usize>,
+    /// How many names there are up to the end of each node.
+    nodes: Vec<usize>,
+}
+
+impl InputNames {
+    fn push_node(&mut self, inputs: impl IntoIterator<Item = impl AsRef<str>>) {
+        for input in inputs {
+            self.text.push_str(input.as_ref());
+            self.ends.push(self.text.len());
+        }
+        self.nodes.push(self.ends.len());
+    }
+
+    /// The names of the n-th node's inputs.
+    fn of_node(&self, node: usize) -> impl Iterator<Item = &str> {
+        let first = node.checked_sub(1).map_or(0, |before| self.nodes[before]);
+        (first..self.nodes[node]).map(|i| {
+            let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);
+            &self.text[start..self.ends[i]]
+        })
+    }
 }
 
 impl Importer {
     /// Imports into `graph`, whose nodes the new ones may name.
     pub fn new(graph: Graph) -> Importer {
-        Importer { first_new: graph.len(), graph, inputs: Vec::new(), devices: FxHashSet::default() }
+        Importer {
+            first_new: graph.len(),
+            graph,
+            inputs: InputNames::default(),
+            devices: FxHashSet::default(),
+        }
     }
 
-    /// Adds a node; one whose op is a function of the graph's library becomes a call of it. `inputs` are `name`, `name:port`, and then `^name` for control inputs.
+    /// Adds a node; one whose op is a function of the graph's library becomes a call of it. `inputs` are `name`,
+    /// `name:port`, and then `^name` for control inputs.
     ///
     /// # Errors
     /// An op that is not there, or a name that is taken.
@@ -35,7 +70,7 @@ impl Importer {
         op: &str,
         device: &str,
         attrs: Attrs,
-        inputs: Vec<String>,
+        inputs: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<NodeId> {
         if name.is_empty() {
             return Err(Error::invalid(format!("a node of op '{op}' has no name")));
@@ -57,7 +92,7 @@ impl Importer {
         };
         node.device = device;
         let id = self.graph.add_unconnected(node)?;
-        self.inputs.push(inputs);
+        self.inputs.push_node(inputs);
         Ok(id)
     }
 
@@ -71,8 +106,9 @@ impl Importer {
 
     /// Connects the nodes, checks each against its op, and that there is no cycle outside loops.
     pub fn finish(mut self) -> Result<Graph> {
-        for (i, inputs) in std::mem::take(&mut self.inputs).into_iter().enumerate() {
-            self.connect(NodeId::new(self.first_new + i), &inputs)?;
+        let inputs = std::mem::take(&mut self.inputs);
+        for i in 0..inputs.nodes.len() {
+            self.connect(NodeId::new(self.first_new + i), inputs.of_node(i))?;
         }
         for i in self.first_new..self.graph.len() {
             self.graph.check_inputs(NodeId::new(i))?;
@@ -81,7 +117,7 @@ impl Importer {
         Ok(self.graph)
     }
 
-    fn connect(&mut self, id: NodeId, inputs: &[String]) -> Result<()> {
+    fn connect<'a>(&mut self, id: NodeId, inputs: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut slot = 0;
         let mut control_seen = false;
         for input in inputs {

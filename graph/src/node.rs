@@ -34,11 +34,11 @@ impl Node {
     }
 
     pub fn input_types(&self) -> Result<PortTypes> {
-        self.op.input_types(&self.attrs).map_err(|e| e.at_node(&self.name))
+        self.attrs.input_types(self.op).map_err(|e| e.at_node(&self.name))
     }
 
     pub fn output_types(&self) -> Result<PortTypes> {
-        self.op.output_types(&self.attrs).map_err(|e| e.at_node(&self.name))
+        self.attrs.output_types(self.op).map_err(|e| e.at_node(&self.name))
     }
 
     /// Whether the attributes, those with defaults included, and the op are the same.

@@ -3,7 +3,7 @@
 use crate::master::Master;
 use crate::session::on_blocking_thread;
 use graph::{Code, Tensor};
-use proto::grpc::MAX_MESSAGE_SIZE;
+use proto::grpc::{self, MAX_MESSAGE_SIZE};
 use proto::link::{
     CreateSession, ExtendSession, MakeCallable, MasterLink, PartialRunSetup, RunCallable, RunStep,
     RunStepOutcome,
@@ -39,9 +39,9 @@ impl MasterService for MasterRpc {
     ) -> Answer<pb::CreateSessionResponse> {
         let deadline = deadline::of_answer(&request);
         let request = request.into_inner();
-        let graph_def = request.graph_def.unwrap_or_default();
+        let graph_def = request.graph_def;
         let graph =
-            on_blocking_thread(|| Ok(convert::graph_from_proto(graph_def, &mut convert::Budget::default())?))
+            on_blocking_thread(|| Ok(convert::graph_from_bytes(graph_def, &mut convert::Budget::default())?))
                 .await?;
         let config = request.config.unwrap_or_default();
         let create = CreateSession { graph, config, target: request.target, deadline };
@@ -59,7 +59,7 @@ impl MasterService for MasterRpc {
         let request = request.into_inner();
         let extend = ExtendSession {
             session: request.session_handle.into(),
-            nodes: request.graph_def.unwrap_or_default(),
+            nodes: request.graph_def,
             graph_version: request.current_graph_version,
         };
         let new_graph_version = self.master.extend_session(extend).await?;
@@ -71,7 +71,7 @@ impl MasterService for MasterRpc {
         let request = request.into_inner();
         let in_body = request.store_errors_in_response_body;
         match self.run(request, deadline).await {
-            Ok(outcome) => Ok(Response::new(run_step_response(outcome))),
+            Ok(outcome) => Ok(grpc::answer(run_step_response(outcome))?),
             Err(status) if in_body => {
                 let (status_code, status_error_message) = convert::failure_in_body(status);
                 let response =
@@ -152,7 +152,7 @@ impl MasterService for MasterRpc {
         };
         let outcome = self.master.run_callable(run).await.map_err(not_to_be_repeated)?;
         let fetch = outcome.fetches.iter().map(convert::tensor_to_proto).collect();
-        Ok(Response::new(pb::RunCallableResponse { fetch, metadata: outcome.metadata }))
+        Ok(grpc::answer(pb::RunCallableResponse { fetch, metadata: outcome.metadata })?)
     }
 
     async fn release_callable(

@@ -1,6 +1,6 @@
 //! Running a plan: every part's worker is asked to run it, and what they answer becomes the step's answer.
 
-use crate::plan::{Exchange, Plan};
+use crate::plan::{Exchange, Part, Plan};
 use crate::step_run::{StepRun, Verdict};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -120,8 +120,14 @@ impl Step {
 impl Drop for Step {
     fn drop(&mut self) {
         let (plan, step_id) = (self.plan.clone(), self.id);
+        // Most workers take note at once: no other thread is to be woken for them.
+        let told = |part: &Part| part.link.forget_step(step_id);
+        let late: Vec<usize> = (0..plan.parts.len()).filter(|&i| !told(&plan.parts[i])).collect();
+        if late.is_empty() {
+            return;
+        }
         self.runtime.spawn(async move {
-            let cleanups = plan.parts.iter().map(|part| async move {
+            let cleanups = late.iter().map(|&i| &plan.parts[i]).map(|part| async move {
                 if let Err(status) = part.link.cleanup_graph(step_id).await {
                     tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
                 }

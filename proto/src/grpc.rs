@@ -5,6 +5,7 @@ use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 use graph::Code;
 use prost::Message;
+use tonic::Response;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 
 /// Metadata with the payloads of a failure in a body, in the form of the trailer `grpc-status-details-bin`:
@@ -13,6 +14,17 @@ const BODY_PAYLOADS: &str = "anabranch-status-bin";
 
 /// Largest message either way, bytes: the format's own limit.
 pub const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
+
+/// A message with tensors as an answer.
+///
+/// # Errors
+/// `Internal`, in the peer's words, beyond the format's limit.
+pub fn answer<M: Message>(message: M) -> Result<Response<M>, Status> {
+    match message.encoded_len() {
+        ..=MAX_MESSAGE_SIZE => Ok(Response::new(message)),
+        _ => Err(Status::new(Code::Internal, "Protobuf is too large to be serialized")),
+    }
+}
 
 impl Status {
     /// Leaves what [`Status::read_metadata`] reads, when code and text travel in a body.

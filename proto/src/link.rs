@@ -3,6 +3,7 @@
 use crate::pb;
 use crate::status::Status;
 use async_trait::async_trait;
+use bytes::Bytes;
 use graph::{DeviceAttributes, Graph, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +30,11 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
 
     /// Forgets what a step left behind.
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
+
+    /// As [`WorkerLink::cleanup_graph`], if the worker can be told without waiting; false if it was not told.
+    fn forget_step(&self, _step_id: i64) -> bool {
+        false
+    }
 
     /// Switches the record of transfers between tasks, and gives what it has of the steps asked for.
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status>;
@@ -142,8 +148,8 @@ pub struct CreatedSession {
 #[derive(Clone, Debug)]
 pub struct ExtendSession {
     pub session: Arc<str>,
-    /// The new nodes alone; they name older ones as inputs.
-    pub nodes: pb::GraphDef,
+    /// A serialised GraphDef of the new nodes alone; they name older ones as inputs.
+    pub nodes: Bytes,
     /// The version that the client believes to be current.
     pub graph_version: i64,
 }

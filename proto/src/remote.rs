@@ -103,8 +103,10 @@ impl WorkerLink for RemoteWorker {
 
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
         let deadline = control(part.deadline);
-        let request = convert::register_graph_to_proto(&part)?;
-        drop(part);
+        // Away from the runtime's threads: the graph may be large, and other workers are to have theirs meanwhile.
+        let written = tokio::task::spawn_blocking(move || convert::register_graph_to_proto(&part)).await;
+        let request = written
+            .unwrap_or_else(|e| Err(Status::new(Code::Internal, format!("writing a graph failed: {e}"))))?;
         let send = |mut c: Client, r| async move { c.register_graph(r).await };
         let reply = self.call("RegisterGraph", Repeat::Never, deadline, request, send).await?;
         Ok(reply.into_inner().graph_handle.into())

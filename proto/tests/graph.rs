@@ -1,10 +1,11 @@
 //! Graphs cross the wire without loss, and bytes that are no graph are refused.
 
 use anabranch_proto::convert::{
-    Budget, DefaultAttrs, GRAPH_DEF_VERSION, attr_from_proto, attr_to_proto, extend_graph, graph_from_proto,
-    graph_to_proto,
+    Budget, DefaultAttrs, GRAPH_DEF_VERSION, attr_from_proto, attr_to_proto, extend_graph, graph_from_bytes,
+    graph_from_proto, graph_to_proto,
 };
 use anabranch_proto::pb::{self, GraphDef, NodeDef, attr_value::Value};
+use bytes::Bytes;
 use expect_test::{Expect, expect};
 use graph::{
     AttrList, AttrValue, Attrs, Code, DType, Error, FuncAttr, Graph, PartialShape, Result, Shape, Tensor,
@@ -20,6 +21,10 @@ fn decode(bytes: &[u8]) -> Result<GraphDef> {
     GraphDef::decode(bytes).map_err(|e| Error::invalid(e.to_string()))
 }
 
+fn bytes(def: &GraphDef) -> Bytes {
+    def.encode_to_vec().into()
+}
+
 /// Adds `text` to the graph of `before`, by way of the wire: what comes of it, as text.
 fn check(before: &str, text: &str, expected: Expect) -> Result<()> {
     let graph = Graph::from_text(before)?;
@@ -32,7 +37,7 @@ fn check(before: &str, text: &str, expected: Expect) -> Result<()> {
     }
     let graph = graph_from_proto(def, &mut budget())?;
     assert_eq!(graph.versions, versions);
-    match extend_graph(graph, added, &mut budget()) {
+    match extend_graph(graph, bytes(&added), &mut budget()) {
         Ok(graph) => expected.assert_eq(&graph.to_text()),
         Err(error) => expected.assert_eq(&format!("{:?}: {error}", error.code())),
     }
@@ -172,10 +177,11 @@ fn versions_that_cannot_be_read_or_joined_are_refused() -> Result<()> {
         assert_eq!(graph_from_proto(def, &mut budget()).map_err(|e| e.code()), Err(Code::InvalidArgument));
     }
     let base = Graph::from_text(BASE)?;
-    let error = extend_graph(base.clone(), with(22, 0, &[]), &mut budget()).map_err(|e| e.to_string());
+    let error =
+        extend_graph(base.clone(), bytes(&with(22, 0, &[])), &mut budget()).map_err(|e| e.to_string());
     let expected = "Can't extend GraphDef at version 21 with graph at version 22.";
     assert_eq!(error.err().as_deref(), Some(expected));
-    let joined = extend_graph(base, with(21, 7, &[9, 3]), &mut budget())?;
+    let joined = extend_graph(base, bytes(&with(21, 7, &[9, 3])), &mut budget())?;
     assert_eq!((joined.versions.min_consumer, &joined.versions.bad_consumers[..]), (7, &[3, 9][..]));
     Ok(())
 }
@@ -194,10 +200,11 @@ fn with_functions(function: Vec<pb::FunctionDef>) -> GraphDef {
 fn functions_are_joined_unless_they_contradict() -> Result<()> {
     let graph = graph_from_proto(with_functions(vec![function("f", false)]), &mut budget())?;
     let more = with_functions(vec![function("g", false), function("f", false)]);
-    let joined = graph_to_proto(&extend_graph(graph.clone(), more, &mut budget())?, DefaultAttrs::Keep)?;
+    let joined =
+        graph_to_proto(&extend_graph(graph.clone(), bytes(&more), &mut budget())?, DefaultAttrs::Keep)?;
     assert_eq!(joined, with_functions(vec![function("f", false), function("g", false)]));
     let other = with_functions(vec![function("f", true)]);
-    assert!(extend_graph(graph, other, &mut budget()).is_err());
+    assert!(extend_graph(graph, bytes(&other), &mut budget()).is_err());
     Ok(())
 }
 
@@ -290,6 +297,51 @@ fn what_means_nothing_here_travels_along() -> Result<()> {
     assert_eq!(graph_to_proto(&graph, DefaultAttrs::Keep)?.encode_to_vec(), def.encode_to_vec());
     let text = graph.to_text();
     assert!(Graph::from_text(&text)? == graph, "{text}");
+    Ok(())
+}
+
+/// Attributes that were read before are known by their bytes; what only travels along belongs to each node.
+#[test]
+fn neighbours_with_like_attributes_keep_their_own() -> Result<()> {
+    let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
+    let unset = pb::AttrValue { value: None };
+    let number = |i| pb::AttrValue { value: Some(Value::I(i)) };
+    for (i, attrs) in [
+        vec![],
+        vec![("_a", number(1))],
+        vec![("_a", number(1))],
+        vec![("_a", number(1)), ("_unset", unset.clone())],
+        vec![("_a", number(1)), ("_unset", unset)],
+        vec![("_a", number(1))],
+        vec![("_a", number(2))],
+        vec![],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut next = node(&format!("n{i} Identity x"));
+        next.attr.extend(attrs.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        def.node.push(next);
+    }
+    let graph = graph_from_bytes(bytes(&def), &mut budget())?;
+    assert_eq!(graph_to_proto(&graph, DefaultAttrs::Keep)?, def);
+    Ok(())
+}
+
+/// Encoders may write parts of a message apart, in any order, and fields that nobody knows.
+#[test]
+fn fields_come_in_any_order() -> Result<()> {
+    let def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
+    let versions = |v| GraphDef { versions: Some(v), ..Default::default() }.encode_to_vec();
+    let nodes = GraphDef { node: def.node.clone(), ..Default::default() }.encode_to_vec();
+    let parts = [
+        versions(pb::VersionDef { producer: 21, ..Default::default() }),
+        vec![0xc2, 0x3e, 1, 7],
+        nodes,
+        versions(pb::VersionDef { min_consumer: 3, ..Default::default() }),
+    ];
+    let graph = graph_from_bytes(parts.concat().into(), &mut budget())?;
+    assert_eq!((graph.len(), graph.versions.producer, graph.versions.min_consumer), (2, 21, 3));
     Ok(())
 }
 
@@ -390,7 +442,7 @@ fn random_graphs_round_trip() -> Result<()> {
         let graph = Random(seed).graph(30)?;
         assert_eq!(graph.len(), 30);
         let sent = graph_to_proto(&graph, DefaultAttrs::Keep)?.encode_to_vec();
-        let received = graph_from_proto(decode(&sent)?, &mut budget())?;
+        let received = graph_from_bytes(sent.clone().into(), &mut budget())?;
         assert!(received == graph, "seed {seed}");
         assert_eq!(graph_to_proto(&received, DefaultAttrs::Keep)?.encode_to_vec(), sent);
         let names = |g: &Graph| g.nodes().map(|(_, n)| n.name.clone()).collect::<Vec<_>>();
@@ -417,7 +469,7 @@ fn damaged_bytes_do_no_harm() -> Result<()> {
                     damaged[at] ^= 1 << random.below(8);
                 }
             }
-            match decode(&damaged).and_then(|def| graph_from_proto(def, &mut budget())) {
+            match graph_from_bytes(damaged.into(), &mut budget()) {
                 Ok(graph) => {
                     graph_to_proto(&graph, DefaultAttrs::Strip)?;
                     read += 1;

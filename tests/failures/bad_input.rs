@@ -2,8 +2,8 @@
 
 use crate::support::Fallible;
 use crate::support::rpc::{
-    assert_fails, attr, binary, constant, def, dtype, in_body, node, on, placeholder, shape, splat, step,
-    tensor, text, unary,
+    assert_fails, attr, binary, bytes, constant, def, dtype, in_body, node, on, placeholder, shape, splat,
+    step, tensor, text, unary,
 };
 use crate::{FLOAT, single};
 use anabranch::graph::Tensor;
@@ -158,7 +158,7 @@ async fn malformed_graphs_are_refused_by_node() -> Fallible {
         let session = rpc.create_session(def([constant("before", 3.0)])).await?;
         let extend = pb::ExtendSessionRequest {
             session_handle: session.clone(),
-            graph_def: Some(graph),
+            graph_def: bytes(&graph),
             current_graph_version: 0,
         };
         match rpc.master.clone().extend_session(extend).await {
@@ -333,7 +333,7 @@ async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
 async fn rubbish_on_the_port_harms_nobody() -> Fallible {
     let (mut cluster, rpc) = single().await?;
     let graph = def([constant("a", 1.0), unary("b", "Neg", "a")]);
-    let create = pb::CreateSessionRequest { graph_def: Some(graph), ..Default::default() };
+    let create = pb::CreateSessionRequest { graph_def: bytes(&graph), ..Default::default() };
     let message = prost::Message::encode_to_vec(&create);
     for path in [
         "/tensorflow.MasterService/CreateSession",

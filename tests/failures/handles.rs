@@ -1,7 +1,7 @@
 //! Calls about sessions, graphs, tensors and steps that are not there.
 
 use crate::support::Fallible;
-use crate::support::rpc::{assert_fails, constant, def, in_body, on, placeholder, step, unary};
+use crate::support::rpc::{assert_fails, bytes, constant, def, in_body, on, placeholder, step, unary};
 use crate::{SOON, WORKER, counter, cpu, pair, single};
 use anabranch::graph::Tensor;
 use anabranch::proto::convert::tensor_to_proto;
@@ -130,14 +130,14 @@ async fn steps_that_ask_for_what_is_not_there() -> Fallible {
     rpc.run_step(step(&session, &[("p", one())], &["n"], &[])).await?;
     let stale = pb::ExtendSessionRequest {
         session_handle: session.clone(),
-        graph_def: Some(def([constant("b", 1.0)])),
+        graph_def: bytes(&def([constant("b", 1.0)])),
         current_graph_version: 3,
     };
     let text = "Current version is 0 but caller expected 3.";
     assert_eq!(assert_fails(rpc.master.clone().extend_session(stale).await, Code::Aborted, &[]), text);
     let again = pb::ExtendSessionRequest {
         session_handle: session.clone(),
-        graph_def: Some(def([constant("a", 1.0)])),
+        graph_def: bytes(&def([constant("a", 1.0)])),
         current_graph_version: 0,
     };
     let text = "GraphDef argument to Extend includes node 'a', which was created by a previous call to Create or \
@@ -167,7 +167,7 @@ async fn unknown_handles_of_the_worker() -> Fallible {
     let register = |session: &str| pb::RegisterGraphRequest {
         session_handle: session.into(),
         create_worker_session_called: true,
-        graph_def: Some(def([on(&cpu(WORKER), constant("a", 1.0))])),
+        graph_def: bytes(&def([on(&cpu(WORKER), constant("a", 1.0))])),
         ..Default::default()
     };
     assert_eq!(assert_fails(worker.register_graph(register("zz")).await, Code::Aborted, &[]), lost);
@@ -205,7 +205,7 @@ async fn unknown_handles_of_the_worker() -> Fallible {
     // Parts that are not placed, or not here.
     for device in ["", "/job:ps/replica:0/task:0/device:CPU:0", "nonsense"] {
         let mut request = register("s");
-        request.graph_def = Some(def([on(device, constant("a", 1.0))]));
+        request.graph_def = bytes(&def([on(device, constant("a", 1.0))]));
         assert_fails(worker.register_graph(request).await, Code::InvalidArgument, &["a"]);
     }
 

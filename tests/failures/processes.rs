@@ -2,7 +2,7 @@
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
-use crate::support::rpc::{Rpc, assert_fails, constant, def, in_body, on, step};
+use crate::support::rpc::{Rpc, assert_fails, bytes, constant, def, in_body, on, step};
 use crate::{PS, SOON, WORKER, counter, cpu, pair, run_endless, until_counted};
 use anabranch::proto::pb;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
     // Without the dead one, sessions work.
     let filters = pb::ConfigProto { device_filters: vec!["/job:worker".into()], ..Default::default() };
     let request = pb::CreateSessionRequest {
-        graph_def: Some(def([constant("a", 1.0)])),
+        graph_def: bytes(&def([constant("a", 1.0)])),
         config: Some(filters),
         ..Default::default()
     };
@@ -113,7 +113,7 @@ async fn a_task_that_never_came_is_named() -> Fallible {
     let more = def([on(PS, constant("b", 2.0))]);
     let extend = pb::ExtendSessionRequest {
         session_handle: session.clone(),
-        graph_def: Some(more),
+        graph_def: bytes(&more),
         ..Default::default()
     };
     let refused = rpc.master.clone().extend_session(extend.clone()).await;
@@ -265,7 +265,7 @@ async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
     cluster.wait_until_listening("worker", 0)?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
     let on_ps = || def([on(PS, constant("a", 1.0))]);
-    let create = pb::CreateSessionRequest { graph_def: Some(on_ps()), ..Default::default() };
+    let create = pb::CreateSessionRequest { graph_def: bytes(&on_ps()), ..Default::default() };
     let mut request = tonic::Request::new(create);
     request.set_timeout(Duration::from_millis(200));
     let start = Instant::now();

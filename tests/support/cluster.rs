@@ -153,8 +153,13 @@ impl Cluster {
 
     /// Tells a task to stop (SIGTERM).
     pub fn terminate(&self, job: &str, index: usize) -> Fallible {
+        self.signal(job, index, "TERM")
+    }
+
+    /// Sends a task a signal, such as STOP.
+    pub fn signal(&self, job: &str, index: usize, signal: &str) -> Fallible {
         let pid = self.pid(job, index).ok_or("not running")?;
-        let told = Command::new("kill").arg(pid.to_string()).status()?;
+        let told = Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
         if told.success() { Ok(()) } else { Err("kill failed".into()) }
     }
 

@@ -6,7 +6,8 @@ use anabranch::graph::{Graph, Tensor};
 use anabranch::proto::convert::{DefaultAttrs, graph_to_proto, tensor_from_proto, tensor_to_proto};
 use anabranch::proto::pb;
 use anabranch::proto::service::{MasterServiceClient, WorkerServiceClient};
-use prost::bytes::{Buf, BufMut};
+use prost::Message;
+use prost::bytes::{self, Buf, BufMut};
 use std::time::Duration;
 use tonic::Code;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -35,7 +36,7 @@ impl Rpc {
     }
 
     pub async fn create_session(&self, graph: pb::GraphDef) -> Reply<String> {
-        let request = pb::CreateSessionRequest { graph_def: Some(graph), ..Default::default() };
+        let request = pb::CreateSessionRequest { graph_def: bytes(&graph), ..Default::default() };
         Ok(self.master.clone().create_session(request).await?.into_inner().session_handle)
     }
 
@@ -139,6 +140,11 @@ pub fn in_body(step: pb::RunStepRequest) -> pb::RunStepRequest {
 
 pub fn def(node: impl Into<Vec<pb::NodeDef>>) -> pb::GraphDef {
     pb::GraphDef { node: node.into(), ..Default::default() }
+}
+
+/// A graph as it stands in requests.
+pub fn bytes(graph: &pb::GraphDef) -> bytes::Bytes {
+    graph.encode_to_vec().into()
 }
 
 pub fn proto(graph: &Graph) -> Fallible<pb::GraphDef> {

@@ -1,9 +1,11 @@
 """Input pipelines of tf.data as TensorFlow-1 programs write them: on a server of ours (`--target`) and on TensorFlow's
 own, element by element; and what sessions share, wait for and fail with."""
 import argparse
+import gzip
 import os
 import tempfile
 import threading
+import zlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -286,6 +288,34 @@ def blocks_that_do_not_fit():
     return tf.data.FixedLengthRecordDataset(lines("c.txt", b"four\n"), 4)
 
 
+def cut_off(name, packed):
+    """The first half of a file."""
+    return lines(name, packed[: len(packed) // 2])
+
+
+NOISE = np.random.RandomState(3).choice(list(b"abcdefghijklmnopqrstuvwxyz0123456789\n"), 1500).astype(np.uint8).tobytes()
+
+
+@pipeline
+def compressed_blocks_cut_off():
+    return tf.data.FixedLengthRecordDataset(cut_off("blocks.gz", gzip.compress(NOISE)), 23, compression_type="GZIP")
+
+
+@pipeline
+def compressed_lines_cut_off():
+    return tf.data.TextLineDataset(cut_off("lines.zlib", zlib.compress(NOISE)), "ZLIB")
+
+
+@pipeline
+def compressed_records_cut_off():
+    path = os.path.join(FILES, "records.zlib")
+    with tf.io.TFRecordWriter(path, "ZLIB") as writer:
+        for i in range(0, len(NOISE), 70):
+            writer.write(NOISE[i : i + 70])
+    with open(path, "rb") as file:
+        return tf.data.TFRecordDataset(cut_off("cut.zlib", file.read()), "ZLIB")
+
+
 @pipeline
 def blocks_of_a_file_whose_footer_is_cut_off():
     return tf.data.FixedLengthRecordDataset(lines("d.txt", b"ab"), 4, header_bytes=2, footer_bytes=1)
@@ -518,6 +548,16 @@ def elements_go_to_another_task(ours, theirs):
             assert session.run(mine) == 2
 
 
+def drained(session, following):
+    """What is left."""
+    left = []
+    try:
+        while True:
+            left.append(session.run(following))
+    except tf.errors.OutOfRangeError:
+        return left
+
+
 def without_end(made):
     """Looks for an element that never comes; counts the steps of the search in a variable."""
 
@@ -603,6 +643,31 @@ def a_function_reads_what_it_captures(ours, theirs):
         assert session.run(following) == 30.0
         session.run(v.assign(5.0))
         assert session.run(following) == 100.0
+
+
+@check
+def iterators_over_one_dataset_shuffle_with_one_generator(ours, theirs):
+    shuffled = [
+        lambda d: d.shuffle(6, seed=3),
+        lambda d: d.shuffle(6, seed=3).repeat(2),
+        lambda d: d.shuffle(6, seed=3, reshuffle_each_iteration=False),
+        lambda d: d.apply(tf.data.experimental.shuffle_and_repeat(6, count=2, seed=3)),
+        lambda d: (lambda once: once.concatenate(once))(d.shuffle(6, seed=3)),
+    ]
+    for make in shuffled:
+        seen = []
+        for target in (ours, theirs):
+            with tf.Graph().as_default(), tf.Session(target) as session:
+                dataset = make(Dataset.range(6))
+                first = tf.data.make_initializable_iterator(dataset)
+                with tf.control_dependencies([first.initializer]):
+                    second = tf.data.make_initializable_iterator(dataset)
+                followings = [first.get_next(), second.get_next()]
+                # Datasets of two steps are two.
+                for _ in range(2):
+                    session.run(second.initializer)
+                    seen.append([drained(session, following) for following in followings])
+        assert seen[:2] == seen[2:], seen
 
 
 @check

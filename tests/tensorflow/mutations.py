@@ -49,7 +49,8 @@ def mutations(call, definition):
 
 def leaf(call, at):
     value = call.inputs[at[0]]
-    return np.asarray(value if at[1] is None else value[at[1]])
+    value = np.asarray(value if at[1] is None else value[at[1]])
+    return value.astype(object) if value.dtype.kind == "S" else value
 
 
 def with_leaf(call, at, change):

@@ -420,11 +420,22 @@ def what_is_fetched_of_a_variable_is_what_it_holds_when_the_step_ends(env):
         def descend(v):
             return tf.raw_ops.ApplyGradientDescent(var=v._ref(), alpha=1.0, delta=2.0 * (v - 3.0))
 
-        for read in (lambda v: v._ref(), lambda v: v.value(), tf.identity, lambda v: tf.identity(tf.identity(v))):
+        for read in (
+            lambda v: v._ref(),
+            lambda v: v.value(),
+            tf.identity,
+            lambda v: tf.identity(tf.identity(v)),
+            lambda v: tf.stop_gradient(v._ref()),
+            lambda v: tf.stop_gradient(tf.identity(v)),
+            lambda v: tf.identity_n([1.0, v._ref()])[1],
+            lambda v: tf.placeholder_with_default(v._ref(), []),
+            lambda v: tf.raw_ops.PreventGradient(input=v._ref()),
+        ):
             assert fetched(read, assign) == 5
             assert fetched(read, assign, after=True) == 5
             assert fetched(read, lambda v: tf.assign_add(v, 1.0)) == 1
             assert fetched(read, descend) == 6
+        assert fetched(lambda v: tf.raw_ops.Snapshot(input=v._ref()), assign, after=True) == 0
         v = tf.Variable(0.0, use_resource=False)
         first = tf.assign(v, 5.0)
         with tf.control_dependencies([first]):

@@ -6,7 +6,7 @@ use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
 use proto::service::WorkerService;
-use proto::{Status, deadline};
+use proto::{Status, deadline, grpc};
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::metadata::MetadataMap;
@@ -103,7 +103,7 @@ impl WorkerService for Handler {
     async fn run_graph(&self, request: Request<RunGraphRequest>) -> Reply<RunGraphResponse> {
         let in_body = request.get_ref().store_errors_in_response_body;
         match self.run(request).await {
-            Ok(response) => Ok(Response::new(response)),
+            Ok(response) => Ok(grpc::answer(response)?),
             Err(status) if in_body => {
                 let mut metadata = MetadataMap::new();
                 status.write_metadata(&mut metadata);

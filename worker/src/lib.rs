@@ -6,6 +6,7 @@
 
 mod config;
 mod devices;
+mod errand;
 mod fetch;
 mod graphs;
 mod handler;

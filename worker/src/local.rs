@@ -49,8 +49,13 @@ impl WorkerLink for LocalWorker {
     }
 
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
-        self.worker.steps.cleanup(step_id);
+        self.forget_step(step_id);
         Ok(())
+    }
+
+    fn forget_step(&self, step_id: i64) -> bool {
+        self.worker.steps.cleanup(step_id);
+        true
     }
 
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {

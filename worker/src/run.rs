@@ -1,6 +1,7 @@
 //! One run of a registered graph: feeds in, an executor a device, fetches out. Kernels run on the pool's threads;
 //! this side only starts them and awaits their end.
 
+use crate::errand::at_hand;
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
 use crate::steps::{Run, StepState};
@@ -205,9 +206,10 @@ impl Join {
             let traces = std::mem::take(&mut results.traces);
             results.error.take().map_or(Ok(traces), Err)
         };
-        if let Some((answer, place)) = self.answer.lock().take() {
+        let answer = self.answer.lock().take();
+        if let Some((answer, place)) = answer {
             drop(place);
-            drop(answer.send(results));
+            drop(at_hand(|| answer.send(results)));
         }
     }
 }

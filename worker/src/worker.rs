@@ -106,6 +106,11 @@ impl Worker {
         self.roads.links()
     }
 
+    /// Ends all links, and makes no more: tensors are fetched from now on.
+    pub fn close_links(&self) {
+        self.roads.close();
+    }
+
     /// This worker for a master in the same process: values pass by pointer.
     pub fn link(self: &Arc<Self>) -> Arc<dyn WorkerLink> {
         Arc::new(LocalWorker::new(self.clone()))

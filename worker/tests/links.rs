@@ -87,6 +87,52 @@ async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn within_a_process_a_tensor_stays_where_it_is() -> Test {
+    let (_tasks, session) = linked(Transport::Auto).await?;
+    let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+    for (step, len) in (2..).zip([100, 1_000_000]) {
+        let value = wide(len)?;
+        let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
+        assert_eq!(back[0].bytes()?.as_ptr(), value.bytes()?.as_ptr(), "{len} elements were copied");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
+    let (mut tasks, session) = linked(Transport::Shm).await?;
+    let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
+    let graph = Graph::from_text(
+        "v = VariableV2[dtype=int32, shape=<1000000>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
+         p = Placeholder[dtype=int32, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         init = Assign[T=int32](v, p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
+         more = AssignAdd[T=int32](v, v) @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
+         y = Identity[T=int32](v) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
+    )?;
+    let init = session.register(&graph, &["p"], &[], &["init"]).await?;
+    let more = session.register(&graph, &[], &[], &["more"]).await?;
+    let read = session.register(&graph, &[], &["y"], &[]).await?;
+    let ones = Tensor::full(1i32, Shape::new(&[1_000_000])?)?;
+    session.run(&init, 10, &[("p:0", ones)], &[]).await?;
+    // So that the variable's memory is its own.
+    session.run(&more, 11, &[], &[]).await?;
+    let held = session.run(&read, 12, &[], &["y:0"]).await?;
+    let run_more = |step| session.links[&second].run_graph(session.part(&more, &second, step, &[], &[]));
+    until("a loan", || tasks[1].worker.links() == (1, 1))?;
+    session.links[&first].cleanup_graph(12).await?;
+    // The borrower goes on, but it listens no more.
+    tasks[0].worker.close_links();
+    until("the link's end", || tasks[1].worker.links() == (0, 0))?;
+    for step in 20..24 {
+        run_more(step).await?;
+    }
+    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the value has changed");
+    drop(tasks.pop());
+    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the memory has gone");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_links_tensors_are_fetched() -> Test {
     // One of two is enough for that.
     let tasks = cluster(2, |config| {

@@ -4,7 +4,7 @@ mod cluster;
 
 use cluster::*;
 use graph::{Code, Graph, Tensor};
-use proto::convert::{DefaultAttrs, graph_to_proto};
+use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::{Status, pb};
 use tonic::codec::CompressionEncoding;
 
@@ -150,7 +150,7 @@ async fn graphs_that_cannot_run_here_are_refused_with_their_nodes() -> Test {
         let request = pb::RegisterGraphRequest {
             session_handle: SESSION.into(),
             create_worker_session_called: true,
-            graph_def: Some(graph_to_proto(&graph, DefaultAttrs::Keep)?),
+            graph_def: graph_to_bytes(&graph, DefaultAttrs::Keep)?,
             ..Default::default()
         };
         let failed = failure(client.register_graph(request)).await?;

@@ -5,7 +5,7 @@ use super::{Dataset, Element, ElementSpec, UNKNOWN};
 use crate::error::{Error, Result};
 use crate::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, Source};
 use bytes::Bytes;
-use graph::{DType, Tensor};
+use graph::{Code, DType, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
         if let Some(length) = length {
             let body = i128::from(length) - i128::from(format.header) - i128::from(format.footer);
             if body % i128::from(format.record) != 0 {
-                return Err(uneven(format, path, body));
+                return Err(Error::invalid(uneven(format, path, body)));
             }
         }
         let mut reader = FixedReader::new(source, format)?;
@@ -106,19 +106,19 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             } else if reader.excess() != 0 {
                 // Of a compressed file the length is known only now.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
-                return Err(uneven(format, &path, body.into()));
+                return Err(Error::new(Code::DataLoss, uneven(format, &path, body.into())));
             }
             Ok(record)
         }))
     })
 }
 
-/// The error of a file that is no whole number of records: of less than none, where header or footer are cut off.
-fn uneven(format: FixedFormat, path: &Path, body: i128) -> Error {
+/// What is wrong with a file that is no whole number of records: of less than none, where header or footer are cut off.
+fn uneven(format: FixedFormat, path: &Path, body: i128) -> String {
     let FixedFormat { header, record, footer, .. } = format;
-    Error::invalid(format!(
+    format!(
         "Excluding the header ({header} bytes) and footer ({footer} bytes), input file \"{}\" has body length \
          {body} bytes, which is not an exact multiple of the record length ({record} bytes).",
         path.display()
-    ))
+    )
 }

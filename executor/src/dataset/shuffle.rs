@@ -2,7 +2,7 @@
 //! for the same seeds. With it, repetition whose epochs share the buffer.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
-use super::{MakeContext, PerPipeline, Place, Pull};
+use super::{MakeContext, Place, Pull};
 use crate::error::Result;
 use crate::kernels::cpu::random::philox::{Philox, Singles};
 use parking_lot::Mutex;
@@ -57,27 +57,23 @@ impl SeedGenerator {
     }
 }
 
-type PerPlace = Mutex<FxHashMap<Place, Arc<SeedGenerator>>>;
-
-/// Where a dataset has its generator from: each place of each pipeline starts from the seeds, unless the generator is
-/// a resource, which all share.
+/// Where a dataset has its generator from: each place starts from the seeds, for all iterators over the dataset
+/// together, unless the generator is a resource, which all places share.
 pub(crate) enum SeedSource {
-    Own { seeds: Seeds, is_new_each_time: bool, generators: PerPipeline<PerPlace> },
+    Own { seeds: Seeds, is_new_each_time: bool, generators: Mutex<FxHashMap<Place, Arc<SeedGenerator>>> },
     Shared(Arc<SeedGenerator>),
 }
 
 impl SeedSource {
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedSource {
-        SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: PerPipeline::default() }
+        SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: Mutex::default() }
     }
 
     pub(crate) fn of(&self, ctx: &MakeContext) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
-                let places = generators.get(ctx.pipeline(), PerPlace::default);
-                let mut places = places.lock();
                 let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
-                places.entry(ctx.place().clone()).or_insert_with(make).clone()
+                generators.lock().entry(ctx.place().clone()).or_insert_with(make).clone()
             }
             SeedSource::Shared(generator) => generator.clone(),
         }

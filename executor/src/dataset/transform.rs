@@ -159,7 +159,11 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let mut left = u64::try_from(count).ok();
-        let mut current: Option<Boxed> = None;
+        // With an end, the first turn begins with the iterator; without one, when it is asked for.
+        let mut current: Option<Boxed> = match left {
+            Some(1..) => Some(input.iterator(&ctx)?),
+            _ => None,
+        };
         let mut is_fresh = true;
         from_fn(move |pull| {
             loop {

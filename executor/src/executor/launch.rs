@@ -51,12 +51,18 @@ impl<F: Flow> Run<F> {
                 let run = self.clone();
                 *state = Landing::Waiting(Box::new(move |result| {
                     let pool = run.executor.pool.clone();
-                    pool.spawn(move || {
+                    // Who brings a failure may be in the midst of ending the step.
+                    let is_short = result.is_ok() && run.executor.receives_lightly();
+                    let work = move || {
                         run.work(|run, local| {
                             local.current = id;
                             go_on(run, local, result);
                         });
-                    });
+                    };
+                    match is_short {
+                        true => pool.run_short(work),
+                        false => pool.spawn(work),
+                    }
                 }));
             }
         }

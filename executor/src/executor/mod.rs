@@ -38,7 +38,7 @@ use state::State;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use straight::Straight;
 
 /// A compiled partition. Any number of its steps may run at once.
@@ -49,6 +49,10 @@ pub struct Executor {
     /// What running each node took, ns, by recent experience; 0 before the first.
     costs: Box<[AtomicU32]>,
     steps: AtomicU64,
+    /// By recent experience, a step is over sooner than another thread would begin it.
+    is_light: AtomicBool,
+    /// As `is_light`, of what follows from each value that is received.
+    receives_lightly: AtomicBool,
     /// States that no step uses.
     states: Mutex<Vec<Arc<State>>>,
 }
@@ -66,6 +70,19 @@ const SHAREABLE: u32 = 1_000;
 /// Costs are measured in the first steps, and then in one of so many, for clocks cost as much as small nodes.
 const MEASURED_AT_FIRST: u64 = 4;
 const MEASURED_EVERY: u64 = 16;
+
+/// Steps of more nodes are not light, whatever they take.
+const MOST_LIGHT: usize = 1024;
+
+/// Steps that take less than this, ns, are light: a thread that sleeps takes as long to wake.
+const LIGHT: u64 = 50_000;
+
+/// What follows from the values that a step receives is light if it takes less than `LIGHT` for each, and this in all,
+/// ns: it may be that all of it waits for the last.
+const LIGHT_IN_ALL: u64 = 250_000;
+
+/// What a node takes besides its kernel, ns.
+const NODE: u64 = 100;
 
 impl Executor {
     /// Compiles one device's partition: every node is of this device, and the attributes of each Send and Recv
@@ -94,12 +111,15 @@ impl Executor {
     ) -> Result<Executor> {
         let plan = Plan::new(graph, &device, kernels, functions)?;
         let costs = plan.nodes.iter().map(|_| AtomicU32::new(0)).collect();
-        Ok(Executor { plan, device, pool, costs, steps: AtomicU64::new(0), states: Mutex::default() })
+        let steps = AtomicU64::new(0);
+        let (is_light, receives_lightly) = (AtomicBool::new(false), AtomicBool::new(false));
+        let states = Mutex::default();
+        Ok(Executor { plan, device, pool, costs, steps, is_light, receives_lightly, states })
     }
 
-    /// Starts a step; `done` is called exactly once, after every node has ended: from a pool thread, or before
-    /// this returns where the whole step takes less than a thread's start. If a node failed, the step was cancelled
-    /// with that failure as the reason, and it is the result.
+    /// Starts a step; `done` is called exactly once, after every node has ended: from a pool thread or one that was
+    /// [lent](Pool::lend_thread), or before this returns where the whole step takes less than a thread's start. If a
+    /// node failed, the step was cancelled with that failure as the reason, and it is the result.
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
         let measures = number < MEASURED_AT_FIRST || number.is_multiple_of(MEASURED_EVERY);
@@ -109,11 +129,41 @@ impl Executor {
         } else {
             let run = Run::<Straight>::new(self, step, trace, measures, done);
             // On a compute thread, kernels may be waiting below.
-            match self.plan.is_brief && !Pool::is_compute_thread() {
-                true => run.start(),
-                false => self.pool.spawn(move || run.start()),
+            let is_compute_thread = Pool::is_compute_thread();
+            if self.plan.is_brief && !is_compute_thread {
+                run.start();
+            } else if self.is_light() && Pool::is_lent_thread() {
+                self.pool.run_short(move || run.start());
+            } else if self.plan.only_waits && !is_compute_thread {
+                run.start_receives();
+            } else {
+                self.pool.spawn(move || run.start());
             }
         }
+    }
+
+    /// Whether a step may run on a thread that [was lent](Pool::lend_thread).
+    fn is_light(&self) -> bool {
+        self.is_light.load(Ordering::Relaxed)
+    }
+
+    /// As [`Executor::is_light`], of what goes on when a value is received.
+    fn receives_lightly(&self) -> bool {
+        self.receives_lightly.load(Ordering::Relaxed)
+    }
+
+    /// Learns from a step that was measured.
+    fn weigh(&self) {
+        let nodes = self.plan.nodes.len();
+        let is_known = self.steps.load(Ordering::Relaxed) >= MEASURED_AT_FIRST;
+        if !is_known || nodes > MOST_LIGHT || !self.plan.frames.is_empty() {
+            return;
+        }
+        let kernels: u64 = self.costs.iter().map(|cost| u64::from(cost.load(Ordering::Relaxed))).sum();
+        let step = kernels + nodes as u64 * NODE;
+        let most = (LIGHT * self.plan.num_receives as u64).min(LIGHT_IN_ALL);
+        self.is_light.store(step <= LIGHT, Ordering::Relaxed);
+        self.receives_lightly.store(step <= most, Ordering::Relaxed);
     }
 
     fn take_state(&self) -> Arc<State> {

@@ -259,7 +259,7 @@ impl<F: Flow> Run<F> {
             };
             if !plan.takes_ref(slot) {
                 *input = Value::Host(variable.read().ok_or_else(uninitialized)?);
-            } else if !may_be_empty && !variable.is_initialized() {
+            } else if !may_be_empty && !variable.may_be_initialized() {
                 return Err(uninitialized());
             }
         }

@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) frames: FramePlan,
     /// A step is over sooner than another thread would begin it.
     pub(super) is_brief: bool,
+    /// A step begins with a few receives, and with nothing else.
+    pub(super) only_waits: bool,
 }
 
 /// Partitions of more nodes are not brief, whatever they are.
@@ -62,15 +64,15 @@ impl PlanNode {
         action::constant(&self.action, &self.node, self.outputs as usize, device, step)
     }
 
-    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable that is
-    /// read may be locked by who writes it.
-    fn is_brief(&self, device: &Arc<dyn Device>) -> bool {
+    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable whose value
+    /// is taken may be locked by who writes it; a reference that is passed on is not looked into.
+    fn is_brief(&self, device: &Arc<dyn Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
             Action::Send(_) | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
             Action::Steer(_) => false,
         };
-        is_brief && !self.has_refs
+        is_brief && (!self.has_refs || takes_ref[self.slots.range()].iter().all(|takes| *takes))
     }
 }
 
@@ -168,6 +170,7 @@ impl Plan {
             wants_host: Vec::new(),
             frames: FramePlan::default(),
             is_brief: false,
+            only_waits: false,
         };
         let passes_ref = passes_ref(graph, topology)?;
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
@@ -198,7 +201,10 @@ impl Plan {
             plan.frames =
                 frames.plan(&plan.pending, &slots, plan.edges.iter().map(|edge| edge.slot as usize));
         }
-        plan.is_brief = plan.nodes.len() <= MOST_BRIEF && plan.nodes.iter().all(|node| node.is_brief(device));
+        let waits = |&id: &u32| matches!(plan.nodes[id as usize].action, Action::Recv { .. });
+        plan.only_waits = plan.sources.len() <= MOST_BRIEF && plan.sources.iter().all(waits);
+        plan.is_brief = plan.nodes.len() <= MOST_BRIEF
+            && plan.nodes.iter().all(|node| node.is_brief(device, &plan.takes_ref));
         Ok(plan)
     }
 
@@ -397,12 +403,11 @@ fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
             continue;
         }
         let mut consumers = topology.consumers(id).iter().filter(|consumer| !consumer.is_control());
-        if let Some(producer) = topology.producers(id).first()
-            && !producer.is_control()
-            && (passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref)
-        {
-            passes[id.index()] = consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
+        let mut is_given = false;
+        for producer in topology.producers(id).iter().filter(|producer| !producer.is_control()) {
+            is_given |= passes[producer.node.index()] || graph.output_type(producer.source())?.is_ref;
         }
+        passes[id.index()] = is_given && consumers.all(|consumer| reads(graph.node(consumer.node).op.role()));
     }
     Ok(passes)
 }

@@ -97,6 +97,20 @@ impl<F: Flow> Run<F> {
         });
     }
 
+    /// As [`Run::start`], of a step that begins with receives: they wait from now on. What can go on at once does so
+    /// on another thread.
+    pub(super) fn start_receives(self: Arc<Run<F>>) {
+        self.work(|run, local| {
+            for &id in &run.executor.plan.sources {
+                if let Some(recorder) = &run.recorder {
+                    recorder.scheduled(id);
+                }
+                run.run_node(run.flow.source(id), local);
+            }
+            run.give_way(local);
+        });
+    }
+
     /// Works on the step until nothing is left for this thread. The caller has counted it as outstanding.
     pub(super) fn work(self: Arc<Run<F>>, begin: impl FnOnce(&Arc<Run<F>>, &mut Local<F>)) {
         let mut local = Local::new();
@@ -247,6 +261,9 @@ impl<F: Flow> Run<F> {
             std::mem::replace(&mut *self.end.lock(), End { registration: None, done: None });
         if let Some(registration) = registration {
             self.step.cancellation.deregister(registration);
+        }
+        if self.measures {
+            self.executor.weigh();
         }
         let error = self.error.lock().take();
         let error = self.flow.end(&self.executor, error.is_some()).err().or(error);

@@ -102,6 +102,12 @@ const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
+    KernelDef::of("Row", &[], |_| {
+        Kernel::sync(|ctx| {
+            ctx.set_output(0, Tensor::vector(&[1.0f32; 3])?);
+            Ok(())
+        })
+    }),
     KernelDef::of("IsUnique", &[], |_| {
         Kernel::sync(|ctx| {
             let unique = ctx.take_input(0)?.is_unique();
@@ -358,6 +364,39 @@ fn values_flow_from_recv_through_kernels_to_send_step_after_step() -> Result<()>
 }
 
 #[test]
+fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() -> Result<()> {
+    let mut b = Bench::new();
+    let x = b.add("x", recv(), &[], &[])?;
+    let y = b.add("y", compute("Add", 2, 1), &[x, x], &[])?;
+    b.add("fetch", send(), &[y], &[])?;
+    let executor = b.executor()?;
+    // Whether a step ends on the thread that brings it its value.
+    let ends_here = |executor: &Arc<Executor>| -> Result<bool> {
+        let (step, (sender, receiver)) = (new_step(), mpsc::channel());
+        let ended = move |result: Result<Trace>| {
+            drop(sender.send(result.map(|_| std::thread::current().id())));
+        };
+        executor.run(step.clone(), false, Box::new(ended));
+        feed(&step, "x", 1.0)?;
+        let thread = wait(&receiver)?;
+        assert_eq!(fetch(&step, "fetch")?, 2.0);
+        Ok(thread == std::thread::current().id())
+    };
+    for _ in 0..40 {
+        assert!(!ends_here(&executor)?, "on a thread that was not lent");
+    }
+    let lent = std::thread::spawn(move || -> Result<()> {
+        Pool::lend_thread();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !ends_here(&executor)? {
+            assert!(Instant::now() < deadline, "it never does");
+        }
+        Ok(())
+    });
+    lent.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))
+}
+
+#[test]
 fn a_chain_of_a_million_nodes_registers_and_runs() -> Result<()> {
     let mut b = Bench::new();
     let add = compute("Add", 2, 1);
@@ -377,7 +416,7 @@ fn a_chain_of_a_million_nodes_registers_and_runs() -> Result<()> {
 fn the_last_reader_of_a_value_has_it_alone() -> Result<()> {
     let mut b = Bench::new();
     let is_unique = compute("IsUnique", 1, 0);
-    let x = b.add("x", compute("Value", 0, 1), &[], &[])?;
+    let x = b.add("x", compute("Row", 0, 1), &[], &[])?;
     let first = b.add("first", is_unique, &[x], &[])?;
     let second = b.add("second", is_unique, &[x], &[first])?;
     b.add("third", is_unique, &[x], &[second])?;

@@ -1,6 +1,6 @@
 //! Sources of values: constants, placeholders, fills, ranges, diagonals.
 
-use super::{Gradient, OpDef};
+use super::{Gradient, OpDef, Traits};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::infer::Infer;
@@ -39,6 +39,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["dtype: type", "shape: shape"],
         infer: placeholder_with_default,
         gradient: Gradient::Defined(|_, _, dz| Ok(vec![dz[0]])),
+        traits: Traits { passes_reference: true, ..Traits::NONE },
         ..OpDef::NEW
     },
     OpDef {

@@ -6,6 +6,9 @@ use crate::error::{Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 
+/// Of what gives its input itself, a reference too; a `Snapshot` is a value.
+const PASSES: Traits = Traits { passes_reference: true, ..Traits::NONE };
+
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "Identity",
@@ -14,7 +17,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Defined(pass),
-        traits: Traits { passes_reference: true, ..Traits::NONE },
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -24,6 +27,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: list(type) >= 1"],
         infer: same,
         gradient: Gradient::Defined(pass),
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -33,6 +37,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Leaf,
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -42,6 +47,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "message: string = ''"],
         infer: same,
         gradient: Gradient::Defined(prevented),
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {

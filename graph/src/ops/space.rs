@@ -4,7 +4,7 @@ use super::window::{Padding, ReadAttr, Window};
 use super::{Gradient, OpDef};
 use crate::attr::AttrValue;
 use crate::builder::{Forward, Scope};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
@@ -242,6 +242,8 @@ pub struct Patches<const N: usize> {
     /// How far apart a patch's elements are.
     pub rates: [usize; N],
     pub padding: Padding,
+    /// Whether windows of padding SAME that leave some of an axis over leave it on both sides, not behind them.
+    pub centred: bool,
 }
 
 impl Patches<2> {
@@ -255,6 +257,7 @@ impl Patches<2> {
                 &[],
                 super::window::DataFormat::Nhwc,
             )?,
+            centred: false,
         })
     }
 }
@@ -270,6 +273,7 @@ impl Patches<3> {
                 &[],
                 super::window::DataFormat::Nhwc,
             )?,
+            centred: true,
         })
     }
 }
@@ -295,16 +299,17 @@ impl<const N: usize> Patches<N> {
 /// The sizes of an attribute on the spatial axes; that of batches and channels is 1.
 fn spatial<const N: usize>(node: &impl ReadAttr, name: &str) -> Result<[usize; N]> {
     let values: Vec<i64> = node.read_attr(name)?;
-    if values.len() != N + 2 || values[0] != 1 || values[N + 1] != 1 {
-        crate::invalid!(
-            "{name} must be 1 in the batch and depth dimensions, of {} in all, got {values:?}",
-            N + 2
-        );
+    if values.len() != N + 2 {
+        crate::invalid!("{name} must have {} values, got {values:?}", N + 2);
+    }
+    if values[0] != 1 || values[N + 1] != 1 {
+        return Err(Error::unimplemented(format!("Only support {name} across space.")));
     }
     let mut out = [0; N];
     for (o, &v) in out.iter_mut().zip(&values[1..]) {
         let size = usize::try_from(v).ok().filter(|&v| v > 0 && v <= i32::MAX as usize);
-        *o = size.ok_or_else(|| Error::invalid(format!("{name} must be positive, got {values:?}")))?;
+        let wrong = || Error::Invalid { code: Code::OutOfRange, message: format!("{name} is out of range.") };
+        *o = size.ok_or_else(wrong)?;
     }
     Ok(out)
 }

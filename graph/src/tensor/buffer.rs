@@ -70,6 +70,13 @@ impl Block {
         }
     }
 
+    fn is_writable(&self) -> bool {
+        match self {
+            Block::Anonymous(_) => true,
+            Block::Region(region) => region.is_writable(),
+        }
+    }
+
     fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
             Block::Anonymous(mapping) => mapping,
@@ -129,9 +136,13 @@ impl Buffer {
         }
     }
 
-    /// Whether its memory is its own, to be written.
+    /// Whether its memory is its own, and nobody else may be reading it.
     pub fn is_writable(&self) -> bool {
-        !matches!(self.memory, Memory::Borrowed(_))
+        match &self.memory {
+            Memory::Heap(_) => true,
+            Memory::Large(block) => block.is_writable(),
+            Memory::Borrowed(_) => false,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -256,6 +267,11 @@ impl Kept {
         let bytes = block.as_slice().len() as u64;
         let cap = memory_limit() / KEPT_SHARE;
         let mut freed = Vec::new();
+        if !block.is_writable() {
+            LIVE.fetch_sub(bytes, Ordering::Relaxed);
+            freed.push(block);
+            return freed;
+        }
         if self.bytes + bytes > cap {
             freed = self.trim(Duration::from_secs(1));
         }

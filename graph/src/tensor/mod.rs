@@ -2,6 +2,7 @@
 
 mod buffer;
 mod display;
+mod inline;
 mod list;
 mod object;
 mod region;
@@ -15,6 +16,7 @@ use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};
 use crate::shape::Shape;
 use bytes::Bytes;
+use inline::Inline;
 use std::sync::Arc;
 
 /// A value: elements of one type in row-major order. Cloning shares the storage.
@@ -27,6 +29,7 @@ pub struct Tensor {
 
 #[derive(Clone)]
 enum Storage {
+    Inline(Inline),
     Plain(Arc<Buffer>),
     Strings(Arc<Vec<Bytes>>),
     Resources(Arc<Vec<ResourceHandle>>),
@@ -42,21 +45,25 @@ impl Tensor {
         let storage = match dtype {
             DType::String => Storage::Strings(Arc::new(objects(shape.num_elements(), Bytes::new())?)),
             DType::Variant => Storage::Variants(Arc::new(objects(shape.num_elements(), Variant::EMPTY)?)),
-            _ => Storage::Plain(Arc::new(Buffer::zeroed(plain_bytes(dtype, &shape)?)?)),
+            _ => plain(plain_bytes(dtype, &shape)?, Buffer::zeroed)?,
         };
         Ok(Tensor { dtype, shape, storage })
     }
 
     /// A tensor of plain elements with unspecified contents, for a kernel to fill.
     pub fn unspecified(dtype: DType, shape: Shape) -> Result<Tensor> {
-        let buffer = Buffer::unspecified(plain_bytes(dtype, &shape)?)?;
-        Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
+        let storage = plain(plain_bytes(dtype, &shape)?, Buffer::unspecified)?;
+        Ok(Tensor { dtype, shape, storage })
     }
 
     pub fn scalar<T: Element>(value: T) -> Tensor {
-        let mut buffer = Buffer::zeroed(size_of::<T>()).unwrap_or_default();
-        buffer.as_mut_slice().copy_from_slice(bytemuck::bytes_of(&value));
-        Tensor { dtype: T::DTYPE, shape: Shape::scalar(), storage: Storage::Plain(Arc::new(buffer)) }
+        let bytes = bytemuck::bytes_of(&value);
+        let storage = Inline::holding(bytes).map(Storage::Inline).unwrap_or_else(|| {
+            let mut buffer = Buffer::zeroed(bytes.len()).unwrap_or_default();
+            buffer.as_mut_slice().copy_from_slice(bytes);
+            Storage::Plain(Arc::new(buffer))
+        });
+        Tensor { dtype: T::DTYPE, shape: Shape::scalar(), storage }
     }
 
     /// A vector of these elements.
@@ -81,9 +88,15 @@ impl Tensor {
                 bytes.len()
             );
         }
-        let mut buffer = Buffer::unspecified(expected)?;
-        buffer.as_mut_slice().copy_from_slice(bytes);
-        Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
+        let storage = match Inline::holding(bytes) {
+            Some(inline) => Storage::Inline(inline),
+            None => {
+                let mut buffer = Buffer::unspecified(expected)?;
+                buffer.as_mut_slice().copy_from_slice(bytes);
+                Storage::Plain(Arc::new(buffer))
+            }
+        };
+        Ok(Tensor { dtype, shape, storage })
     }
 
     /// A tensor over a buffer that is already filled. If that can only be read, writing copies it.
@@ -167,6 +180,7 @@ impl Tensor {
     /// Bytes of plain elements; of strings, the bytes of their contents.
     pub fn num_bytes(&self) -> usize {
         match &self.storage {
+            Storage::Inline(i) => i.bytes().len(),
             Storage::Plain(b) => b.len(),
             Storage::Strings(s) => s.iter().map(Bytes::len).sum(),
             Storage::Resources(r) => r.len() * size_of::<ResourceHandle>(),
@@ -210,14 +224,17 @@ impl Tensor {
     /// The elements' little-endian bytes; an error for types without plain elements.
     pub fn bytes(&self) -> Result<&[u8]> {
         match &self.storage {
+            Storage::Inline(i) => Ok(i.bytes()),
             Storage::Plain(b) => Ok(b.as_slice()),
             _ => Err(Error::invalid(format!("a tensor of {} has no plain bytes", self.dtype))),
         }
     }
 
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
-        let Storage::Plain(shared) = &mut self.storage else {
-            crate::invalid!("a tensor of {} has no plain bytes", self.dtype);
+        let shared = match &mut self.storage {
+            Storage::Inline(i) => return Ok(i.bytes_mut()),
+            Storage::Plain(shared) => shared,
+            _ => crate::invalid!("a tensor of {} has no plain bytes", self.dtype),
         };
         if !is_own(shared) {
             let mut copy = Buffer::unspecified(shared.len())?;
@@ -230,10 +247,16 @@ impl Tensor {
         }
     }
 
-    /// The storage of plain elements, to be read elsewhere without a copy.
-    pub fn buffer(&self) -> Option<&Arc<Buffer>> {
+    /// The storage of plain elements, to be read elsewhere without a copy; of a few, which have no storage of their
+    /// own, a copy.
+    pub fn buffer(&self) -> Option<Arc<Buffer>> {
         match &self.storage {
-            Storage::Plain(b) => Some(b),
+            Storage::Inline(i) => {
+                let mut buffer = Buffer::unspecified(i.bytes().len()).ok()?;
+                buffer.as_mut_slice().copy_from_slice(i.bytes());
+                Some(Arc::new(buffer))
+            }
+            Storage::Plain(b) => Some(b.clone()),
             _ => None,
         }
     }
@@ -270,6 +293,7 @@ impl Tensor {
     /// Whether nobody else reads the storage, so that writing needs no copy.
     pub fn is_unique(&self) -> bool {
         match &self.storage {
+            Storage::Inline(_) => true,
             Storage::Plain(b) => is_own(b),
             Storage::Strings(s) => Arc::strong_count(s) == 1,
             Storage::Resources(r) => Arc::strong_count(r) == 1,
@@ -316,11 +340,10 @@ impl PartialEq for Tensor {
         self.dtype == other.dtype
             && self.shape == other.shape
             && match (&self.storage, &other.storage) {
-                (Storage::Plain(a), Storage::Plain(b)) => a.as_slice() == b.as_slice(),
                 (Storage::Strings(a), Storage::Strings(b)) => a == b,
                 (Storage::Resources(a), Storage::Resources(b)) => a == b,
                 (Storage::Variants(a), Storage::Variants(b)) => a == b,
-                _ => false,
+                _ => matches!((self.bytes(), other.bytes()), (Ok(a), Ok(b)) if a == b),
             }
     }
 }
@@ -357,6 +380,14 @@ impl<T: Element, const R: usize, const C: usize> TryFrom<[[T; C]; R]> for Tensor
     }
 }
 
+/// Storage for so many bytes of plain elements.
+fn plain(len: usize, buffer: impl FnOnce(usize) -> Result<Buffer>) -> Result<Storage> {
+    match Inline::zeroed(len) {
+        Some(inline) => Ok(Storage::Inline(inline)),
+        None => Ok(Storage::Plain(Arc::new(buffer(len)?))),
+    }
+}
+
 /// Whether nobody else holds the buffer, and it can be written.
 fn is_own(buffer: &Arc<Buffer>) -> bool {
     Arc::strong_count(buffer) == 1 && buffer.is_writable()
@@ -390,14 +421,35 @@ mod tests {
 
     #[test]
     fn writing_shared_storage_copies_it() -> Result<()> {
-        let a = Tensor::try_from([1.0f32, 2.0])?;
+        let a = Tensor::try_from([1.0f32, 2.0, 3.0])?;
         let mut b = a.clone();
         b.values_mut::<f32>()?[0] = 5.0;
-        assert_eq!(a.values::<f32>()?, [1.0, 2.0]);
-        assert_eq!(b.values::<f32>()?, [5.0, 2.0]);
+        assert_eq!(a.values::<f32>()?, [1.0, 2.0, 3.0]);
+        assert_eq!(b.values::<f32>()?, [5.0, 2.0, 3.0]);
         let before = b.bytes()?.as_ptr();
         b.values_mut::<f32>()?[1] = 6.0;
         assert_eq!(b.bytes()?.as_ptr(), before);
+        Ok(())
+    }
+
+    #[test]
+    fn a_few_elements_are_as_many() -> Result<()> {
+        assert_eq!(size_of::<Storage>(), 2 * size_of::<usize>());
+        for len in 0..=20u8 {
+            let values: Vec<u8> = (1..=len).collect();
+            let mut t = Tensor::vector(&values)?;
+            let shared = t.clone();
+            assert_eq!(t.values::<u8>()?, values);
+            assert_eq!(t.num_bytes(), values.len());
+            assert_eq!(t.buffer().as_deref().map(Buffer::as_slice), Some(&values[..]));
+            assert_eq!(t, shared);
+            if let Some(first) = t.values_mut::<u8>()?.first_mut() {
+                *first = 0;
+                assert_ne!(t, shared);
+            }
+            assert_eq!(shared.values::<u8>()?, values);
+            assert!(Tensor::zeros(DType::UInt8, t.shape().clone())?.bytes()?.iter().all(|b| *b == 0));
+        }
         Ok(())
     }
 
@@ -411,6 +463,10 @@ mod tests {
 
             fn bytes_mut(&mut self) -> Option<&mut [u8]> {
                 None
+            }
+
+            fn is_writable(&self) -> bool {
+                false
             }
         }
         let buffer = Buffer::borrowed(Box::new(Lent([1, 2, 3, 4])));

@@ -9,6 +9,9 @@ pub trait Region: Any + Send + Sync {
 
     /// For writing; `None` where it can only be read.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
+
+    /// Whether there is anything for writing.
+    fn is_writable(&self) -> bool;
 }
 
 /// Gives so many bytes of zeros to write, or `None` if the buffer is to have common memory.

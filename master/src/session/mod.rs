@@ -9,6 +9,7 @@ use crate::cluster::{Links, Members, SessionCluster};
 use crate::options::Reported;
 use crate::partial_run::PartialRun;
 use crate::plan_cache::PlanCache;
+use bytes::Bytes;
 use graph::{Code, DeviceAttributes, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{Kernels, Names};
@@ -164,7 +165,7 @@ impl Session {
     }
 
     /// Adds nodes. Stateful nodes keep the device that they have; tasks that only the new nodes name join.
-    pub(crate) async fn extend(self: &Arc<Self>, nodes: pb::GraphDef, version: i64) -> Result<i64, Status> {
+    pub(crate) async fn extend(self: &Arc<Self>, nodes: Bytes, version: i64) -> Result<i64, Status> {
         let _one = self.extending.lock().await;
         let (requested, current) = {
             let state = self.state.lock();
@@ -177,15 +178,17 @@ impl Session {
             ));
         }
         let requested = on_blocking_thread(move || {
-            if let Some(known) = nodes.node.iter().find(|n| requested.find(&n.name).is_some()) {
-                return Err(Status::invalid(format!(
-                    "GraphDef argument to Extend includes node '{}', which was created by a previous call to \
-                     Create or Extend in this session.",
-                    known.name
-                )));
-            }
             let graph = (*requested).clone();
-            Ok(Arc::new(convert::extend_graph(graph, nodes, &mut convert::Budget::default())?))
+            let extended = convert::extend_graph(graph, nodes, &mut convert::Budget::default());
+            extended.map(Arc::new).map_err(|error| match error {
+                graph::Error::DuplicateName { node } if requested.find(&node).is_some() => {
+                    Status::invalid(format!(
+                        "GraphDef argument to Extend includes node '{node}', which was created by a previous \
+                         call to Create or Extend in this session."
+                    ))
+                }
+                other => other.into(),
+            })
         })
         .await?;
         let cluster = self.join(&requested).await?;

@@ -17,11 +17,11 @@ pub(super) fn place(
     engine: &Engine,
 ) -> Result<Graph, Status> {
     let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
-    let requested = &if keeps_calls { requested.clone() } else { lower(requested)? };
+    let mut graph = if keeps_calls { requested.clone() } else { lower(requested)? };
     let mut assigned = Vec::new();
     // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
     for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
-        if let Some(id) = requested.find(&node.name) {
+        if let Some(id) = graph.find(&node.name) {
             assigned.push((id, DeviceName::parse(&node.device)?));
         }
     }
@@ -31,16 +31,15 @@ pub(super) fn place(
         allow_soft_placement: config.allow_soft_placement,
         assigned: &assigned,
     };
-    let placement = placer::place(requested, &request).map_err(from_placer)?;
+    let placement = placer::place(&graph, &request).map_err(from_placer)?;
     for warning in &placement.warnings {
         tracing::warn!("{warning}");
     }
     if config.log_device_placement {
-        for line in placement.log(requested) {
+        for line in placement.log(&graph) {
             tracing::info!("{line}");
         }
     }
-    let mut placed = requested.clone();
-    placement.apply(&mut placed);
-    Ok(placed)
+    placement.apply(&mut graph);
+    Ok(graph)
 }

@@ -123,6 +123,11 @@ pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_
         return Err(Error::invalid(format!("there is no device {device} in the set")));
     }
     if !loops::has_control_flow(graph) {
+        if let Some(&device) = placement.first()
+            && placement.iter().all(|d| *d == device)
+        {
+            return Ok(vec![whole(graph, device, options)]);
+        }
         let topology = Topology::new(graph);
         return Splitting::new(graph, &topology, placement, None, options)?.split(options);
     }
@@ -140,6 +145,19 @@ pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_
     }
     let frames = Some(Frames::new(&graph, &topology)?);
     Splitting::new(&graph, &topology, &placement, frames, options)?.split(options)
+}
+
+/// The only part of a graph that is on one device.
+fn whole(graph: &Graph, device: u32, options: &PartitionOptions<'_>) -> Partition {
+    let device = options.devices.get(device);
+    let mut part = graph.clone();
+    for id in part.ids() {
+        part.node_mut(id).device = device.text.clone();
+    }
+    part.opaque.clear();
+    part.library = graph.library.reached_from(&part);
+    let of_device = (options.split == Split::Device).then(|| device.name.clone());
+    Partition { task: device.name.task_name(), device: of_device, graph: part }
 }
 
 #[derive(Default)]

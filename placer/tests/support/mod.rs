@@ -43,7 +43,7 @@ pub fn graph_of(text: &str) -> Result<Graph> {
                 attrs.set(spec.name, made_up(spec)?);
             }
         }
-        let inputs = inputs.split(", ").filter(|i| !i.is_empty()).map(str::to_owned).collect();
+        let inputs = inputs.split(", ").filter(|i| !i.is_empty());
         importer.add(name, op, device, attrs, inputs)?;
     }
     Ok(importer.finish()?)

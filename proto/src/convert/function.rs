@@ -195,8 +195,8 @@ fn node_from_proto(def: pb::NodeDef, budget: &mut Budget, sharing: &mut Sharing)
     let left = pb::NodeDef { attr: unread, experimental_debug_info, experimental_type, ..Default::default() };
     Ok(FunctionNode {
         name: name.into(),
-        op: sharing.intern(op),
-        device: sharing.intern(device),
+        op: sharing.intern(&op),
+        device: sharing.intern(&device),
         attrs,
         inputs: input.into_iter().map(Into::into).collect(),
         opaque: opaque(&left),

@@ -6,6 +6,7 @@ mod budget;
 mod device;
 mod function;
 mod graph;
+mod message;
 mod shape;
 mod status;
 mod tensor;
@@ -16,7 +17,8 @@ pub use attr::{attr_from_proto, attr_to_proto, dtype_from_proto, func_from_proto
 pub use budget::Budget;
 pub use device::{device_from_proto, device_to_proto, devices_from_proto, devices_to_proto};
 pub use graph::{
-    DefaultAttrs, GRAPH_DEF_VERSION, extend_graph, graph_from_proto, graph_to_proto, node_to_proto,
+    DefaultAttrs, GRAPH_DEF_VERSION, extend_graph, graph_from_bytes, graph_from_proto, graph_to_bytes,
+    graph_to_proto, new_nodes_to_bytes,
 };
 pub use shape::{partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, shape_to_proto};
 pub use status::failure_in_body;

@@ -31,11 +31,11 @@ pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
         tensor_shape: Some(shape_to_proto(tensor.shape())),
         ..Default::default()
     };
-    if let Some(buffer) = tensor.buffer() {
-        proto.tensor_content = if buffer.len() <= COPIED {
-            Bytes::copy_from_slice(buffer.as_slice())
-        } else {
-            Bytes::from_owner(Shared(buffer.clone()))
+    if let Ok(bytes) = tensor.bytes() {
+        let is_shared = bytes.len() > COPIED;
+        proto.tensor_content = match is_shared.then(|| tensor.buffer()).flatten() {
+            Some(buffer) => Bytes::from_owner(Shared(buffer)),
+            None => Bytes::copy_from_slice(bytes),
         };
     } else if let Ok(strings) = tensor.as_strings() {
         proto.tensor_content = encode_strings(strings);

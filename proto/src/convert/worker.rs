@@ -1,7 +1,7 @@
 //! What masters ask of workers: the requests and answers of the link between them.
 
 use super::{
-    Budget, DefaultAttrs, graph_from_proto, graph_to_proto, named_tensor_from_proto, named_tensor_to_proto,
+    Budget, DefaultAttrs, graph_from_bytes, graph_to_bytes, named_tensor_from_proto, named_tensor_to_proto,
 };
 use crate::link::{CreateWorkerSession, Extent, RegisterGraph, RunGraph, RunGraphOutcome};
 use crate::pb;
@@ -41,7 +41,7 @@ pub fn create_session_from_proto(
 pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraphRequest, Status> {
     Ok(pb::RegisterGraphRequest {
         session_handle: part.session.to_string(),
-        graph_def: Some(graph_to_proto(&part.graph, DefaultAttrs::Strip)?),
+        graph_def: graph_to_bytes(&part.graph, DefaultAttrs::Strip)?,
         graph_options: part.graph_options.clone(),
         create_worker_session_called: !part.session.is_empty(),
         collective_graph_key: part.collective_graph_key,
@@ -56,7 +56,7 @@ pub fn register_graph_from_proto(
 ) -> Result<RegisterGraph, Status> {
     Ok(RegisterGraph {
         session: session(request.session_handle, request.create_worker_session_called),
-        graph: graph_from_proto(request.graph_def.unwrap_or_default(), &mut Budget::default())?,
+        graph: graph_from_bytes(request.graph_def, &mut Budget::default())?,
         graph_options: request.graph_options,
         config: request.config_proto,
         collective_graph_key: request.collective_graph_key,

@@ -48,15 +48,15 @@ impl Reply {
     /// # Errors
     /// `ResourceExhausted` beyond the format's limit; `Unimplemented` for types that do not travel.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), Status> {
-        match self.tensor.buffer() {
-            Some(buffer) => self.encode_plain(buffer),
-            None => self.encode_message(),
+        match self.tensor.bytes() {
+            Ok(elements) => self.encode_plain(elements),
+            Err(_) => self.encode_message(),
         }
     }
 
     /// In the order that the peer's own fast path reads: `tensor` last, its elements last in it.
-    fn encode_plain(&self, buffer: &Arc<Buffer>) -> Result<(Bytes, Option<Bytes>), Status> {
-        let (shape, len) = (self.tensor.shape(), buffer.len());
+    fn encode_plain(&self, elements: &[u8]) -> Result<(Bytes, Option<Bytes>), Status> {
+        let (shape, len) = (self.tensor.shape(), elements.len());
         let shape_len: usize = shape.iter().map(|&d| 1 + sized(dim_len(d))).sum();
         let shape_field = if shape.rank() == 0 { 0 } else { 1 + sized(shape_len) };
         let dtype = self.tensor.dtype().number() as u64;
@@ -93,11 +93,14 @@ impl Reply {
         encode_varint(len as u64, &mut head);
         let whole = head.len() - PREFIX + len;
         set_prefix(&mut head, whole)?;
-        if len <= INLINE {
-            head.put_slice(buffer.as_slice());
-            return Ok((head.freeze(), None));
+        let own_slice = len > INLINE;
+        match own_slice.then(|| self.tensor.buffer()).flatten() {
+            Some(buffer) => Ok((head.freeze(), Some(Bytes::from_owner(Shared(buffer))))),
+            None => {
+                head.put_slice(elements);
+                Ok((head.freeze(), None))
+            }
         }
-        Ok((head.freeze(), Some(Bytes::from_owner(Shared(buffer.clone())))))
     }
 
     /// Types without plain elements, by the message itself.

@@ -58,13 +58,16 @@ impl Connection {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Adds a frame to what leaves with the next [`Connection::flush`]. On a broken connection it is lost.
+    /// Adds a frame to what leaves with the next [`Connection::flush`], and tells how much that is, bytes. On a broken
+    /// connection it is lost.
     ///
     /// # Errors
     /// A frame that cannot be written.
-    pub(super) fn post(&self, frame: &Frame, payload: Option<Bytes>) -> Result<(), Malformed> {
+    pub(super) fn post(&self, frame: &Frame, payload: Option<Bytes>) -> Result<usize, Malformed> {
         let parallel_from = if self.lanes.is_empty() { usize::MAX } else { PARALLEL_FROM };
-        self.state.lock().outbox.add(frame, payload, parallel_from)
+        let outbox = &mut self.state.lock().outbox;
+        outbox.add(frame, payload, parallel_from)?;
+        Ok(outbox.len())
     }
 
     /// As [`Connection::post`], with a descriptor.

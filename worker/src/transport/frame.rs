@@ -50,6 +50,11 @@ pub(super) enum Frame {
         block: u64,
         loan: u64,
     },
+    /// A value that lies on the shelf of a link within one process.
+    Parcel {
+        name: Name,
+        parcel: u64,
+    },
     /// A block of the sender's memory; its descriptor comes along.
     Block {
         block: u64,
@@ -104,6 +109,7 @@ const WANT: u8 = 11;
 const TAKEN: u8 = 12;
 const RETURNED: u8 = 13;
 const RAN: u8 = 14;
+const PARCEL: u8 = 15;
 
 /// What the bytes of a peer that has lost its way are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,7 +134,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=RAN).contains(&kind) || head > MAX_HEAD {
+        if !(ELEMENTS..=PARCEL).contains(&kind) || head > MAX_HEAD {
             return Err(Malformed("header"));
         }
         Ok(Header { kind, head, payload: u64::from_le_bytes(payload) })
@@ -172,6 +178,11 @@ impl Frame {
                 put_form(form, out);
                 put_name(name, out);
                 LENT
+            }
+            Frame::Parcel { name, parcel } => {
+                out.put_u64_le(*parcel);
+                put_name(name, out);
+                PARCEL
             }
             Frame::Block { block, len } => {
                 out.put_u64_le(*block);
@@ -220,6 +231,10 @@ impl Frame {
                 let (block, loan) = (head.number()?, head.number()?);
                 let form = head.form()?;
                 Frame::Lent { name: head.name()?, form, block, loan }
+            }
+            PARCEL => {
+                let parcel = head.number()?;
+                Frame::Parcel { name: head.name()?, parcel }
             }
             BLOCK => Frame::Block { block: head.number()?, len: head.number()? },
             BLOCK_GONE => Frame::BlockGone { block: head.number()? },
@@ -321,6 +336,7 @@ mod tests {
             Frame::Message(name()),
             Frame::Dead(name()),
             Frame::Lent { name: name(), form: form(&[7])?, block: 3, loan: u64::MAX },
+            Frame::Parcel { name: name(), parcel: 8 },
             Frame::Block { block: 1, len: 1 << 40 },
             Frame::BlockGone { block: 9 },
             Frame::Offer(name()),

@@ -6,6 +6,8 @@ use super::frame::{Form, Frame, Malformed, Name};
 use super::meeting::Caller;
 use super::outbound::UNASKED;
 use super::reader::Reader;
+use super::shelf::Shelf;
+use crate::errand::Errand;
 use crate::handler::Handler;
 use crate::steps::StepState;
 use crate::worker::Worker;
@@ -21,14 +23,10 @@ use proto::convert::tensor_from_proto;
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
-use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::task::AbortHandle;
 
 /// Blocks of a peer's memory that are mapped here.
 const MOST_BLOCKS: usize = 1 << 16;
@@ -39,16 +37,19 @@ const MOST_RUNS: usize = 1 << 16;
 pub(crate) struct Inbound {
     connection: Arc<Connection>,
     caller: Caller,
+    /// Of a link within this process.
+    shelf: Option<Arc<Shelf>>,
     /// Bytes that have been taken up and that the sender does not know of.
     untold: AtomicU64,
-    runs: Mutex<FxHashMap<u64, Option<AbortHandle>>>,
+    runs: Mutex<FxHashMap<u64, Option<Arc<Errand>>>>,
 }
 
 impl Inbound {
-    pub(super) fn new(connection: Connection, caller: Caller) -> Arc<Inbound> {
+    pub(super) fn new(connection: Connection, caller: Caller, shelf: Option<Arc<Shelf>>) -> Arc<Inbound> {
         Arc::new(Inbound {
             connection: Arc::new(connection),
             caller,
+            shelf,
             untold: AtomicU64::new(0),
             runs: Mutex::default(),
         })
@@ -151,6 +152,10 @@ impl Inbound {
                 let tensor = tensor(form, Buffer::borrowed(Box::new(Lent { memory, _loan: loan })))?;
                 self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
             }
+            Frame::Parcel { name, parcel } => {
+                let sent = self.shelf.as_ref().and_then(|shelf| shelf.take(parcel));
+                self.deposit(worker, name, sent.ok_or(Malformed("parcel: it is not there"))?);
+            }
             Frame::Block { block, len } => blocks.add(block, len, reader)?,
             Frame::BlockGone { block } => drop(blocks.by_number.remove(&block)),
             Frame::Offer(name) => match arrive(worker, &name) {
@@ -162,7 +167,8 @@ impl Inbound {
                 self.run(worker, id, timeout, request.map_err(|_| Malformed("run"))?)?;
             }
             Frame::Cancel { id } => {
-                if let Some(Some(run)) = self.runs.lock().remove(&id) {
+                let cancelled = self.runs.lock().remove(&id);
+                if let Some(Some(run)) = cancelled {
                     run.abort();
                 }
             }
@@ -188,7 +194,7 @@ impl Inbound {
         }
     }
 
-    /// Starts a run. Its first part, up to where it waits, is done here: that saves a change of threads.
+    /// Starts a run. It goes on here up to where it waits, and then where its step ends: that saves changes of threads.
     fn run(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -204,19 +210,14 @@ impl Inbound {
         }
         let (handler, own) = (Handler::new(worker.clone()), self.clone());
         let deadline = timeout.and_then(proto::deadline::within);
-        let mut run: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        let run = Errand::begin(&worker.runtime, async move {
             let outcome = handler.run_message(request, deadline).await;
             if own.runs.lock().remove(&id).is_some() {
                 own.ran(id, outcome);
             }
         });
-        let _runtime = worker.runtime.enter();
-        if run.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(()) {
-            return Ok(());
-        }
-        let handle = worker.runtime.spawn(run).abort_handle();
         if let Some(place) = self.runs.lock().get_mut(&id) {
-            *place = Some(handle);
+            *place = Some(run);
         }
         Ok(())
     }
@@ -300,6 +301,10 @@ impl Region for Lent {
 
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
+    }
+
+    fn is_writable(&self) -> bool {
+        false
     }
 }
 

@@ -69,13 +69,14 @@ impl WorkerLink for LinkedWorker {
     }
 
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
-        match self.road.link() {
-            Some(link) => {
-                link.cleanup(step_id);
-                Ok(())
-            }
-            None => self.remote.cleanup_graph(step_id).await,
+        match self.forget_step(step_id) {
+            true => Ok(()),
+            false => self.remote.cleanup_graph(step_id).await,
         }
+    }
+
+    fn forget_step(&self, step_id: i64) -> bool {
+        self.road.link().map(|link| link.cleanup(step_id)).is_some()
     }
 
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {

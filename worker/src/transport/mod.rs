@@ -10,9 +10,9 @@
 //! **A link** is one main connection, and over TCP some lanes for parts of large tensors. On one machine it is an
 //! abstract Unix socket: large tensors lie in sealed memory ([`executor::shared_memory`]), whose descriptor crosses
 //! once; after that a tensor is a message of some hundred bytes, read where it lies. It is *lent*: until its last reader
-//! returns it, an update in place copies first, as for readers of this process. A lender whose borrower vanishes waits
-//! for the end of that process before it writes. Elsewhere [`frame`]s carry the elements, written from the tensor and
-//! read into one.
+//! returns it, an update in place copies first, as for readers of this process. A lender whose borrower vanishes never
+//! writes that memory again. Between workers of one process, values pass by pointer ([`shelf`]). Elsewhere [`frame`]s
+//! carry the elements, written from the tensor and read into one.
 //!
 //! **Push.** A Send leaves at once, whether or not its receiver asks; all that a thread sends before it pauses leaves in
 //! one write ([`outbox`]), by that thread if the socket takes it, else by the link's own. The receiver's threads put
@@ -35,6 +35,7 @@ mod ports;
 mod reader;
 mod road;
 mod roads;
+mod shelf;
 mod socket;
 
 pub(crate) use inbound::{Inbound, weight};
@@ -51,13 +52,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The best that both ends have.
+    #[default]
     Auto,
-    /// Shared memory on one machine, gRPC between machines.
+    /// Shared memory on one machine, within one process too; gRPC between machines.
     Shm,
     /// TCP, on one machine too.
     Tcp,
-    /// RecvTensor only: what is not asked for otherwise, until the figures of the others are known.
-    #[default]
+    /// RecvTensor only.
     Grpc,
 }
 

@@ -4,6 +4,7 @@ use super::budget::Budget;
 use super::connection::Connection;
 use super::frame::{Form, Frame, Malformed, Name};
 use super::reader::Reader;
+use super::shelf::Shelf;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::shared_memory::{Freed, SharedMemory};
@@ -14,17 +15,25 @@ use prost::Message;
 use proto::convert::tensor_to_proto;
 use proto::{Status, pb};
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// Bytes that are pushed before they are asked for, besides those of memory that is lent.
 pub(super) const UNASKED: u64 = 64 << 20;
+/// Bytes that are lent before they are asked for and have not been returned: a peer that has stopped must not come to
+/// hold all memory.
+const LENT: u64 = 1 << 30;
+/// Blocks of memory that one peer knows: each is a mapping there. Tensors in others are written to the connection.
+const MOST_KNOWN: usize = 2048;
+/// So much leaves at once, bytes.
+const FULL: usize = 128 << 10;
+/// That a step is over leaves with what comes next, but no later than this.
+const TIDY: Duration = Duration::from_millis(10);
 
 /// A link that stands, to one process.
 pub(crate) struct Outbound {
@@ -32,25 +41,29 @@ pub(crate) struct Outbound {
     connection: Arc<Connection>,
     /// Task and address, for messages.
     peer: String,
-    /// The process at the other end, if it reads this one's memory: what it was lent may be written again once it
-    /// has ended.
-    borrower: Borrower,
+    reach: Reach,
+    runtime: Handle,
+    /// What was posted will be flushed [soon](TIDY).
+    tidies: AtomicBool,
     state: Mutex<State>,
     runs: Mutex<FxHashMap<u64, oneshot::Sender<Result<pb::RunGraphResponse, Status>>>>,
     next_run: AtomicU64,
 }
 
+/// What the other end has in common with this one.
 #[derive(Debug)]
-pub(super) enum Borrower {
-    Nobody,
-    /// Another worker of this process.
-    Own,
-    Process(OwnedFd),
+pub(super) enum Reach {
+    Nothing,
+    /// It reads this one's memory.
+    Memory,
+    /// It is of the same process.
+    Process(Arc<Shelf>),
 }
 
 #[derive(Debug)]
 struct State {
     budget: Budget,
+    lent: Budget,
     loans: FxHashMap<u64, Arc<Buffer>>,
     next_loan: u64,
     /// The blocks that the peer knows.
@@ -73,9 +86,10 @@ pub(super) enum Heard {
 }
 
 impl Outbound {
-    pub(super) fn new(connection: Connection, peer: String, borrower: Borrower) -> Arc<Outbound> {
+    pub(super) fn new(connection: Connection, peer: String, reach: Reach, runtime: Handle) -> Arc<Outbound> {
         let state = State {
             budget: Budget::new(UNASKED),
+            lent: Budget::new(LENT),
             loans: FxHashMap::default(),
             next_loan: 0,
             blocks: FxHashSet::default(),
@@ -84,7 +98,9 @@ impl Outbound {
             own: own.clone(),
             connection: Arc::new(connection),
             peer,
-            borrower,
+            reach,
+            runtime,
+            tidies: AtomicBool::new(false),
             state: Mutex::new(state),
             runs: Mutex::default(),
             next_run: AtomicU64::new(0),
@@ -112,44 +128,41 @@ impl Outbound {
         }
         let name = Name { step_id, key: key.clone() };
         let tensor = match &sent.value {
-            _ if sent.is_dead => return self.post(&Frame::Dead(name), None).map(|()| true),
+            _ if sent.is_dead => return self.post_value(&Frame::Dead(name), None),
             Value::Host(tensor) => tensor,
             other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
         };
-        let Some(buffer) = tensor.buffer() else {
+        if let Reach::Process(shelf) = &self.reach {
+            let parcel = shelf.leave(sent.clone());
+            return self.post_value(&Frame::Parcel { name, parcel }, None);
+        }
+        let Some(buffer) = &tensor.buffer() else {
             if !self.takes(tensor.num_bytes(), cause) {
                 return Ok(false);
             }
             let message = tensor_to_proto(tensor).encode_to_vec();
-            return self.post(&Frame::Message(name), Some(message.into())).map(|()| true);
+            return self.post_value(&Frame::Message(name), Some(message.into()));
         };
         if let Some(memory) = self.lends(buffer) {
-            return self.lend(name, tensor, buffer, memory).map(|()| true);
+            return self.lend(name, tensor, buffer, memory, cause);
         }
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
         }
         let payload = Bytes::from_owner(Elements(buffer.clone()));
-        self.post(&Frame::Elements(name, form(tensor)), Some(payload)).map(|()| true)
+        self.post_value(&Frame::Elements(name, form(tensor)), Some(payload))
     }
 
     fn takes(&self, bytes: usize, cause: Cause) -> bool {
-        let budget = &mut self.state.lock().budget;
-        match cause {
-            Cause::Ready => budget.take(bytes as u64),
-            Cause::Asked => {
-                budget.asked(bytes as u64);
-                true
-            }
-        }
+        cause.takes(&mut self.state.lock().budget, bytes)
     }
 
     /// The memory behind a buffer, if the peer can read it where it is.
     fn lends<'a>(&self, buffer: &'a Buffer) -> Option<&'a SharedMemory> {
-        match self.borrower {
-            Borrower::Nobody => None,
-            _ => buffer.region().and_then(SharedMemory::of),
-        }
+        let Reach::Memory = self.reach else { return None };
+        let memory = buffer.region().and_then(SharedMemory::of)?;
+        let blocks = &self.state.lock().blocks;
+        (blocks.len() < MOST_KNOWN || blocks.contains(&memory.id())).then_some(memory)
     }
 
     fn lend(
@@ -158,7 +171,8 @@ impl Outbound {
         tensor: &Tensor,
         buffer: &Arc<Buffer>,
         memory: &SharedMemory,
-    ) -> executor::Result<()> {
+        cause: Cause,
+    ) -> executor::Result<bool> {
         let block = memory.id();
         let mut state = self.state.lock();
         if !state.blocks.contains(&block) {
@@ -171,11 +185,14 @@ impl Outbound {
             state.blocks.insert(block);
             memory.tell(self.own.clone());
         }
+        if !cause.takes(&mut state.lent, buffer.len()) {
+            return Ok(false);
+        }
         let loan = state.next_loan;
         state.next_loan += 1;
         self.post(&Frame::Lent { name, form: form(tensor), block, loan }, None)?;
         state.loans.insert(loan, buffer.clone());
-        Ok(())
+        Ok(true)
     }
 
     /// Says that a value is there for the asking.
@@ -184,7 +201,15 @@ impl Outbound {
     }
 
     fn post(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<()> {
-        self.connection.post(frame, payload).map_err(unsendable)
+        self.connection.post(frame, payload).map(drop).map_err(unsendable)
+    }
+
+    /// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
+    fn post_value(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
+        if self.connection.post(frame, payload).map_err(unsendable)? >= FULL {
+            self.flush();
+        }
+        Ok(true)
     }
 
     pub(crate) fn flush(&self) {
@@ -225,10 +250,18 @@ impl Outbound {
         Status::new(Code::Unavailable, text)
     }
 
-    /// Tells the peer that a step is over.
+    /// Tells the peer that a step is over, together with what it is told next: the next step, most often.
     pub(crate) fn cleanup(&self, step_id: i64) {
-        if self.post(&Frame::Cleanup { step_id }, None).is_ok() {
-            self.flush();
+        let is_posted = self.post(&Frame::Cleanup { step_id }, None).is_ok();
+        if is_posted && !self.tidies.swap(true, Ordering::AcqRel) {
+            let own = self.own.clone();
+            self.runtime.spawn(async move {
+                tokio::time::sleep(TIDY).await;
+                if let Some(link) = own.upgrade() {
+                    link.tidies.store(false, Ordering::Release);
+                    link.flush();
+                }
+            });
         }
     }
 
@@ -248,7 +281,7 @@ impl Outbound {
             Frame::Taken { bytes } => self.state.lock().budget.taken(bytes),
             Frame::Returned { loan } => {
                 // Dropped without the lock: freeing memory may lead back here.
-                let returned = self.state.lock().loans.remove(&loan);
+                let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
             Frame::Ran { id, failure } => {
@@ -279,19 +312,39 @@ impl Outbound {
         }
     }
 
-    /// Takes back what was lent, once nobody can read it any more. The link has been closed.
-    pub(super) fn take_back(&self) {
-        if let Borrower::Process(process) = &self.borrower {
-            // Ends with the process; if the system cannot tell, the memory stays as it is.
-            let mut ends = [PollFd::new(process, PollFlags::IN)];
-            while let Err(error) = poll(&mut ends, None) {
-                if error != rustix::io::Errno::INTR {
-                    return;
-                }
-            }
+    /// Gives up what was lent and nobody will return: it stays as it is for as long as somebody reads it, and who
+    /// wants to write it here copies it. The link has been closed.
+    pub(super) fn give_up(&self) {
+        if let Reach::Process(shelf) = &self.reach {
+            shelf.clear();
         }
         let loans = std::mem::take(&mut self.state.lock().loans);
-        drop(loans);
+        for buffer in loans.into_values() {
+            if let Some(memory) = buffer.region().and_then(SharedMemory::of) {
+                memory.give_up();
+            }
+        }
+    }
+}
+
+impl State {
+    fn end_loan(&mut self, loan: u64) -> Option<Arc<Buffer>> {
+        let buffer = self.loans.remove(&loan)?;
+        self.lent.taken(buffer.len() as u64);
+        Some(buffer)
+    }
+}
+
+impl Cause {
+    /// Counts bytes that are to leave; whether they may.
+    fn takes(self, budget: &mut Budget, bytes: usize) -> bool {
+        match self {
+            Cause::Ready => budget.take(bytes as u64),
+            Cause::Asked => {
+                budget.asked(bytes as u64);
+                true
+            }
+        }
     }
 }
 

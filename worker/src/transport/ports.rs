@@ -4,7 +4,7 @@
 use super::Transport;
 use super::connection::Connection;
 use super::meeting::{HELLO, Hello, Role, WELCOME};
-use super::roads::{GREETING, Roads, read_exact, reader_thread};
+use super::roads::{GREETING, Roads, read_within, reader_thread};
 use super::socket::Socket;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -16,12 +16,14 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Callers who have not said hello yet; more are turned away.
 const MOST_STRANGERS: usize = 64;
 /// Lanes whose main connection has not come yet.
-const MOST_LANES: usize = 1024;
+const MOST_LANES: usize = 256;
+/// How long they wait for it: each is greeted before the next is made.
+const LANE_PATIENCE: Duration = Duration::from_secs(30);
 /// Lanes of one link.
 const MOST_OF_LINK: usize = 64;
 /// After a failure to accept: descriptors may be free again then.
@@ -39,9 +41,12 @@ pub(super) struct Ports {
 struct Door {
     roads: Weak<Roads>,
     strangers: AtomicUsize,
-    lanes: Mutex<FxHashMap<u64, Vec<TcpStream>>>,
+    lanes: Mutex<FxHashMap<u64, Lanes>>,
     closed: Arc<AtomicBool>,
 }
+
+/// Of one link, and when the first of them came.
+type Lanes = (Instant, Vec<TcpStream>);
 
 impl Ports {
     /// Listens, on threads of its own. A machine without one kind of socket has the other.
@@ -160,13 +165,11 @@ impl Door {
 
     fn greet(&self, socket: &Socket) -> io::Result<(u64, Role)> {
         let roads = self.roads.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        socket.set_timeout(Some(GREETING))?;
         let mut first = [0; HELLO];
-        read_exact(socket, &mut first)?;
+        read_within(GREETING, socket, &mut first)?;
         let (link, rest) = Hello::check(&first, roads.epoch, roads.token)?;
         let mut bytes = vec![0; rest];
-        read_exact(socket, &mut bytes)?;
-        socket.set_timeout(None)?;
+        read_within(GREETING, socket, &mut bytes)?;
         Ok((link, Hello::role(&bytes)?))
     }
 
@@ -174,10 +177,11 @@ impl Door {
         match role {
             Role::Lane => {
                 let mut lanes = self.lanes.lock();
-                if lanes.len() >= MOST_LANES {
-                    lanes.clear();
+                lanes.retain(|_, (since, _)| since.elapsed() < LANE_PATIENCE);
+                if lanes.values().map(|(_, lanes)| lanes.len()).sum::<usize>() >= MOST_LANES {
+                    return;
                 }
-                let of_link = lanes.entry(link).or_default();
+                let (_, of_link) = lanes.entry(link).or_insert_with(|| (Instant::now(), Vec::new()));
                 if of_link.len() < MOST_OF_LINK
                     && welcome(&socket).is_ok()
                     && let Socket::Tcp(lane) = socket
@@ -186,10 +190,10 @@ impl Door {
                 }
             }
             Role::Main { lanes, caller } => {
-                let stand = self.lanes.lock().remove(&link).unwrap_or_default();
+                let stand = self.lanes.lock().remove(&link).map(|(_, lanes)| lanes).unwrap_or_default();
                 let Some(roads) = self.roads.upgrade() else { return };
                 if stand.len() == usize::from(lanes) && welcome(&socket).is_ok() {
-                    roads.admit(Connection::new(socket, stand), caller);
+                    roads.admit(Connection::new(socket, stand), link, caller);
                 }
             }
         }

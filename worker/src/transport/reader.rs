@@ -125,9 +125,15 @@ impl Reader {
     }
 
     fn receive_past(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self.connection.socket.receive(into, &mut self.descriptors)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            read => Ok(read),
+        let read = self.connection.socket.receive(into, &mut self.descriptors)?;
+        self.check_descriptors()?;
+        if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
+    }
+
+    fn check_descriptors(&self) -> io::Result<()> {
+        match self.descriptors.len() > MOST_DESCRIPTORS {
+            true => Err(Malformed("stream: descriptors without frames").into()),
+            false => Ok(()),
         }
     }
 
@@ -146,9 +152,7 @@ impl Reader {
             if read == 0 {
                 return Ok(false);
             }
-            if self.descriptors.len() > MOST_DESCRIPTORS {
-                return Err(Malformed("stream: descriptors without frames").into());
-            }
+            self.check_descriptors()?;
             self.end += read;
         }
         Ok(true)

@@ -4,11 +4,13 @@ use super::Transport;
 use super::connection::Connection;
 use super::inbound::Inbound;
 use super::meeting::{ANSWERED, ASKED, Caller, Hello, Invitation, Role, WELCOME, Way};
-use super::outbound::{Borrower, Outbound};
+use super::outbound::{Outbound, Reach};
 use super::ports::Ports;
 use super::road::{FOREIGN, Road, UNREACHED};
+use super::shelf::Shelf;
 use super::socket::Socket;
 use crate::worker::Worker;
+use executor::Pool;
 use graph::TaskName;
 use parking_lot::{Mutex, RwLock};
 use proto::channel::{Peer, Repeat};
@@ -16,8 +18,6 @@ use proto::pb::GetStatusRequest;
 use proto::service::WorkerServiceClient;
 use proto::{Cluster, Status};
 use rustc_hash::FxHashMap;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -74,7 +74,7 @@ impl Roads {
             bind: addresses(cluster.address(task).unwrap_or_default()),
             caller,
             cluster,
-            epoch: rand::random(),
+            epoch: epoch(),
             token: rand::random(),
             worker: OnceLock::new(),
             by_address: Mutex::default(),
@@ -153,8 +153,8 @@ impl Roads {
         let mut failed = None;
         for way in invitation.ways(self.transport, &host()) {
             match self.connect(&way, invitation, self.caller(road.peer.address())) {
-                Ok((connection, borrower)) => {
-                    let link = Outbound::new(connection, road.name(), borrower);
+                Ok((connection, reach)) => {
+                    let link = Outbound::new(connection, road.name(), reach, self.runtime.clone());
                     return self.attend(road, link);
                 }
                 Err(error) => failed = Some((way, error)),
@@ -172,22 +172,21 @@ impl Roads {
         Caller { receivers: receivers.map(|(task, _)| task.to_string()).collect(), ..self.caller.clone() }
     }
 
-    fn connect(
-        &self,
-        way: &Way,
-        invitation: &Invitation,
-        caller: Caller,
-    ) -> io::Result<(Connection, Borrower)> {
+    fn connect(&self, way: &Way, invitation: &Invitation, caller: Caller) -> io::Result<(Connection, Reach)> {
         let (epoch, token, link) = (invitation.epoch, invitation.token, rand::random());
         let hello = |role| Hello { epoch, token, link, role };
         let main = |lanes: usize| hello(Role::Main { lanes: lanes as u16, caller });
         match way {
             Way::Unix(name) => {
                 let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-                let borrower = borrower(&stream);
                 let socket = Socket::unix(stream);
+                // There before the other end looks for it.
+                let reach = match epoch == self.epoch && self.transport == Transport::Auto {
+                    true => Reach::Process(Shelf::new(link)),
+                    false => Reach::Memory,
+                };
                 greet(&socket, &main(0))?;
-                Ok((Connection::new(socket, Vec::new()), borrower))
+                Ok((Connection::new(socket, Vec::new()), reach))
             }
             Way::Tcp(address) => {
                 let open = |hello: &Hello| {
@@ -201,7 +200,7 @@ impl Roads {
                         lanes.push(lane);
                     }
                 }
-                Ok((Connection::new(open(&main(lanes.len()))?, lanes), Borrower::Nobody))
+                Ok((Connection::new(open(&main(lanes.len()))?, lanes), Reach::Nothing))
             }
         }
     }
@@ -236,12 +235,13 @@ impl Roads {
                 }
             });
         }
-        link.take_back();
+        link.give_up();
     }
 
     /// Takes in a link that another process has made, until it ends.
-    pub(super) fn admit(&self, connection: Connection, caller: Caller) {
-        let inbound = Inbound::new(connection, caller);
+    pub(super) fn admit(&self, connection: Connection, link: u64, caller: Caller) {
+        Pool::lend_thread();
+        let inbound = Inbound::new(connection, caller, Shelf::of(link));
         {
             let mut inbounds = self.inbounds.write();
             for incarnation in inbound.incarnations() {
@@ -321,31 +321,33 @@ fn greet(socket: &Socket, hello: &Hello) -> io::Result<()> {
         rest = &rest[socket.send(&[IoSlice::new(rest)], None, true)?..];
     }
     let mut answer = [0; WELCOME.len()];
-    socket.set_timeout(Some(GREETING))?;
-    read_exact(socket, &mut answer)?;
-    socket.set_timeout(None)?;
+    read_within(GREETING, socket, &mut answer)?;
     if answer == WELCOME { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-pub(super) fn read_exact(socket: &Socket, mut into: &mut [u8]) -> io::Result<()> {
+/// Fills `into` from the socket, however slowly it comes, within `time`.
+pub(super) fn read_within(time: Duration, socket: &Socket, mut into: &mut [u8]) -> io::Result<()> {
+    let end = Instant::now() + time;
     let mut unwanted = VecDeque::new();
     while !into.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_timeout(Some(left))?;
         match socket.receive(into, &mut unwanted)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => into = &mut into[read..],
         }
         unwanted.clear();
     }
-    Ok(())
+    socket.set_timeout(None)
 }
 
-/// Whom the other end of a Unix socket is. One whose end cannot be observed is lent nothing.
-fn borrower(stream: &UnixStream) -> Borrower {
-    match socket_peercred(stream) {
-        Ok(peer) if peer.pid == getpid() => Borrower::Own,
-        Ok(peer) => pidfd_open(peer.pid, PidfdFlags::empty()).map_or(Borrower::Nobody, Borrower::Process),
-        Err(_) => Borrower::Nobody,
-    }
+/// A number that this process took when it first needed one: workers within it have it in common.
+fn epoch() -> u64 {
+    static EPOCH: OnceLock<u64> = OnceLock::new();
+    *EPOCH.get_or_init(rand::random)
 }
 
 /// This machine, since it started; empty if the system does not say.

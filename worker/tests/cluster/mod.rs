@@ -239,7 +239,6 @@ pub async fn register_nothing(client: &mut Client) -> Test<String> {
     let request = pb::RegisterGraphRequest {
         session_handle: SESSION.into(),
         create_worker_session_called: true,
-        graph_def: Some(pb::GraphDef::default()),
         ..Default::default()
     };
     Ok(client.register_graph(request).await?.into_inner().graph_handle)

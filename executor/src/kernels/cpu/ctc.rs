@@ -44,12 +44,15 @@ struct Scores<'a, T> {
 
 impl<'a, T: Element> Scores<'a, T> {
     /// Of input 0 and the lengths in input `lengths`; `unfit` is the code of too few, and of one beyond the time
-    /// there is.
+    /// there is. What is negative is no time at all.
     fn of(ctx: &'a KernelContext<'_>, lengths: usize, unfit: Code) -> Result<Scores<'a, T>> {
         let (inputs, lengths) = (ctx.input(0)?, ctx.input(lengths)?);
         let &[time, batch, classes] = inputs.shape().dims() else {
             crate::invalid!("inputs is not a 3-Tensor");
         };
+        if inputs.num_elements() == 0 {
+            crate::invalid!("inputs must not be empty, got {}", inputs.shape());
+        }
         if lengths.shape().rank() != 1 {
             crate::invalid!("sequence_length is not a vector");
         }
@@ -60,18 +63,13 @@ impl<'a, T: Element> Scores<'a, T> {
                 format!("{said}  len(sequence_length):  {count} batch_size: {batch}"),
             ));
         }
-        if batch == 0 || classes == 0 {
-            crate::invalid!(
-                "batch_size and num_classes must not be 0, got inputs of shape {}",
-                inputs.shape()
-            );
-        }
         let mut known = Vec::with_capacity(batch);
         for (b, &length) in lengths.values::<i32>()?.iter().enumerate() {
-            match usize::try_from(length) {
-                Ok(length) if length <= time => known.push(length),
-                _ => return Err(Error::new(unfit, format!("sequence_length({b}) <= {time}"))),
+            let length = usize::try_from(length).unwrap_or(0);
+            if length > time {
+                return Err(Error::new(unfit, format!("sequence_length({b}) <= {time}")));
             }
+            known.push(length);
         }
         let lengths = known;
         Ok(Scores { values: inputs.values()?, time, batch, classes, lengths })

@@ -97,7 +97,7 @@ mod tests {
             type_name: "t".into(),
             dtypes_and_shapes: Vec::new(),
         };
-        let float = Tensor::try_from([1.0f32, 2.0])?;
+        let float = Tensor::try_from([1.0f32, 2.0, 3.0])?;
         for op in ["Identity", "StopGradient", "PreventGradient", "Snapshot"] {
             for x in [float.clone(), Tensor::from("text"), Tensor::resource(handle.clone()), true.into()] {
                 assert_eq!(run_op(op, std::slice::from_ref(&x), &[("T", x.dtype().into())])?, [x]);

@@ -409,16 +409,13 @@ fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &
     Ok(())
 }
 
-fn only_spatial(pool: &Pool) -> Result<()> {
-    if pool.is_depthwise() {
-        return Err(Error::unimplemented("Non-spatial pooling is not yet supported."));
-    }
-    Ok(())
-}
+const NOT_SPATIAL: &str = "Non-spatial pooling is not yet supported.";
 
 /// The mean of what is under each window; padding does not count.
 fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    only_spatial(pool)?;
+    if pool.ksize[4] != 1 {
+        return Err(Error::unimplemented(NOT_SPATIAL));
+    }
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
     let sizes = pool.sizes(ctx.input(0)?.shape())?;
     let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
@@ -444,12 +441,22 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
 
 /// Each window's gradient goes to what is under it in equal parts.
 fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    only_spatial(pool)?;
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [pool.rank()] {
         crate::invalid!("out_backprop must be 1-dimensional and {} elements: {}", pool.rank(), shape.shape());
     }
+    if grad.shape().rank() != pool.rank() {
+        crate::invalid!("out_backprop must be {}-dimensional", pool.rank());
+    }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
+    if !pool.volumes && shape.num_elements() == 0 {
+        // Neither windows nor the gradient's sizes count then.
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    if pool.ksize[4] != 1 {
+        return Err(Error::unimplemented(NOT_SPATIAL));
+    }
     let sizes = pool.sizes(&shape)?;
     let expected = pool.output_shape(&sizes)?;
     if *grad.shape() != expected {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::shape::resolve_axis;
-use graph::{Code, Shape, Tensor};
+use graph::{Code, DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
@@ -133,11 +133,17 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
     if sizes.contains(&0) {
         invalid!("Input dims cannot contain a dim of zero, but dims contains zero");
     }
-    let Some(total) = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d).filter(|&n| n > 0)) else {
+    let most = if indices.dtype() == DType::Int64 { i64::MAX } else { i32::MAX.into() };
+    let fits = |n: &i64| (1..=most).contains(n);
+    let Some(total) = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d).filter(fits)) else {
         invalid!("Input dims product is causing integer overflow");
     };
     let numbers = indices.to_i64s()?;
-    if numbers.iter().any(|i| !(0..total).contains(i)) {
+    if numbers.is_empty() {
+        invalid!("received empty tensor indices");
+    }
+    // What is negative counts back from zero on every axis.
+    if numbers.iter().any(|&i| i >= total) {
         invalid!("index is out of bound as with dims");
     }
     let mut out = vec![0i64; sizes.len() * numbers.len()];
@@ -153,7 +159,7 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
         _ => Shape::new(&[sizes.len(), numbers.len()])?,
     };
     let out = match indices.dtype() {
-        graph::DType::Int64 => Tensor::from_slice(&out, shape)?,
+        DType::Int64 => Tensor::from_slice(&out, shape)?,
         _ => Tensor::from_slice(&out.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
     };
     ctx.set_output(0, out);

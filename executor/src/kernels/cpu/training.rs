@@ -62,6 +62,9 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     float power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
+/// The one scalar whose rank the peer does not look at.
+const OF_ANY_RANK: &str = "sign_decay";
+
 /// Where the arguments of an optimizer's op are.
 struct Arguments {
     /// The variable's and its slots' names, in order.
@@ -91,7 +94,9 @@ impl Arguments {
     fn scalars<T: Lane<Wide: Analytic>>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
-            if value.shape().rank() != 0 {
+            let is_one =
+                value.shape().rank() == 0 || (name == OF_ANY_RANK && value.shape().num_elements() == 1);
+            if !is_one {
                 crate::invalid!("{name} is not a scalar: {}", value.shape());
             }
             match value.dtype() {

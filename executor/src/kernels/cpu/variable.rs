@@ -14,8 +14,8 @@ use rayon::prelude::*;
 use std::sync::{Arc, Weak};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("VariableV2", &[], variable),
-    KernelDef::of("Variable", &[], variable),
+    KernelDef::of("VariableV2", &[], variable).brief(),
+    KernelDef::of("Variable", &[], variable).brief(),
     KernelDef::of("TemporaryVariable", &[], temporary),
     KernelDef::of("DestroyTemporaryVariable", &[], |_| Kernel::sync(destroy_temporary)),
     KernelDef::of("Assign", &[], |init| {

@@ -158,6 +158,9 @@ impl Rules {
 
 pub(super) fn loss<T: Element + Real>(ctx: &mut KernelContext<'_>, rules: Rules) -> Result<()> {
     let scores = Scores::<T>::of(ctx, 3, Code::InvalidArgument)?;
+    if let Some(b) = ctx.input(3)?.values::<i32>()?.iter().position(|&length| length < 0) {
+        crate::invalid!("seq_len({b}) < 0");
+    }
     let blank = scores.classes - 1;
     let given = labels(ctx, scores.batch)?;
     let prepared = given.iter().enumerate().map(|(b, l)| rules.prepared(l, blank, scores.lengths[b], b));

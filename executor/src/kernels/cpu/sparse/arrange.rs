@@ -64,7 +64,7 @@ fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
 }
 
 pub(super) fn reorder(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let coo = Coo::of(ctx, 0)?;
+    let coo = Coo::with_any_sizes(ctx.input(0)?, ctx.input(1)?, ctx.input(2)?)?;
     let axes: Vec<usize> = (0..coo.rank()).collect();
     let order = coo.order_by(&axes);
     let rows: Vec<i64> = order.iter().flat_map(|&i| coo.index(i)).copied().collect();

@@ -24,8 +24,19 @@ impl<'a> Coo<'a> {
     }
 
     /// # Errors
-    /// `InvalidArgument` if the parts do not fit each other; indices may still be outside of the shape.
+    /// `InvalidArgument` if the parts do not fit each other, or the shape is none; indices may still be outside of it.
     pub(in super::super) fn new(
+        indices: &'a Tensor,
+        values: &'a Tensor,
+        shape: &'a Tensor,
+    ) -> Result<Coo<'a>> {
+        let coo = Coo::with_any_sizes(indices, values, shape)?;
+        Shape::from_i64(&coo.shape)?;
+        Ok(coo)
+    }
+
+    /// The same, of a shape whose sizes may be negative, or together beyond every memory.
+    pub(super) fn with_any_sizes(
         indices: &'a Tensor,
         values: &'a Tensor,
         shape: &'a Tensor,
@@ -55,7 +66,6 @@ impl<'a> Coo<'a> {
                 indices.shape()
             );
         }
-        Shape::from_i64(&shape)?;
         Ok(Coo { indices: indices.values()?, values, shape, count })
     }
 

@@ -4,7 +4,7 @@ use super::super::dispatch::dispatch;
 use super::super::scalar::{Arithmetic, Semiring as _};
 use super::super::wide::{Float, Lane};
 use super::coo::{Coo, matrix};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use graph::shape::resolve_axis;
@@ -24,7 +24,8 @@ pub(super) fn reduce(init: &KernelInit<'_>, operation: Operation, sparse: bool) 
             reduce_with::<T>(ctx, keep_dims, sparse, T::plus)
         })),
         Operation::Max => dispatch!(real, init.input_type(1), T => Kernel::sync(move |ctx| {
-            reduce_with::<T>(ctx, keep_dims, sparse, |a, b| if b > a { b } else { a })
+            // So the peer keeps a NaN only if it comes last.
+            reduce_with::<T>(ctx, keep_dims, sparse, |a, b| if b < a { a } else { b })
         })),
     }
 }
@@ -36,7 +37,6 @@ fn reduce_with<T: Arithmetic>(
     combine: impl Fn(T, T) -> T,
 ) -> Result<()> {
     let (coo, axes) = (Coo::of(ctx, 0)?, ctx.input(3)?);
-    coo.check_bounds()?;
     let rank = coo.rank();
     if axes.shape().rank() > 1 {
         invalid!("Expected reduction_axes to be a scalar or a vector; got shape: {}", axes.shape());
@@ -84,8 +84,14 @@ fn reduce_with<T: Arithmetic>(
     let places = out.values_mut::<T>()?;
     for (first, value) in groups {
         let index = coo.index(first);
-        let place = kept.iter().fold(0, |at, &d| at * coo.shape[d] as usize + index[d] as usize);
-        places[place] = value;
+        let at = kept.iter().fold(0i64, |at, &d| at.wrapping_mul(coo.shape[d]).wrapping_add(index[d]));
+        let len = places.len();
+        let Some(place) = usize::try_from(at).ok().and_then(|at| places.get_mut(at)) else {
+            return Err(Error::internal(format!(
+                "Obtained a write index of {at} which is outside of bounds of [0, {len})"
+            )));
+        };
+        *place = value;
     }
     ctx.set_output(0, out);
     Ok(())

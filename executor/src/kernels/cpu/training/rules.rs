@@ -274,21 +274,21 @@ fn expect_penalties<W: Float>(penalties: &[(&str, W)]) -> Result<()> {
     Ok(())
 }
 
-/// -1, 0 or 1.
+/// -1, 0 or 1; NaN of what is no number.
 fn sign<W: Float>(x: W) -> W {
     if x > W::zero() {
         W::one()
     } else if x < W::zero() {
         -W::one()
     } else {
-        W::zero()
+        x.abs()
     }
 }
 
-/// `x`, nearer to zero by `by`, or zero.
+/// `x`, nearer to zero by `by`, or zero; NaN where either is no number, or both are infinite.
 fn shrink<W: Float>(x: W, by: W) -> W {
     let rest = x.abs() - by;
-    if rest > W::zero() { sign(x) * rest } else { W::zero() }
+    sign(x) * if rest < W::zero() { W::zero() } else { rest }
 }
 
 /// The point that minimises the distance to `x` and both penalties (Duchi and Singer, 2009).

@@ -168,16 +168,16 @@ fn shapes_must_match_unless_the_op_says_otherwise() -> Result<()> {
 
 #[test]
 fn assign_takes_the_tensor_and_updates_are_in_place() -> Result<()> {
-    let v = Arc::new(Variable::new("v", DType::Float, [2].into()));
-    let value = Tensor::try_from([1.0f32, 2.0])?;
+    let v = Arc::new(Variable::new("v", DType::Float, [3].into()));
+    let value = Tensor::try_from([1.0f32, 2.0, 3.0])?;
     let at = value.bytes()?.as_ptr();
     assert!(Arc::ptr_eq(&v, &on("Assign", &v, value, &[])?));
-    on("AssignAdd", &v, Tensor::try_from([10.0f32, 20.0])?, &[])?;
+    on("AssignAdd", &v, Tensor::try_from([10.0f32, 20.0, 30.0])?, &[])?;
     let snapshot = v.value()?;
-    assert_eq!((snapshot.bytes()?.as_ptr(), snapshot.values::<f32>()?), (at, &[11.0f32, 22.0][..]));
-    on("AssignSub", &v, Tensor::try_from([1.0f32, 2.0])?, &[])?;
-    assert_eq!(snapshot.values::<f32>()?, [11.0, 22.0]);
-    assert_eq!(v.value()?.values::<f32>()?, [10.0, 20.0]);
+    assert_eq!((snapshot.bytes()?.as_ptr(), snapshot.values::<f32>()?), (at, &[11.0f32, 22.0, 33.0][..]));
+    on("AssignSub", &v, Tensor::try_from([1.0f32, 2.0, 3.0])?, &[])?;
+    assert_eq!(snapshot.values::<f32>()?, [11.0, 22.0, 33.0]);
+    assert_eq!(v.value()?.values::<f32>()?, [10.0, 20.0, 30.0]);
     Ok(())
 }
 

@@ -1,0 +1,44 @@
+//! The elements of tensors so small that memory of their own would cost more than they do: most scalars.
+
+/// At most [`Inline::CAPACITY`] bytes, aligned for any element that fits.
+#[derive(Clone, Copy)]
+pub(super) struct Inline {
+    len: Len,
+    word: u64,
+}
+
+/// A number of bytes. Its unused values tell this kind of storage from the others, without a tag beside it.
+#[derive(Clone, Copy)]
+#[rustfmt::skip]
+enum Len { L0, L1, L2, L3, L4, L5, L6, L7, L8 }
+
+const LENS: [Len; Inline::CAPACITY + 1] =
+    [Len::L0, Len::L1, Len::L2, Len::L3, Len::L4, Len::L5, Len::L6, Len::L7, Len::L8];
+
+impl Inline {
+    const CAPACITY: usize = size_of::<u64>();
+
+    /// So many bytes of zero, if they fit.
+    #[inline]
+    pub(super) fn zeroed(len: usize) -> Option<Inline> {
+        LENS.get(len).map(|&len| Inline { len, word: 0 })
+    }
+
+    /// These bytes, if they fit.
+    #[inline]
+    pub(super) fn holding(bytes: &[u8]) -> Option<Inline> {
+        let mut inline = Inline::zeroed(bytes.len())?;
+        inline.bytes_mut().copy_from_slice(bytes);
+        Some(inline)
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &bytemuck::bytes_of(&self.word)[..self.len as usize]
+    }
+
+    #[inline]
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::bytes_of_mut(&mut self.word)[..self.len as usize]
+    }
+}

@@ -1,0 +1,176 @@
+//! Graphs. What a GraphDef says is kept, also what means nothing here: fields without a counterpart travel
+//! along, serialised, in the `opaque` of the node or of the graph.
+//!
+//! Graphs are read from the bytes of a GraphDef and written as such: a message between would cost several times what
+//! the graph itself does.
+
+mod read;
+mod write;
+
+pub use read::{extend_graph, graph_from_bytes, graph_from_proto};
+pub use write::{graph_to_bytes, graph_to_proto, new_nodes_to_bytes};
+
+use super::attr::attr_from_proto;
+use super::budget::Budget;
+use super::message::Field;
+use crate::pb;
+use graph::{AttrValue, Attrs, Code, Error, Op, Result, Versions};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The newest version of graphs that can be read: that of the TensorFlow release which is followed.
+pub const GRAPH_DEF_VERSION: i32 = 2474;
+
+/// What becomes of attributes that are set to their op's default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DefaultAttrs {
+    /// They are written as they are set.
+    #[default]
+    Keep,
+    /// They are left out: the reader has the same defaults, or an older op without the attribute.
+    Strip,
+}
+
+pub(super) fn unreadable(of: &str, error: prost::DecodeError) -> Error {
+    Error::Invalid {
+        code: Code::Internal,
+        message: format!("what '{of}' carries for the wire cannot be read: {error}"),
+    }
+}
+
+/// The attributes, and what cannot be read among those that are not `known` to the op, which nobody looks at.
+pub(super) fn attrs_from_proto(
+    attr: BTreeMap<String, pb::AttrValue>,
+    budget: &mut Budget,
+    sharing: &mut Sharing,
+    known: impl Fn(&str) -> bool,
+) -> Result<(Attrs, BTreeMap<String, pb::AttrValue>)> {
+    let mut left = BTreeMap::new();
+    let mut attrs = Vec::with_capacity(attr.len());
+    for (key, value) in attr {
+        match sharing.attr(&key, value, known(&key), budget)? {
+            Ok(attr) => attrs.push(attr),
+            Err(value) => {
+                left.insert(key, value);
+            }
+        }
+    }
+    Ok((attrs.into_iter().collect(), left))
+}
+
+/// Whether the value is of a kind that has a counterpart: set, and no type that only the wire knows.
+fn is_readable(value: &pb::AttrValue) -> bool {
+    use pb::attr_value::Value;
+    let known = |number: &i32| graph::DType::from_number(*number).is_some();
+    match &value.value {
+        None => false,
+        Some(Value::Type(number)) => known(number),
+        Some(Value::Tensor(tensor)) => known(&tensor.dtype) && tensor.dtype() != pb::DataType::DtVariant,
+        Some(Value::List(list)) => {
+            list.r#type.iter().all(known)
+                && list.tensor.iter().all(|t| known(&t.dtype) && t.dtype() != pb::DataType::DtVariant)
+        }
+        Some(_) => true,
+    }
+}
+
+/// Names and attributes that many nodes have in common.
+#[derive(Default)]
+pub(super) struct Sharing {
+    names: FxHashSet<Arc<str>>,
+    /// By op, the attributes last seen with it: neighbours often have the same.
+    last: FxHashMap<usize, Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    attrs: Attrs,
+    /// Their bytes, if there was nothing else in them.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Sharing {
+    pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
+        match self.names.get(name) {
+            Some(shared) => shared.clone(),
+            None => {
+                let shared: Arc<str> = name.into();
+                self.names.insert(shared.clone());
+                shared
+            }
+        }
+    }
+
+    /// One attribute; the value itself if it cannot be read and is not known to the op, so that nobody looks at it.
+    fn attr(
+        &mut self,
+        key: &str,
+        value: pb::AttrValue,
+        is_known: bool,
+        budget: &mut Budget,
+    ) -> Result<std::result::Result<(Arc<str>, AttrValue), pb::AttrValue>> {
+        if !is_known && !is_readable(&value) {
+            return Ok(Err(value));
+        }
+        let value = attr_from_proto(value, budget)
+            .map_err(|e| Error::Invalid { code: e.code(), message: format!("{e}\n\t for attr '{key}'") })?;
+        Ok(Ok((self.intern(key), value)))
+    }
+
+    /// The attributes that were last read for the op, if they were these.
+    fn seen(&self, op: &'static Op, entries: &[Field<'_>]) -> Option<Attrs> {
+        let seen = self.last.get(&op.index)?;
+        let mut bytes = seen.bytes.as_deref()?;
+        for entry in entries {
+            bytes = bytes.strip_prefix(entry.bytes)?;
+        }
+        bytes.is_empty().then(|| seen.attrs.clone())
+    }
+
+    /// Remembers what was read; `is_all`: nothing was left of the entries.
+    fn see(&mut self, op: &'static Op, entries: &[Field<'_>], is_all: bool, attrs: Attrs) -> Attrs {
+        let seen = self.last.entry(op.index).or_default();
+        if seen.attrs != attrs {
+            seen.attrs = attrs;
+        }
+        let mut bytes = seen.bytes.take().unwrap_or_default();
+        bytes.clear();
+        entries.iter().for_each(|entry| bytes.extend_from_slice(entry.bytes));
+        seen.bytes = is_all.then_some(bytes);
+        seen.attrs.clone()
+    }
+}
+
+fn read_versions(def: pb::VersionDef) -> Result<Versions> {
+    let pb::VersionDef { producer, min_consumer, bad_consumers } = def;
+    if producer < 0 {
+        return Err(Error::invalid(format!(
+            "GraphDef producer version {producer} below min producer 0 supported. Please regenerate your graph."
+        )));
+    }
+    if min_consumer > GRAPH_DEF_VERSION {
+        return Err(Error::invalid(format!(
+            "GraphDef min consumer version {min_consumer} above current version {GRAPH_DEF_VERSION}"
+        )));
+    }
+    if bad_consumers.contains(&GRAPH_DEF_VERSION) {
+        return Err(Error::invalid(format!("GraphDef disallows consumer version {GRAPH_DEF_VERSION}")));
+    }
+    Ok(Versions { producer, min_consumer, bad_consumers })
+}
+
+fn merge_versions(old: &Versions, new: Versions) -> Result<Versions> {
+    if old.producer != new.producer {
+        return Err(Error::invalid(format!(
+            "Can't extend GraphDef at version {} with graph at version {}.",
+            old.producer, new.producer
+        )));
+    }
+    let bad_consumers: BTreeSet<i32> = old.bad_consumers.iter().copied().chain(new.bad_consumers).collect();
+    Ok(Versions {
+        producer: old.producer,
+        min_consumer: old.min_consumer.max(new.min_consumer),
+        bad_consumers: bad_consumers.into_iter().collect(),
+    })
+}
