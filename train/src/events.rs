@@ -5,7 +5,7 @@ use checkpoint::proto::Writer;
 use executor::event_file::{EventFile, Settings, event};
 use graph::Graph;
 use prost::Message;
-use proto::convert::{DefaultAttrs, graph_to_proto};
+use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::pb;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ impl Events {
     }
 
     pub fn graph(&self, graph: &Graph) -> Result<()> {
-        let def = graph_to_proto(graph, DefaultAttrs::Keep)?;
-        self.add(0, |event| _ = event.bytes(4, &def.encode_to_vec()))
+        let def = graph_to_bytes(graph, DefaultAttrs::Keep)?;
+        self.add(0, |event| _ = event.bytes(4, &def))
     }
 
     /// What a traced step recorded.

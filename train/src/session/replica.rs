@@ -53,7 +53,8 @@ impl ReplicaHook {
         let (sync, stop, probes) = (sync.clone(), self.stop.clone(), self.probes.clone());
         let (lock, report, deadline) = (context.lock().clone(), self.report.clone(), self.step_deadline);
         let body = move || {
-            let aggregator = Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
+            let aggregator =
+                Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
                 // A session that was closed under it is no news.

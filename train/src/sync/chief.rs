@@ -18,7 +18,8 @@ pub(crate) type UpdateLock = Arc<Mutex<()>>;
 /// At least so often the chief looks by itself: a wake-up may have gone with the step that took it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// So often where gradients come from clients that wake nobody.
+/// So often where gradients may come from clients that wake nobody, and so often where some do.
+const LOOK_SOON: Duration = Duration::from_millis(25);
 const LOOK_OFTEN: Duration = Duration::from_millis(2);
 
 /// What came of the gradients.
@@ -56,6 +57,8 @@ impl Aggregator<'_> {
             let decision = seen.decide(self.sync.replicas_to_aggregate);
             if !decision.late.is_empty() && seen.accumulated.is_none() {
                 self.tell_the_late(&seen, &decision.late)?;
+                // What is answered has changed.
+                continue;
             }
             match decision.verdict {
                 Verdict::Finished => break,
@@ -70,9 +73,12 @@ impl Aggregator<'_> {
                     if waited > self.deadline {
                         return Err(Error::Stalled { step: seen.step, have, need, missing, waited });
                     }
-                    let pause = if has_foreign { LOOK_OFTEN } else { LOOK_EVERY.min(self.deadline) };
-                    let pause = if seen.accumulated.is_some() && !has_foreign { pause / 20 } else { pause };
-                    let came = self.wait(need.saturating_sub(have).max(1), pause)?;
+                    let pause = match seen.accumulated {
+                        None => LOOK_EVERY,
+                        Some(_) if has_foreign => LOOK_OFTEN,
+                        Some(_) => LOOK_SOON,
+                    };
+                    let came = self.wait(need.saturating_sub(have).max(1), pause.min(self.deadline))?;
                     if !came && checked.elapsed() >= LOOK_EVERY {
                         self.check_variables()?;
                         checked = Instant::now();
