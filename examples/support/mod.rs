@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use anabranch::client::{Server, ServerConfig};
-use anabranch::graph::{Code, DType, Output, PartialShape, Scope, TaskName};
+use anabranch::graph::{Code, DType, Output, Scope, TaskName};
 use anabranch::proto::{Cluster, Status};
 use anabranch::train::{
     Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-pub type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The mean square error of a line, `x * w + b`, at a batch of points.
-pub fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
+pub(crate) fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
     let b = variables.get("b", DType::Float, &[], &Initializer::Zeros);
     let error = scope.sub(scope.add(scope.mul(batch[0], w.value), b.value), batch[1]);
@@ -25,7 +25,7 @@ pub fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
 }
 
 /// A hundred points on a line, in batches of twenty, again and again, another order each time.
-pub fn points(scope: &Scope) -> Fallible<Input> {
+pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     let x: Vec<f32> = (0..100).map(|i| i as f32 / 100.0).collect();
     let y: Vec<f32> = x.iter().map(|x| 0.1 * x + 0.3).collect();
     let tensors = [anabranch::graph::Tensor::vector(&x)?, anabranch::graph::Tensor::vector(&y)?];
@@ -34,7 +34,7 @@ pub fn points(scope: &Scope) -> Fallible<Input> {
 }
 
 /// Trains the line under a strategy, and gives `w` and `b`. The strategy is all that differs between the examples.
-pub fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) -> Fallible<Vec<f32>> {
+pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) -> Fallible<Vec<f32>> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
@@ -56,7 +56,7 @@ pub fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) ->
 }
 
 /// Trains with a thread a worker, each a client of its own task; what the first one, the chief, came to.
-pub fn train_on(
+pub(crate) fn train_on(
     cluster: &InProcess,
     strategy: impl Fn(u32) -> Strategy + Sync,
     steps: i64,
@@ -77,7 +77,7 @@ pub fn train_on(
 }
 
 /// A cluster whose tasks are servers of this process, each behind a port of its own.
-pub struct InProcess {
+pub(crate) struct InProcess {
     runtime: Runtime,
     serving: Vec<tokio::task::JoinHandle<Result<(), Status>>>,
     stop: watch::Sender<bool>,
@@ -85,7 +85,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    pub fn start(jobs: &[(&str, u32)]) -> Fallible<InProcess> {
+    pub(crate) fn start(jobs: &[(&str, u32)]) -> Fallible<InProcess> {
         let runtime = Runtime::new()?;
         let mut cluster = Cluster::new();
         let mut listeners = Vec::new();
@@ -113,12 +113,12 @@ impl InProcess {
     }
 
     /// What clients of a job's tasks connect to.
-    pub fn targets(&self, job: &str) -> Vec<String> {
+    pub(crate) fn targets(&self, job: &str) -> Vec<String> {
         let of_job = self.cluster.tasks().filter(|(task, _)| *task.job == *job);
         of_job.map(|(_, address)| format!("grpc://{address}")).collect()
     }
 
-    pub fn stop(self) -> Fallible {
+    pub(crate) fn stop(self) -> Fallible {
         self.stop.send(true)?;
         for task in self.serving {
             self.runtime.block_on(task)??;

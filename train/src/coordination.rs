@@ -14,7 +14,7 @@ use graph::{Error, NodeId, Result, Scope};
 pub enum Coordination {
     /// Nobody waits for anybody.
     Free,
-    Sync(SyncReplicas),
+    Sync(Box<SyncReplicas>),
     BoundedStaleness(BoundedStaleness),
 }
 
@@ -46,7 +46,7 @@ impl Coordination {
                 let required = replicas_to_aggregate as usize;
                 let build = crate::sync::Build { scope, variables, update, worker, workers, required };
                 let (train, sync) = build.replicas(gradients, aggregation);
-                Ok((train, Coordination::Sync(sync)))
+                Ok((train, Coordination::Sync(Box::new(sync))))
             }
             SyncMode::BoundedStaleness { steps, workers } => {
                 let (worker, workers) = of_workers(worker, workers)?;
