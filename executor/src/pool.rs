@@ -172,7 +172,9 @@ mod tests {
     fn a_lent_thread_runs_short_work_itself_but_not_within_such() -> Result<()> {
         let pool = Pool::new(1)?;
         let (sender, receiver) = mpsc::channel();
-        let note = move |what: &'static str| drop(sender.send((what, Pool::is_compute_thread())));
+        let note = move |what: &'static str| {
+            let _ = sender.send((what, Pool::is_compute_thread()));
+        };
         let first = note.clone();
         pool.run_short(move || first("not lent"));
         let outer = receiver.recv_timeout(Duration::from_secs(60));
