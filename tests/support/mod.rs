@@ -2,7 +2,9 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod cluster;
+pub mod environment;
 pub mod load;
+pub mod op_nodes;
 pub mod op_table;
 pub mod python;
 pub mod rpc;

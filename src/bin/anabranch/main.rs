@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod doctor_command;
 mod graph_command;
 mod ops_command;
 mod output;
@@ -27,6 +28,8 @@ struct Flags {
 enum Command {
     /// Train a classifier of handwritten digits, and show where everything ran
     Demo(demo::DemoFlags),
+    /// Print which of NVIDIA's libraries and GPUs this machine has, and what is wrong with them
+    Doctor,
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
     /// Print the ops that run here, or those of TensorFlow's that do not
@@ -40,6 +43,7 @@ enum Command {
 fn main() -> ExitCode {
     let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match Flags::parse().command {
         Command::Demo(flags) => demo::run(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Doctor => doctor_command::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Graph(flags) => graph_command::run(&flags).map(|()| ExitCode::SUCCESS),
         Command::Ops(flags) => ops_command::run(&flags).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Run(flags) => run_command::run(&flags),
