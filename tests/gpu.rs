@@ -5,10 +5,10 @@
 #![cfg(feature = "cuda")]
 
 mod gpu {
-    pub mod absent;
-    pub mod cases;
-    pub mod kernels;
-    pub mod life;
+    pub(crate) mod absent;
+    pub(crate) mod cases;
+    pub(crate) mod kernels;
+    pub(crate) mod life;
 }
 mod support;
 

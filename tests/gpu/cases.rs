@@ -5,10 +5,10 @@ use graph::{DType, Node, Shape, Tensor};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -16,7 +16,7 @@ impl Random {
     }
 
     /// Numbers in [-3, 3), of integers whole ones; truth values at will.
-    pub fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+    pub(crate) fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let count = shape.num_elements();
         let doubles: Vec<f64> =
@@ -30,7 +30,7 @@ impl Random {
     }
 
     /// Whole numbers in `0..limit`.
-    pub fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
+    pub(crate) fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let numbers: Vec<i64> =
             (0..shape.num_elements()).map(|_| (self.bits() % limit.max(1)) as i64).collect();
@@ -58,7 +58,7 @@ const TWO: &[(&[usize], &[usize])] = &[
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
 /// Inputs for a node, some sets of them; `None` for ops that only variables show.
-pub fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
     if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {
         return Ok(None);

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-pub fn upload(device: &Arc<dyn Device>, tensor: Tensor) -> Fallible<Value> {
+pub(crate) fn upload(device: &Arc<dyn Device>, tensor: Tensor) -> Fallible<Value> {
     let (sender, receiver) = channel();
     device.upload(tensor, Box::new(move |value| drop(sender.send(value))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
-pub fn download(device: &Arc<dyn Device>, value: Value) -> Fallible<Tensor> {
+pub(crate) fn download(device: &Arc<dyn Device>, value: Value) -> Fallible<Tensor> {
     let tensor = match value {
         Value::Host(tensor) => return Ok(tensor),
         Value::Device(tensor) => tensor,

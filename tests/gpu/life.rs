@@ -26,7 +26,7 @@ fn memory_that_does_not_suffice_is_an_error_and_the_next_step_runs() -> Fallible
     let op = graph::ops::lookup("Fill").ok_or("no Fill")?;
     let fill = Node::new("fill", op).with_attr("T", DType::Float);
     let value = upload(&device, Tensor::scalar(1.0f32))?;
-    let mut filled = |dims: &[i32]| -> Fallible<executor::Result<Vec<executor::Value>>> {
+    let filled = |dims: &[i32]| -> Fallible<executor::Result<Vec<executor::Value>>> {
         Ok(run_node_on(&device, &fill, vec![Tensor::vector(dims)?.into(), value.clone()]))
     };
     let error = filled(&[1 << 20, 1 << 10])?.err().ok_or("four gigabytes were there")?;

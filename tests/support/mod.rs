@@ -1,5 +1,5 @@
 //! What whole-system tests stand on: clusters of real processes, and a Python with TensorFlow.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod cluster;
 pub mod environment;

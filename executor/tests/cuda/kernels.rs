@@ -9,7 +9,7 @@ use anabranch_executor::kernels;
 use anabranch_executor::testing::make_kernel;
 
 /// The kernels that all rows together ask for.
-pub fn programs() -> Fallible<Vec<Program>> {
+pub(crate) fn programs() -> Fallible<Vec<Program>> {
     let gpu = Gpu::new(1 << 20)?;
     for (def, nodes) in rows("GPU")? {
         for node in nodes {

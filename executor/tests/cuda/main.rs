@@ -1,6 +1,7 @@
 //! GPUs without a GPU: what is enqueued in which order, what memory is taken and given back, which kernels there are,
 //! and that all of them compile.
 #![cfg(feature = "cuda")]
+#![allow(unreachable_pub)]
 
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;

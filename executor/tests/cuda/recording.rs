@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 type Clock = BTreeMap<u64, u64>;
 
 #[derive(Debug)]
-pub struct Recording {
+pub(crate) struct Recording {
     total: u64,
     state: Mutex<State>,
 }
@@ -102,7 +102,7 @@ impl State {
 
 impl Recording {
     /// A GPU with so many bytes of memory.
-    pub fn new(total: u64) -> Recording {
+    pub(crate) fn new(total: u64) -> Recording {
         Recording { total, state: Mutex::default() }
     }
 
@@ -111,26 +111,26 @@ impl Recording {
     }
 
     /// What was asked since the last time.
-    pub fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
 
-    pub fn races(&self) -> Vec<String> {
+    pub(crate) fn races(&self) -> Vec<String> {
         self.state().races.clone()
     }
 
     /// Bytes that are not given back.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.state().used
     }
 
     /// How often all was waited for.
-    pub fn synchronized(&self) -> usize {
+    pub(crate) fn synchronized(&self) -> usize {
         self.state().synchronized
     }
 
     /// The kernels that were loaded.
-    pub fn programs(&self) -> Vec<Program> {
+    pub(crate) fn programs(&self) -> Vec<Program> {
         self.state().programs.clone()
     }
 }
@@ -323,10 +323,8 @@ impl Driver for Recording {
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
         let mut state = self.state();
-        for address in [Some(at.input), Some(at.filter), Some(at.output), at.workspace.map(|w| w.0)] {
-            if let Some(address) = address {
-                state.touch("convolution", address.0, stream.0, Use::Either);
-            }
+        for address in [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0)) {
+            state.touch("convolution", address.0, stream.0, Use::Either);
         }
         let Convolution { direction, input, filter, output, padding, .. } = convolution;
         let (x, y) = (input.sizes, output.sizes);

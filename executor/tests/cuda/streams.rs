@@ -13,31 +13,31 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A GPU that records, of which all memory may be taken.
-pub struct Gpu {
-    pub driver: Arc<Recording>,
-    pub device: Arc<dyn Device>,
+pub(crate) struct Gpu {
+    pub(crate) driver: Arc<Recording>,
+    pub(crate) device: Arc<dyn Device>,
 }
 
 impl Gpu {
-    pub fn new(memory: u64) -> Fallible<Gpu> {
+    pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
         let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
         Gpu::with(memory, &options)
     }
 
-    pub fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
+    pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
         let driver = Arc::new(Recording::new(memory));
         let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
         let device = Arc::new(CudaDevice::over(driver.clone(), name, options)?);
         Ok(Gpu { driver, device })
     }
 
-    pub fn upload(&self, tensor: Tensor) -> Fallible<Value> {
+    pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {
         let (sender, receiver) = channel();
         self.device.upload(tensor, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
-    pub fn download(&self, value: Value) -> Fallible<Tensor> {
+    pub(crate) fn download(&self, value: Value) -> Fallible<Tensor> {
         let Value::Device(tensor) = value else { return Err(format!("{value:?} is not on a GPU").into()) };
         let (sender, receiver) = channel();
         self.device.download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
@@ -45,9 +45,9 @@ impl Gpu {
     }
 }
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-pub fn node(op: &str, dtype: DType) -> Fallible<Node> {
+pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
     Ok(Node::new("n", op).with_attr("T", dtype))
 }

@@ -35,6 +35,11 @@ struct Prepared {
     workspace: usize,
 }
 
+// SAFETY: descriptors may be used by any thread.
+unsafe impl Send for Prepared {}
+// SAFETY: they are only read once they are made, and under the lock of the handle.
+unsafe impl Sync for Prepared {}
+
 #[derive(Clone, Copy, Debug)]
 enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
