@@ -7,6 +7,7 @@
 
 pub use {client, executor, graph, master, placer, proto, train, worker};
 
+pub mod gpu_flags;
 pub mod serve;
 mod task_flags;
 

@@ -1,6 +1,7 @@
 //! Runs a task of a cluster as a process: listens, answers until told to stop, and ends its steps in order.
 
 use crate::TaskFlags;
+use crate::gpu_flags::GpuFlags;
 use client::{Server, ServerConfig};
 use graph::TaskName;
 use proto::Cluster;
@@ -27,6 +28,9 @@ pub struct ServeFlags {
     /// How many CPU devices to offer (CPU:0, CPU:1, … over the same cores)
     #[arg(long, default_value_t = 1)]
     pub cpu_devices: u32,
+
+    #[command(flatten)]
+    pub gpus: GpuFlags,
 
     /// Threads that run kernels; as many as there are cores without it
     #[arg(long)]
@@ -84,6 +88,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         cluster,
         task,
         cpu_devices: flags.cpu_devices,
+        gpus: flags.gpus.options(),
         threads: flags.threads.unwrap_or(ServerConfig::default().threads),
         transport: flags.transport,
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
@@ -111,6 +116,7 @@ async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Res
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
     }
+    flags.gpus.tell();
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
     let input_ended = Arc::new(Notify::new());
     if flags.stop_with_stdin {

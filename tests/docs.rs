@@ -3,7 +3,7 @@
 
 mod support;
 
-use executor::kernel::KernelDef;
+use executor::kernel::{ALL_ARGUMENTS, KernelDef};
 use executor::kernels;
 use graph::ops::{self, Gradient};
 use graph::{DType, Op, OpDef, Role};
@@ -24,6 +24,8 @@ the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 
 - **CPU kernels**: the element types of each type attribute that a kernel takes; *any* where it takes all that the
   signature allows; *executor* for ops that the executor carries out itself; **none** for ops that graphs may hold
   and that fail by name where they run.
+- **GPU kernels**: the same of `executor/src/kernels/cuda/`; *host* where the kernel is the CPU's and its tensors stay in
+  host memory, as those of `int32` do; empty where there is none, and the op goes to a CPU by soft placement.
 - **gradient**: *yes*; *leaf* where none flows by nature (constants, comparisons, shapes); *none* where it is missing,
   and asking for it is an error that names the op.
 - **stateful** ops are never folded, merged or duplicated.
@@ -34,31 +36,37 @@ fn document() -> Fallible<String> {
     let mut out = String::from(HEADER);
     let all = ops::all();
     let kernels = all.iter().filter(|op| kernels::devices_of(op).contains(&"CPU"));
+    let on_gpu = all.iter().filter(|op| kernels::devices_of(op).contains(&"GPU"));
     let defined = all.iter().filter(|op| matches!(op.def.gradient, Gradient::Defined(_)));
     writeln!(
         out,
-        "{} ops in {} families: {} run on a CPU, {} have a gradient.\n",
+        "{} ops in {} families: {} run on a CPU, {} on a GPU, {} have a gradient.\n",
         all.len(),
         ops::families().len(),
         kernels.count(),
+        on_gpu.count(),
         defined.count()
     )?;
     for (family, defs) in ops::families() {
         writeln!(out, "## {family}\n")?;
-        writeln!(out, "| op | inputs | outputs | attributes | CPU kernels | gradient | stateful |")?;
-        writeln!(out, "|---|---|---|---|---|---|---|")?;
+        writeln!(
+            out,
+            "| op | inputs | outputs | attributes | CPU kernels | GPU kernels | gradient | stateful |"
+        )?;
+        writeln!(out, "|---|---|---|---|---|---|---|---|")?;
         let mut rows: Vec<&OpDef> = defs.iter().collect();
         rows.sort_unstable_by_key(|def| def.name);
         for def in rows {
             let op = ops::lookup(def.name).ok_or_else(|| format!("{} is not registered", def.name))?;
             writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} |",
                 def.name,
                 code(def.inputs),
                 code(def.outputs),
                 code(def.attrs),
-                cpu_kernels(op),
+                kernels_on("CPU", op),
+                kernels_on("GPU", op),
                 match def.gradient {
                     Gradient::Defined(_) => "yes",
                     Gradient::Leaf => "leaf",
@@ -78,15 +86,32 @@ fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
 
-/// The types of each attribute that some kernel names; a kernel a line where they name them together.
-fn cpu_kernels(op: &Op) -> String {
+/// The types of each attribute that some kernel of a device type names; a kernel a line where they name them together.
+fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
-    if kernels::devices_of(op).is_empty() {
-        return "**none**".to_owned();
-    }
-    let kernels = kernels::of_op("CPU", op.name());
+    let all = kernels::of_op(device_type, op.name());
+    // A row that is on the host as a whole says so; the others speak of types.
+    let (hosted, kernels): (Vec<&KernelDef>, Vec<&KernelDef>) =
+        all.iter().partition(|kernel| kernel.host_memory == ALL_ARGUMENTS);
+    let types = match kernels[..] {
+        [] if !hosted.is_empty() || device_type != "CPU" => String::new(),
+        [] => "**none**".to_owned(),
+        [kernel] if kernel.is_absent => "**none**".to_owned(),
+        _ => types_of_all(&kernels),
+    };
+    let host = match hosted.as_slice() {
+        [] => String::new(),
+        hosted if kernels.is_empty() && hosted.iter().all(|kernel| kernel.types.is_empty()) => {
+            "host".to_owned()
+        }
+        hosted => format!("{} on the host", types_of_all(hosted)),
+    };
+    [types, host].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("<br>")
+}
+
+fn types_of_all(kernels: &[&KernelDef]) -> String {
     let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
     match attrs.len() {
         0 => "any".to_owned(),

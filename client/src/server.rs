@@ -14,6 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use worker::gpus::GpuOptions;
 use worker::{HostEvaluator, KernelTables, Transport, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
@@ -24,6 +25,8 @@ pub struct ServerConfig {
     pub cluster: Cluster,
     /// How many CPU devices to offer: `CPU:0`, `CPU:1`, … share the same cores.
     pub cpu_devices: u32,
+    /// Which GPUs of the machine to offer, and how to use them.
+    pub gpus: GpuOptions,
     /// Threads that run kernels.
     pub threads: usize,
     /// How long a session's start, or a step's first contact with a task, waits for a task that is not there.
@@ -41,6 +44,7 @@ impl Default for ServerConfig {
             task: TaskName::new("localhost", 0),
             cluster: Cluster::default(),
             cpu_devices: 1,
+            gpus: GpuOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
@@ -75,6 +79,7 @@ impl Server {
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
         let worker = Worker::new(WorkerConfig {
             cpu_devices: config.cpu_devices,
+            gpus: config.gpus.clone(),
             threads: config.threads,
             connect_deadline: config.connect_deadline,
             transport: config.transport,

@@ -57,6 +57,10 @@ impl Device for BenchDevice {
         self.0.resources()
     }
 
+    fn isolated(&self, name: graph::DeviceName) -> Arc<dyn Device> {
+        self.0.isolated(name)
+    }
+
     fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
         KERNELS.iter().find(|def| def.op == node.op.name())
     }

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::{DeviceName, TaskName, Tensor};
+use std::sync::Arc;
 
 /// The CPUs of one task. Kernels run to their end on the thread that calls them.
 #[derive(Debug)]
@@ -38,6 +39,10 @@ impl Device for CpuDevice {
 
     fn resources(&self) -> &ResourceStore {
         &self.resources
+    }
+
+    fn isolated(&self, name: DeviceName) -> Arc<dyn Device> {
+        Arc::new(CpuDevice::new(name, self.attributes.incarnation, self.attributes.memory_limit))
     }
 
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {

@@ -35,6 +35,15 @@ pub trait Device: Send + Sync + fmt::Debug {
         false
     }
 
+    /// The same processor under another name, with resources of its own.
+    fn isolated(&self, name: DeviceName) -> Arc<dyn Device>;
+
+    /// The device as kernels of its type know it, whatever name a session calls it by. Those of the CPU need nothing of
+    /// theirs.
+    fn native(&self) -> &dyn Any {
+        &()
+    }
+
     /// The kernel for a node; as a rule, that of the device's type.
     fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
         kernels::find(&self.name().device_type, node)

@@ -1,7 +1,7 @@
 //! Kernels: what computes a node on a device, how they are tabled, and what they see while they run.
 
 use crate::cancel::Cancellation;
-use crate::device::Device;
+use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::function::{Call, Function, Functions};
 use crate::rendezvous::Rendezvous;
@@ -19,7 +19,7 @@ pub struct KernelDef {
     pub op: &'static str,
     /// Type attributes and the types that the kernel takes for them; attributes not named may be any.
     pub types: &'static [(&'static str, &'static [DType])],
-    /// Names of arguments whose tensors are in host memory on every device.
+    /// Names of arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
     /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
     pub is_brief: bool,
@@ -27,6 +27,9 @@ pub struct KernelDef {
     /// The op is known, and answers that its kernel is not there.
     pub is_absent: bool,
 }
+
+/// For `host_memory`: a kernel that runs on the host, whatever its device.
+pub const ALL_ARGUMENTS: &[&str] = &["*"];
 
 /// Builds a kernel for one node, once, when its graph is registered.
 pub type MakeKernel = fn(&KernelInit<'_>) -> Result<Kernel>;
@@ -59,6 +62,11 @@ impl KernelDef {
     /// The row of a kernel that is brief.
     pub const fn brief(self) -> Self {
         KernelDef { is_brief: true, ..self }
+    }
+
+    /// Whether the argument's tensors are in host memory on every device.
+    pub fn is_on_host(&self, argument: &str) -> bool {
+        self.host_memory == ALL_ARGUMENTS || self.host_memory.contains(&argument)
     }
 
     /// Whether the kernel takes the node's attributes.
@@ -221,6 +229,31 @@ impl<'a> KernelContext<'a> {
         }
     }
 
+    /// The shape of input `i`, in whichever memory it is.
+    pub fn shape(&self, i: usize) -> Result<&Shape> {
+        match self.inputs.get(i) {
+            Some(Value::Host(tensor)) => Ok(tensor.shape()),
+            Some(Value::Device(tensor)) => Ok(&tensor.shape),
+            other => Err(no_host_tensor(i, other)),
+        }
+    }
+
+    /// Input `i`, a tensor in the device's own memory.
+    pub fn device_input(&self, i: usize) -> Result<&DeviceTensor> {
+        match self.inputs.get(i) {
+            Some(Value::Device(tensor)) => Ok(tensor),
+            other => Err(no_device_tensor(i, other)),
+        }
+    }
+
+    /// As [`KernelContext::device_input`], by value: unique, and so writable in place, where nobody else reads it.
+    pub fn take_device_input(&mut self, i: usize) -> Result<DeviceTensor> {
+        match self.inputs.get_mut(i).map(std::mem::take) {
+            Some(Value::Device(tensor)) => Ok(tensor),
+            other => Err(no_device_tensor(i, other.as_ref())),
+        }
+    }
+
     /// Input `i`, which must be of rank 0; `name` is what the error calls it.
     pub fn scalar(&self, i: usize, name: &str) -> Result<&Tensor> {
         let value = self.input(i)?;
@@ -294,6 +327,11 @@ impl<'a> KernelContext<'a> {
 #[cold]
 fn no_host_tensor(i: usize, input: Option<&Value>) -> Error {
     Error::internal(format!("input {i} is no host tensor but {input:?}"))
+}
+
+#[cold]
+fn no_device_tensor(i: usize, input: Option<&Value>) -> Error {
+    Error::internal(format!("input {i} is no tensor in the device's memory but {input:?}"))
 }
 
 /// An asynchronous kernel's step: it owns its inputs and answers through [`AsyncContext::done`].

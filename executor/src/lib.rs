@@ -5,6 +5,8 @@ pub mod accumulator;
 pub mod barrier;
 pub mod cancel;
 mod cpu_device;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dataset;
 pub mod device;
 mod error;
@@ -13,6 +15,7 @@ mod evaluate;
 pub mod event_file;
 mod executor;
 pub mod function;
+pub mod gpus;
 pub mod handle;
 pub mod io;
 pub mod kernel;

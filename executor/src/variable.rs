@@ -1,9 +1,11 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
+use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::handle::{HandleInput, one_handle};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
+use crate::value::Value;
 use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -18,11 +20,13 @@ pub struct Variable {
     dtype: DType,
     shape: PartialShape,
     value: Mutex<Option<Tensor>>,
+    /// The value of a variable whose device has memory of its own; then `value` stays empty.
+    device_value: Mutex<Option<DeviceTensor>>,
 }
 
 impl Variable {
     pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: PartialShape) -> Variable {
-        Variable { name: name.into(), dtype, shape, value: Mutex::new(None) }
+        Variable { name: name.into(), dtype, shape, value: Mutex::new(None), device_value: Mutex::new(None) }
     }
 
     /// The name of the node that made it, for messages.
@@ -52,6 +56,14 @@ impl Variable {
         self.read().ok_or_else(|| self.uninitialized())
     }
 
+    /// A snapshot of the value, in whichever memory it is; `None` before the first assignment.
+    pub fn snapshot(&self) -> Option<Value> {
+        if let Some(tensor) = self.read() {
+            return Some(tensor.into());
+        }
+        self.lock_device().clone().map(Value::from)
+    }
+
     /// Changes the value in place, exclusively.
     ///
     /// # Errors
@@ -73,13 +85,19 @@ impl Variable {
         self.value.lock()
     }
 
+    /// As [`Variable::lock`], of a variable whose device has memory of its own.
+    pub fn lock_device(&self) -> MutexGuard<'_, Option<DeviceTensor>> {
+        self.device_value.lock()
+    }
+
     pub fn is_initialized(&self) -> bool {
-        self.value.lock().is_some()
+        self.value.lock().is_some() || self.device_value.lock().is_some()
     }
 
     /// As [`Variable::is_initialized`], but it waits for nobody: what is being written may have no value yet.
     pub fn may_be_initialized(&self) -> bool {
         self.value.try_lock().is_none_or(|value| value.is_some())
+            || self.device_value.try_lock().is_none_or(|value| value.is_some())
     }
 }
 
@@ -145,6 +163,20 @@ impl VariableInput {
 pub fn lock_all<'a, const N: usize>(
     variables: [&'a Variable; N],
 ) -> Result<[MutexGuard<'a, Option<Tensor>>; N]> {
+    lock_each(variables, Variable::lock)
+}
+
+/// As [`lock_all`], of variables whose device has memory of its own.
+pub fn lock_all_on_device<'a, const N: usize>(
+    variables: [&'a Variable; N],
+) -> Result<[MutexGuard<'a, Option<DeviceTensor>>; N]> {
+    lock_each(variables, Variable::lock_device)
+}
+
+fn lock_each<'a, T, const N: usize>(
+    variables: [&'a Variable; N],
+    lock: impl Fn(&'a Variable) -> MutexGuard<'a, Option<T>>,
+) -> Result<[MutexGuard<'a, Option<T>>; N]> {
     let mut order: [usize; N] = std::array::from_fn(|i| i);
     order.sort_by_key(|&i| std::ptr::from_ref(variables[i]) as usize);
     for pair in order.windows(2) {
@@ -152,10 +184,10 @@ pub fn lock_all<'a, const N: usize>(
             crate::invalid!("one variable is passed for two different arguments");
         }
     }
-    let mut guards: [Option<MutexGuard<'a, Option<Tensor>>>; N] = std::array::from_fn(|_| None);
+    let mut guards: [Option<MutexGuard<'a, Option<T>>>; N] = std::array::from_fn(|_| None);
     for i in order {
-        guards[i] = Some(variables[i].lock());
+        guards[i] = Some(lock(variables[i]));
     }
     let mut taken = guards.into_iter().flatten();
-    Ok(std::array::from_fn(|i| taken.next().unwrap_or_else(|| variables[i].lock())))
+    Ok(std::array::from_fn(|i| taken.next().unwrap_or_else(|| lock(variables[i]))))
 }

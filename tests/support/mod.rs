@@ -1,8 +1,10 @@
 //! What whole-system tests stand on: clusters of real processes, and a Python with TensorFlow.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod cluster;
+pub mod environment;
 pub mod load;
+pub mod op_nodes;
 pub mod op_table;
 pub mod python;
 pub mod rpc;

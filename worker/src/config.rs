@@ -1,6 +1,7 @@
 //! What a worker is told when it starts.
 
 use crate::transport::Transport;
+use executor::gpus::GpuOptions;
 use graph::TaskName;
 use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;
@@ -14,6 +15,8 @@ pub struct WorkerConfig {
     pub cluster: Cluster,
     /// Devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
     pub cpu_devices: u32,
+    /// Which GPUs become devices `GPU:0`, `GPU:1` and so on, and how they are used.
+    pub gpus: GpuOptions,
     /// Compute threads.
     pub threads: usize,
     /// What a device says of its memory, bytes.
@@ -39,6 +42,7 @@ impl WorkerConfig {
             task,
             cluster,
             cpu_devices: 1,
+            gpus: GpuOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_limit: 256 << 20,
             connect_deadline: CONNECT_DEADLINE,

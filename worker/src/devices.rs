@@ -1,11 +1,13 @@
 //! The devices of one task, by name.
 
 use executor::device::{Device, DeviceTensor, Transfer};
+use executor::gpus::{self, GpuOptions, Visible};
 use executor::kernel::KernelDef;
 use executor::resource::ResourceStore;
 use executor::{CpuDevice, Value};
-use graph::{DeviceAttributes, DeviceName, Node, TaskName, Tensor};
+use graph::{Code, DeviceAttributes, DeviceName, Node, TaskName, Tensor};
 use proto::Status;
+use std::any::Any;
 use std::sync::Arc;
 
 /// Devices of one process, under the names that one session knows them by.
@@ -14,14 +16,33 @@ pub(crate) struct Devices(Arc<[Arc<dyn Device>]>);
 
 impl Devices {
     /// New devices with new incarnations.
-    pub(crate) fn new(task: &TaskName, cpus: u32, memory_limit: u64) -> Devices {
-        Devices::cpus(task, (0..cpus.max(1)).map(|_| (incarnation(), memory_limit)))
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options of GPUs that make no sense here. That there are no GPUs is none.
+    pub(crate) fn new(
+        task: &TaskName,
+        cpus: u32,
+        memory_limit: u64,
+        gpus: &GpuOptions,
+    ) -> Result<Devices, Status> {
+        let cpu = |id| {
+            let name = DeviceName::new(task, "CPU", id);
+            Arc::new(CpuDevice::new(name, incarnation(), memory_limit)) as Arc<dyn Device>
+        };
+        let gpus = match gpus::devices(task, gpus, incarnation) {
+            Err(error) if error.code() == Code::Unavailable && gpus.visible == Visible::All => Vec::new(),
+            found => found.map_err(|error| crate::failure(&error))?,
+        };
+        Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))
     }
 
     /// The same processors with resources of their own, in the task's name.
     pub(crate) fn isolated(&self, task: &TaskName) -> Devices {
-        let of = self.0.iter().map(|d| (d.attributes().incarnation, d.attributes().memory_limit));
-        Devices::cpus(task, of)
+        let isolated = |device: &Arc<dyn Device>| {
+            let DeviceName { device_type, id, .. } = device.name();
+            device.isolated(DeviceName::new(task, device_type, *id))
+        };
+        Devices(self.0.iter().map(isolated).collect())
     }
 
     /// The same devices, resources included, in the task's name.
@@ -32,13 +53,6 @@ impl Devices {
             Arc::new(Renamed { attributes, device: device.clone() }) as Arc<dyn Device>
         });
         Devices(renamed.collect())
-    }
-
-    fn cpus(task: &TaskName, of: impl Iterator<Item = (u64, u64)>) -> Devices {
-        let device = |(id, (incarnation, limit)): (u32, (u64, u64))| {
-            Arc::new(CpuDevice::new(DeviceName::new(task, "CPU", id), incarnation, limit)) as Arc<dyn Device>
-        };
-        Devices((0..).zip(of).map(device).collect())
     }
 
     pub(crate) fn attributes(&self) -> Vec<DeviceAttributes> {
@@ -79,6 +93,10 @@ impl Device for Renamed {
         self.device.resources()
     }
 
+    fn isolated(&self, name: DeviceName) -> Arc<dyn Device> {
+        self.device.isolated(name)
+    }
+
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
         self.device.upload(tensor, done);
     }
@@ -93,6 +111,10 @@ impl Device for Renamed {
 
     fn has_own_memory(&self) -> bool {
         self.device.has_own_memory()
+    }
+
+    fn native(&self) -> &dyn Any {
+        self.device.native()
     }
 
     fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {

@@ -28,6 +28,7 @@ mod worker;
 
 pub use config::WorkerConfig;
 pub use executor::HostEvaluator;
+pub use executor::gpus;
 pub use kernels::KernelTables;
 pub use proto::Cluster;
 pub use service::WorkerRpc;

@@ -150,6 +150,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::transport::{Roads, Transport};
+    use executor::gpus::{GpuOptions, Visible};
     use std::time::Duration;
 
     fn sessions() -> Sessions {
@@ -158,7 +159,9 @@ mod tests {
         let roads =
             Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), Cluster::new());
         let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, roads);
-        Sessions::new(task.clone(), Devices::new(&task, 2, 1 << 20), Arc::new(peers))
+        let none = GpuOptions { visible: Visible::These(Vec::new()), ..GpuOptions::default() };
+        let devices = Devices::new(&task, 2, 1 << 20, &none).unwrap_or_else(|e| panic!("{e}"));
+        Sessions::new(task.clone(), devices, Arc::new(peers))
     }
 
     fn request(handle: &str, incarnation: u64) -> CreateWorkerSession {

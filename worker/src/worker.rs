@@ -51,7 +51,7 @@ impl Worker {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
-        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit);
+        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, &config.gpus)?;
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
             shared_memory::install();
         }

@@ -129,17 +129,18 @@ pub(super) fn host_ports(
     args: &[graph::ops::spec::Arg],
     types: &PortTypes,
 ) -> Result<Vec<bool>> {
-    let on_host: &[&str] = match node.op.role() {
-        Role::Switch => &["pred", "output_index"],
-        Role::Merge => &["value_index"],
-        Role::LoopCond => &["input", "output"],
-        _ => device.find_kernel(node).map_or(&[], |def| def.host_memory),
+    let kernel = device.find_kernel(node);
+    let is_on_host = |argument: &str| match node.op.role() {
+        Role::Switch => ["pred", "output_index"].contains(&argument),
+        Role::Merge => argument == "value_index",
+        Role::LoopCond => true,
+        _ => kernel.is_some_and(|def| def.is_on_host(argument)),
     };
     let op: &Op = node.op;
     let mut ports = Vec::with_capacity(types.len());
     for arg in args {
         let count = op.arg_count(arg, &node.attrs)?;
-        ports.extend(std::iter::repeat_n(on_host.contains(&arg.name), count));
+        ports.extend(std::iter::repeat_n(is_on_host(arg.name), count));
     }
     Ok(ports.iter().zip(types).map(|(host, port)| *host || port.dtype.size().is_none()).collect())
 }

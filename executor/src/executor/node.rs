@@ -258,7 +258,7 @@ impl<F: Flow> Run<F> {
                 Error::new(graph::Code::FailedPrecondition, message)
             };
             if !plan.takes_ref(slot) {
-                *input = Value::Host(variable.read().ok_or_else(uninitialized)?);
+                *input = variable.snapshot().ok_or_else(uninitialized)?;
             } else if !may_be_empty && !variable.may_be_initialized() {
                 return Err(uninitialized());
             }

@@ -208,6 +208,10 @@ impl Device for TestDevice {
         self.cpu.resources()
     }
 
+    fn isolated(&self, name: graph::DeviceName) -> Arc<dyn Device> {
+        self.cpu.isolated(name)
+    }
+
     fn has_own_memory(&self) -> bool {
         self.own_memory
     }

@@ -1,6 +1,6 @@
 //! On which device types a node can run, and what to say when there is none.
 
-use super::{DEVICE_TYPES, find, of_op};
+use super::{DEVICE_TYPES, find, of_op, offered_device_types};
 use crate::error::Error;
 use crate::kernel::KernelDef;
 use graph::{AttrList, AttrValue, DType, Node, Role};
@@ -26,15 +26,15 @@ pub fn no_kernel(node: &Node) -> Error {
          Registered devices: [{}]\nRegistered kernels:\n{kernels}",
         node.op.name(),
         node.name,
-        DEVICE_TYPES.join(", "),
+        offered_device_types().join(", "),
     );
     Error::invalid(message).at_node(&node.name)
 }
 
-/// The kernels of an op, one a line, as messages list them.
+/// The kernels of an op on the device types that this process can offer, one a line, as messages list them.
 pub fn registered_kernels(op: &str) -> String {
     let mut kernels = String::new();
-    for device_type in DEVICE_TYPES {
+    for device_type in offered_device_types() {
         for kernel in of_op(device_type, op) {
             let _ = writeln!(kernels, "  device='{device_type}'{}", constraints(kernel));
         }
@@ -89,7 +89,7 @@ mod tests {
         let op =
             graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
         let mut node = Node::new("a/b", op).with_attr("T", DType::Float);
-        assert_eq!(supported_device_types(&node), ["CPU"]);
+        assert_eq!(supported_device_types(&node), DEVICE_TYPES);
         node.attrs.set("T", DType::String);
         assert_eq!(supported_device_types(&node), <[&str; 0]>::default());
         let error = no_kernel(&node);

@@ -3,6 +3,7 @@
 
 mod ckpt_command;
 mod demo;
+mod doctor_command;
 mod graph_command;
 mod ops_command;
 mod output;
@@ -30,6 +31,8 @@ enum Command {
     Ckpt(ckpt_command::CkptFlags),
     /// Train a classifier of handwritten digits, and show where everything ran
     Demo(demo::DemoFlags),
+    /// Print which of NVIDIA's libraries and GPUs this machine has, and what is wrong with them
+    Doctor,
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
     /// Print the ops that run here, or those of TensorFlow's that do not
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
             ckpt_command::run(&flags).map(|same| if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Demo(flags) => demo::run(&flags).map(|()| ExitCode::SUCCESS),
+        Command::Doctor => doctor_command::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Graph(flags) => graph_command::run(&flags).map(|()| ExitCode::SUCCESS),
         Command::Ops(flags) => ops_command::run(&flags).map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::Run(flags) => run_command::run(&flags),

@@ -31,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// A value's axes as three: before the channels, the channels, after them.
-fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
+pub(in crate::kernels) fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
     if shape.rank() < 2 {
         crate::invalid!("Input tensor must be at least 2D: {shape}");
     }

@@ -80,6 +80,11 @@ impl Plan {
         &self.shape
     }
 
+    /// Each axis's size, outermost first, and how many elements further its next index is in each tensor.
+    pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
+        self.axes.iter().map(|axis| (axis.size, axis.step))
+    }
+
     /// Whether each tensor repeats along the innermost axis.
     pub(crate) fn repeats(&self) -> [bool; 2] {
         self.axes.last().map_or([false, false], |a| a.step.map(|s| s == 0))
@@ -190,7 +195,7 @@ pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
 }
 
 /// A kernel's whole work: output 0 is `zip` of inputs 0 and 1.
-pub(crate) fn binary<A: Lane, R: Lane>(
+pub(super) fn binary<A: Lane, R: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
     zip: &Zip<'_, A::Wide, R::Wide>,
@@ -209,7 +214,7 @@ enum Source<'a, A> {
 }
 
 /// `zip` of two tensors, in the memory of one of them where its type and size allow it and nobody else reads it.
-pub(crate) fn zip_tensors<A: Lane, R: Lane>(
+pub(super) fn zip_tensors<A: Lane, R: Lane>(
     plan: &Plan,
     x: Tensor,
     y: Tensor,

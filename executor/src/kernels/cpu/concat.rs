@@ -34,13 +34,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("Unpack", &[("T", MOVED)], |init| {
         let axis: i64 = init.attr("axis")?;
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| unstack::<E>(ctx, axis)))
+        moved!(init.input_type(0), E => Kernel::sync(move |ctx| cut::<E>(ctx, &unstacked(ctx, axis)?)))
     }),
-    KernelDef::of("Split", &[("T", MOVED)], |init| moved!(init.input_type(1), E => Kernel::sync(split::<E>))),
+    KernelDef::of(
+        "Split",
+        &[("T", MOVED)],
+        |init| moved!(init.input_type(1), E => Kernel::sync(|ctx| cut::<E>(ctx, &split(ctx)?))),
+    ),
     KernelDef::of(
         "SplitV",
         &[("T", MOVED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])],
-        |init| moved!(init.input_type(0), E => Kernel::sync(split_v::<E>)),
+        |init| moved!(init.input_type(0), E => Kernel::sync(|ctx| cut::<E>(ctx, &split_v(ctx)?))),
     ),
 ];
 
@@ -67,7 +71,19 @@ fn join<E: Moved>(
     })
 }
 
-fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
+/// How parts make up a tensor: each of `prefix` rows of the result is one row of each part, of so many elements.
+pub(in crate::kernels) struct Joined {
+    pub(in crate::kernels) shape: Shape,
+    pub(in crate::kernels) prefix: usize,
+    pub(in crate::kernels) rows: SmallVec<[usize; 8]>,
+}
+
+/// Of the inputs `values`, along the axis in input `axis`.
+pub(in crate::kernels) fn concatenated(
+    ctx: &KernelContext<'_>,
+    values: Range<usize>,
+    axis: usize,
+) -> Result<Joined> {
     let axis_input = ctx.input(axis)?;
     let &[axis] = axis_input.to_i64s()?.as_slice() else {
         invalid!(
@@ -75,7 +91,7 @@ fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usi
             axis_input.shape()
         );
     };
-    let first = ctx.input(values.start)?.shape().clone();
+    let first = ctx.shape(values.start)?;
     let rank = first.rank();
     if rank == 0 {
         invalid!("ConcatOp : Can't concatenate scalars (use tf.stack instead)");
@@ -88,8 +104,8 @@ fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usi
     let suffix: usize = first[at + 1..].iter().product();
     let mut size = 0usize;
     let mut rows: SmallVec<[usize; 8]> = SmallVec::new();
-    for (n, i) in values.clone().enumerate() {
-        let shape = ctx.input(i)?.shape();
+    for (n, i) in values.enumerate() {
+        let shape = ctx.shape(i)?;
         if shape.rank() != rank {
             invalid!(
                 "ConcatOp : Ranks of all input tensors should match: shape[0] = {first} vs. shape[{n}] = {shape}"
@@ -107,7 +123,11 @@ fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usi
     }
     let mut dims: SmallVec<[usize; 6]> = first.dims().into();
     dims[at] = size;
-    let shape = Shape::new(&dims)?;
+    Ok(Joined { shape: Shape::new(&dims)?, prefix: first[..at].iter().product(), rows })
+}
+
+fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
+    let Joined { shape, prefix, rows } = concatenated(ctx, values.clone(), axis)?;
     // One part that holds everything is passed on.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
@@ -116,7 +136,6 @@ fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usi
         ctx.set_output(0, out);
         return Ok(());
     }
-    let prefix = first[..at].iter().product();
     let out = join::<E>(ctx, values, shape, prefix, &rows)?;
     ctx.set_output(0, out);
     Ok(())
@@ -167,15 +186,16 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
-    let first = ctx.input(0)?.shape().clone();
+/// Of all inputs, along a new axis.
+pub(in crate::kernels) fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Joined> {
+    let first = ctx.shape(0)?;
     let (rank, count) = (first.rank() + 1, ctx.num_inputs());
     let Some(at) = resolve_axis(axis, rank) else {
         invalid!("axis = {axis} not in [-{rank}, {rank})");
     };
     for i in 1..count {
-        let shape = ctx.input(i)?.shape();
-        if *shape != first {
+        let shape = ctx.shape(i)?;
+        if shape != first {
             invalid!(
                 "Shapes of all inputs must match: values[0].shape = {first} != values[{i}].shape = {shape}"
             );
@@ -183,41 +203,58 @@ fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     }
     let mut dims: SmallVec<[usize; 6]> = first.dims().into();
     dims.insert(at, count);
-    let shape = Shape::new(&dims)?;
-    let out = if count == 1 {
-        ctx.take_input(0)?.reshaped(shape)?
-    } else {
-        let (prefix, row) = (first[..at].iter().product(), first[at..].iter().product());
-        let rows: SmallVec<[usize; 8]> = SmallVec::from_elem(row, count);
-        join::<E>(ctx, 0..count, shape, prefix, &rows)?
+    let (prefix, row) = (first[..at].iter().product(), first[at..].iter().product());
+    Ok(Joined { shape: Shape::new(&dims)?, prefix, rows: SmallVec::from_elem(row, count) })
+}
+
+fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let Joined { shape, prefix, rows } = stacked(ctx, axis)?;
+    let out = match ctx.num_inputs() {
+        1 => ctx.take_input(0)?.reshaped(shape)?,
+        count => join::<E>(ctx, 0..count, shape, prefix, &rows)?,
     };
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// Cuts input `i` along an axis: output `n` has `sizes[n]` of it, and shape `shapes(n)`.
-fn cut<E: Moved>(
-    ctx: &mut KernelContext<'_>,
-    i: usize,
-    at: usize,
-    sizes: &[usize],
-    shape_of: impl Fn(&Shape, usize) -> Result<Shape>,
-) -> Result<()> {
-    let input = ctx.take_input(i)?;
+/// How a tensor is cut along an axis: output `n` has `sizes[n]` of it.
+pub(in crate::kernels) struct Cut {
+    /// The input that is cut.
+    pub(in crate::kernels) input: usize,
+    pub(in crate::kernels) at: usize,
+    pub(in crate::kernels) sizes: SmallVec<[usize; 8]>,
+    /// Whether the axis goes, being of size 1 in each part.
+    pub(in crate::kernels) drops_axis: bool,
+}
+
+impl Cut {
+    /// The shape of a part with so much of the axis.
+    pub(in crate::kernels) fn shape(&self, whole: &Shape, size: usize) -> Result<Shape> {
+        let mut dims: SmallVec<[usize; 6]> = whole.dims().into();
+        match self.drops_axis {
+            true => drop(dims.remove(self.at)),
+            false => dims[self.at] = size,
+        }
+        Ok(Shape::new(&dims)?)
+    }
+}
+
+fn cut<E: Moved>(ctx: &mut KernelContext<'_>, cut: &Cut) -> Result<()> {
+    let input = ctx.take_input(cut.input)?;
     let shape = input.shape().clone();
-    if let [_] = sizes {
-        let out = input.reshaped(shape_of(&shape, sizes[0])?)?;
+    if let [size] = cut.sizes[..] {
+        let out = input.reshaped(cut.shape(&shape, size)?)?;
         ctx.set_output(0, out);
         return Ok(());
     }
-    let prefix: usize = shape[..at].iter().product();
-    let suffix: usize = shape[at + 1..].iter().product();
-    let total = shape[at] * suffix;
+    let prefix: usize = shape[..cut.at].iter().product();
+    let suffix: usize = shape[cut.at + 1..].iter().product();
+    let total = shape[cut.at] * suffix;
     let mut offset = 0;
-    for (n, &size) in sizes.iter().enumerate() {
+    for (n, &size) in cut.sizes.iter().enumerate() {
         let row = size * suffix;
         let from = Layout { offset, strides: [total as isize, 1].as_slice().into() };
-        let out = E::build(input.dtype(), shape_of(&shape, size)?, |out| {
+        let out = E::build(input.dtype(), cut.shape(&shape, size)?, |out| {
             pack(&[prefix, row], E::view(&input)?, &from, out)
         })?;
         ctx.set_output(n, out);
@@ -226,14 +263,8 @@ fn cut<E: Moved>(
     Ok(())
 }
 
-fn resized(shape: &Shape, at: usize, size: usize) -> Result<Shape> {
-    let mut dims: SmallVec<[usize; 6]> = shape.dims().into();
-    dims[at] = size;
-    Ok(Shape::new(&dims)?)
-}
-
-fn unstack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
-    let shape = ctx.input(0)?.shape();
+pub(in crate::kernels) fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Cut> {
+    let shape = ctx.shape(0)?;
     let (rank, num) = (shape.rank(), ctx.num_outputs());
     let Some(at) = resolve_axis(axis, rank) else {
         invalid!("axis = {axis} not in [{}, {rank})", -(rank as i64));
@@ -241,35 +272,31 @@ fn unstack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     if shape[at] != num {
         invalid!("Input shape axis {at} must equal {num}, got shape {shape}");
     }
-    cut::<E>(ctx, 0, at, &vec![1; num], |shape, _| {
-        let mut dims: SmallVec<[usize; 6]> = shape.dims().into();
-        dims.remove(at);
-        Ok(Shape::new(&dims)?)
-    })
+    Ok(Cut { input: 0, at, sizes: SmallVec::from_elem(1, num), drops_axis: true })
 }
 
 fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usize> {
     let &[axis] = ctx.input(axis)?.to_i64s()?.as_slice() else {
         invalid!("split_dim_tensor must have exactly one element.");
     };
-    let rank = ctx.input(value)?.shape().rank();
+    let rank = ctx.shape(value)?.rank();
     resolve_axis(axis, rank).ok_or_else(|| {
         Error::invalid(format!("-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {axis}"))
     })
 }
 
-fn split<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+pub(in crate::kernels) fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
     let at = split_axis(ctx, 1, 0)?;
-    let (size, num) = (ctx.input(1)?.shape()[at], ctx.num_outputs());
+    let (size, num) = (ctx.shape(1)?[at], ctx.num_outputs());
     if num == 0 || size % num != 0 {
         invalid!(
             "Number of ways to split should evenly divide the split dimension, but got split_dim {at} (size = {size}) and num_split {num}"
         );
     }
-    cut::<E>(ctx, 1, at, &vec![size / num; num], |shape, size| resized(shape, at, size))
+    Ok(Cut { input: 1, at, sizes: SmallVec::from_elem(size / num, num), drops_axis: false })
 }
 
-fn split_v<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     let at = split_axis(ctx, 0, 2)?;
     let given = ctx.input(1)?;
     let num = ctx.num_outputs();
@@ -284,7 +311,7 @@ fn split_v<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         DType::Int8 => given.values::<i8>()?.iter().map(|&s| s.into()).collect(),
         _ => given.to_i64s()?,
     };
-    let size = ctx.input(0)?.shape()[at];
+    let size = ctx.shape(0)?[at];
     let mut open = None;
     let mut determined = 0usize;
     let mut sizes: SmallVec<[usize; 8]> = SmallVec::new();
@@ -309,5 +336,5 @@ fn split_v<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     if let Some(open) = open {
         sizes[open] = size - determined;
     }
-    cut::<E>(ctx, 0, at, &sizes, |shape, size| resized(shape, at, size))
+    Ok(Cut { input: 0, at, sizes, drops_axis: false })
 }

@@ -136,7 +136,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
 }
 
 /// A vector input of sizes as a shape.
-fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
+pub(in crate::kernels) fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
     let sizes = ctx.input(i)?;
     if sizes.shape().rank() != 1 {
         crate::invalid!("{}: {name} input must be 1-dim, not {}", ctx.node().op.name(), sizes.shape().rank());
@@ -158,10 +158,10 @@ fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, d
 
 /// The shape of the input that the gradient is taken of, from its sizes: all of them, or of images the rows and
 /// columns alone.
-fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
-    let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
+pub(in crate::kernels) fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
+    let (filter, dy) = (ctx.shape(1)?, ctx.shape(2)?);
     let given = sizes_input(ctx, 0, "input_sizes")?;
-    Ok(match (given.as_slice(), dy.shape().dims(), filter.shape().dims()) {
+    Ok(match (given.as_slice(), dy.dims(), filter.dims()) {
         (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
             Shape::from_i64(&conv.input_shape([h, w], n as i64, c as i64))?
         }

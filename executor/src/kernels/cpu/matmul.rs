@@ -30,7 +30,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Checks ranks, and says how the batches fit together.
-type Batches = fn(&Shape, &Shape) -> Result<Plan>;
+pub(in crate::kernels) type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 
 /// A flipped factor is transposed, and in the batch forms conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
@@ -38,7 +38,7 @@ fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Ker
     dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches)))
 }
 
-fn single(x: &Shape, y: &Shape) -> Result<Plan> {
+pub(in crate::kernels) fn single(x: &Shape, y: &Shape) -> Result<Plan> {
     for (i, s) in [x, y].into_iter().enumerate() {
         if s.rank() != 2 {
             crate::invalid!("In[{i}] is not a matrix. Instead it has shape {s}");
@@ -47,7 +47,7 @@ fn single(x: &Shape, y: &Shape) -> Result<Plan> {
     Plan::new(&Shape::scalar(), &Shape::scalar())
 }
 
-fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
+pub(in crate::kernels) fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     if x.rank() != y.rank() {
         crate::invalid!("In[0] and In[1] has different ndims: {x} vs. {y}");
     }
@@ -60,7 +60,7 @@ fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     broadcast_batches(x, y)
 }
 
-fn broadcast_batches(x: &Shape, y: &Shape) -> Result<Plan> {
+pub(in crate::kernels) fn broadcast_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     at_least_matrices(x, y)?;
     let batch = |s: &Shape| Shape::new(&s[..s.rank() - 2]);
     Plan::fit(&batch(x)?, &batch(y)?)?.ok_or_else(|| {

@@ -32,8 +32,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// How many before and after, for each axis.
-fn paddings(ctx: &KernelContext<'_>) -> Result<SmallVec<[(usize, usize); 6]>> {
-    let (input, given) = (ctx.input(0)?.shape(), ctx.input(1)?);
+pub(in crate::kernels) fn paddings(ctx: &KernelContext<'_>) -> Result<SmallVec<[(usize, usize); 6]>> {
+    let (input, given) = (ctx.shape(0)?, ctx.input(1)?);
     let &[rows, 2] = given.shape().dims() else {
         invalid!("paddings must be a matrix with 2 columns: {}", given.shape());
     };
@@ -50,7 +50,7 @@ fn paddings(ctx: &KernelContext<'_>) -> Result<SmallVec<[(usize, usize); 6]>> {
         .collect()
 }
 
-fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
+pub(in crate::kernels) fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {
         let size = d.checked_add(before).and_then(|d| d.checked_add(after));

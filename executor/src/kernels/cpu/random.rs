@@ -13,11 +13,14 @@ mod source;
 mod words;
 
 pub(super) use self::bounded::bounded_by_batch;
+pub(in crate::kernels) use self::distribution::RESERVED;
+pub(in crate::kernels) use self::fill::shape_input;
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;
 pub(super) use self::poisson::poisson;
 pub(super) use self::shuffle::{multinomial, shuffle};
-pub(super) use self::source::{Generator, Source, Stream, seeds};
+pub(in crate::kernels) use self::source::Source;
+pub(super) use self::source::{Generator, Stream, seeds};
 pub(super) use self::words::{WordStream, Words};
 
 use super::dispatch::{FLOATS, INDEX, WORDS};

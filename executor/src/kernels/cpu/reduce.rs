@@ -84,18 +84,18 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// What a reduction does to a shape.
 #[derive(Debug)]
-struct Layout {
+pub(in crate::kernels) struct Layout {
     /// The axes, outermost first, with whether they are reduced; neighbours of a kind are one, none is of size 1.
-    axes: SmallVec<[fold::Axis; 4]>,
+    pub(in crate::kernels) axes: SmallVec<[fold::Axis; 4]>,
     /// The output's shape.
-    shape: Shape,
+    pub(in crate::kernels) shape: Shape,
     /// Elements that make up one of the output's.
-    count: usize,
+    pub(in crate::kernels) count: usize,
 }
 
 impl Layout {
     /// `axes` holds axes of `shape`, negative ones counted from the end.
-    fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<Layout> {
+    pub(in crate::kernels) fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<Layout> {
         let rank = shape.rank();
         let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
         for axis in axes.to_i64s()? {
@@ -131,7 +131,7 @@ impl Layout {
         Ok(Layout { axes: merged, shape: Shape::new(&dims)?, count })
     }
 
-    fn reduces(&self) -> bool {
+    pub(in crate::kernels) fn reduces(&self) -> bool {
         self.axes.iter().any(|a| a.reduced)
     }
 }

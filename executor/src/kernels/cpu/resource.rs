@@ -130,7 +130,7 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
 
 /// The variable, or `FailedPrecondition`: clients that wait for initialisation look for its text.
-fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
+pub(in crate::kernels) fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
     input.get_or(ctx, |store, handle| {
         store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
             Error::new(
@@ -146,22 +146,30 @@ fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variab
     })
 }
 
-/// The first assignment makes the variable.
-fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
-    let value = ctx.take_input(1)?;
+/// The variable that a value of this type is assigned to: the first assignment makes it.
+pub(in crate::kernels) fn target(
+    input: &VariableInput,
+    ctx: &KernelContext<'_>,
+    dtype: DType,
+) -> Result<Arc<Variable>> {
     let variable = input.get_or(ctx, |store, handle| {
         let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();
         store.lookup_or_create(&handle.container, &handle.name, || {
-            Ok(Variable::new(handle.name.clone(), value.dtype(), shape))
+            Ok(Variable::new(handle.name.clone(), dtype, shape))
         })
     })?;
-    if variable.dtype() != value.dtype() {
+    if variable.dtype() != dtype {
         crate::invalid!(
-            "Trying to assign variable with wrong dtype. Expected {} got {}",
-            variable.dtype(),
-            value.dtype()
+            "Trying to assign variable with wrong dtype. Expected {} got {dtype}",
+            variable.dtype()
         );
     }
+    Ok(variable)
+}
+
+fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
+    let value = ctx.take_input(1)?;
+    let variable = target(input, ctx, value.dtype())?;
     let mut current = variable.lock();
     if validate
         && let Some(old) = &*current

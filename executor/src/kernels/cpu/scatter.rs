@@ -126,7 +126,7 @@ fn apply(update: Update, dtype: DType) -> Result<Apply> {
 }
 
 /// Ops on references give the reference on.
-pub(super) fn give_reference(
+pub(in crate::kernels) fn give_reference(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
     variable: std::sync::Arc<crate::variable::Variable>,

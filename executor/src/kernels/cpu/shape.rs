@@ -1,8 +1,9 @@
-//! Ops that ask for shapes, or give the same elements another shape.
+//! Ops that ask for shapes, or give the same elements another shape. Those that touch no elements ask for no more than
+//! shapes, and so are a GPU's kernels too.
 
 use super::dispatch::INDEX;
-use super::moved::{MOVED, Moved, moved};
-use super::strided::{Layout, pack};
+use super::moved::MOVED;
+use super::strided::{Layout, Taken, taking};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -17,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Size", &[("out_type", INDEX)], |init| {
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {
-            let count = ctx.input(0)?.num_elements();
+            let count = ctx.shape(0)?.num_elements();
             let out = integers(dtype, &[count as i64])?.reshaped(Shape::scalar())?;
             ctx.set_output(0, out);
             Ok(())
@@ -27,7 +28,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         op: "Rank",
         make: |_| {
             Kernel::sync(|ctx| {
-                let rank = ctx.input(0)?.shape().rank() as i32;
+                let rank = ctx.shape(0)?.rank() as i32;
                 ctx.set_output(0, Tensor::scalar(rank));
                 Ok(())
             })
@@ -37,11 +38,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Reshape", &[("Tshape", INDEX)], |_| Kernel::sync(reshape)),
     KernelDef::of("ExpandDims", &[("Tdim", INDEX)], |_| Kernel::sync(expand_dims)),
     KernelDef { op: "Squeeze", make: squeeze, ..KernelDef::NEW },
-    KernelDef::of(
-        "BroadcastTo",
-        &[("T", MOVED), ("Tidx", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(broadcast_to::<E>)),
-    ),
+    KernelDef::of("BroadcastTo", &[("T", MOVED), ("Tidx", INDEX)], |init| taking(init, broadcast_to)),
     KernelDef::of("BroadcastArgs", &[("T", INDEX)], |init| {
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {
@@ -65,7 +62,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Sizes as a vector of the type.
-fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
+pub(in crate::kernels) fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     match dtype {
         DType::Int64 => Ok(Tensor::vector(values)?),
         _ => {
@@ -84,7 +81,7 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
     Kernel::sync(move |ctx| {
         for i in 0..ctx.num_inputs() {
-            let sizes: SmallVec<[i64; 6]> = ctx.input(i)?.shape().iter().map(|&d| d as i64).collect();
+            let sizes: SmallVec<[i64; 6]> = ctx.shape(i)?.iter().map(|&d| d as i64).collect();
             let sizes = integers(dtype, &sizes)?;
             ctx.set_output(i, sizes);
         }
@@ -94,14 +91,14 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Passes input 0 on under another shape, without a copy.
 fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
-    let out = ctx.take_input(0)?.reshaped(shape)?;
+    let out = ctx.take_value(0).reshaped(shape)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
 fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
-    let elements = ctx.input(0)?.num_elements();
+    let elements = ctx.shape(0)?.num_elements();
     let wanted = sizes.to_i64s()?;
     if sizes.shape().rank() > 1 || (sizes.shape().rank() == 0 && wanted != [-1]) {
         invalid!("sizes input must be 1-D, not {}", sizes.shape());
@@ -147,7 +144,7 @@ fn expand_dims(ctx: &mut KernelContext<'_>) -> Result<()> {
     let &[axis] = ctx.input(1)?.to_i64s()?.as_slice() else {
         invalid!("'dim' must be a tensor with a single value");
     };
-    let input = ctx.input(0)?.shape();
+    let input = ctx.shape(0)?;
     let Some(at) = resolve_axis(axis, input.rank() + 1) else {
         invalid!("Tried to expand dim index {axis} for tensor with {} dimensions.", input.rank());
     };
@@ -159,7 +156,7 @@ fn expand_dims(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn squeeze(init: &KernelInit<'_>) -> Result<Kernel> {
     let named: Vec<i64> = init.attr("squeeze_dims")?;
     Kernel::sync(move |ctx| {
-        let input = ctx.input(0)?.shape();
+        let input = ctx.shape(0)?;
         let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
         if named.is_empty() {
             dims.extend(input.iter().copied().filter(|&d| d != 1));
@@ -182,7 +179,7 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let expected: PartialShape = init.attr("shape")?;
     let name = init.node.name.clone();
     Kernel::sync(move |ctx| {
-        let shape = ctx.input(0)?.shape().clone();
+        let shape = ctx.shape(0)?.clone();
         if !expected.accepts(&shape) {
             invalid!("Shape of tensor {name} {shape} is not compatible with expected shape {expected}.");
         }
@@ -190,12 +187,12 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn broadcast_to<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (input, sizes) = (ctx.input(0)?, ctx.input(1)?);
+pub(in crate::kernels) fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let (from, sizes) = (ctx.shape(0)?, ctx.input(1)?);
     if sizes.shape().rank() > 1 {
         invalid!("shape must be 1-D, got shape {}", sizes.shape());
     }
-    let (from, to) = (input.shape(), Shape::from_i64(&sizes.to_i64s()?)?);
+    let to = Shape::from_i64(&sizes.to_i64s()?)?;
     let Some(more) = to.rank().checked_sub(from.rank()) else {
         invalid!(
             "Rank of input ({}) must be no greater than rank of output shape ({}).",
@@ -203,9 +200,6 @@ fn broadcast_to<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
             to.rank()
         );
     };
-    if *from == to {
-        return pass(ctx, to);
-    }
     let packed = Layout::packed(from);
     let mut layout = Layout { offset: 0, strides: SmallVec::from_elem(0, to.rank()) };
     for (i, (&f, &stride)) in from.iter().zip(&packed.strides).enumerate() {
@@ -215,9 +209,7 @@ fn broadcast_to<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
             invalid!("Incompatible shapes: {from} vs. {to}");
         }
     }
-    let out = E::build(input.dtype(), to.clone(), |out| pack(&to, E::view(input)?, &layout, out))?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Taken { dims: to.dims().into(), shape: to, from: layout })
 }
 
 /// Both inputs, shapes as numbers: nothing has these shapes, so that any number is as good as another.

@@ -3,7 +3,7 @@
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
 use super::scatter::give_reference;
-use super::strided::{Layout, copy, pack};
+use super::strided::{Layout, Taken, copy, give, taking};
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -13,17 +13,16 @@ use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Slice",
-        &[("T", MOVED), ("Index", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(slice::<E>)),
-    ),
+    KernelDef::of("Slice", &[("T", MOVED), ("Index", INDEX)], |init| taking(init, slice)),
     KernelDef::of(
         "StridedSlice",
         &[("T", MOVED), ("Index", &[DType::Int16, DType::Int32, DType::Int64])],
         |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
-            moved!(init.input_type(0), E => Kernel::sync(move |ctx| strided_slice::<E>(ctx, attrs)))
+            moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+                let taken = strided_slice(ctx, attrs)?;
+                give::<E>(ctx, taken)
+            }))
         },
     ),
     KernelDef::of("StridedSliceGrad", &[("T", MOVED), ("Index", INDEX)], |init| {
@@ -45,9 +44,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const ASSIGNED: &[(&str, &[DType])] = &[("T", MOVED), ("Index", INDEX)];
 
-fn slice<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (input, begin, size) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let shape = input.shape();
+pub(in crate::kernels) fn slice(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let (shape, begin, size) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     let rank = shape.rank();
     if begin.shape().dims() != [rank] || size.shape().dims() != [rank] {
         invalid!(
@@ -72,17 +70,16 @@ fn slice<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         dims.push(taken as usize);
         from.offset += begin[i] as isize * from.strides[i];
     }
-    let out = if dims.as_slice() == shape.dims() {
-        ctx.take_input(0)?
-    } else {
-        E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&dims, E::view(input)?, &from, out))?
-    };
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Taken { shape: Shape::new(&dims)?, dims, from })
 }
 
 /// The indices in inputs `at..at + 3`, applied to this shape.
-fn plan(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, at: usize, shape: &[usize]) -> Result<SlicePlan> {
+pub(in crate::kernels) fn plan(
+    ctx: &KernelContext<'_>,
+    attrs: StridedSliceAttrs,
+    at: usize,
+    shape: &[usize],
+) -> Result<SlicePlan> {
     let (begin, end, strides) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     if [begin, end, strides].iter().any(|t| t.shape().rank() != 1) {
         invalid!(
@@ -96,7 +93,7 @@ fn plan(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, at: usize, shape: &[u
 }
 
 /// The box that the slice takes of a tensor of this shape.
-fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
+pub(in crate::kernels) fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
     let mut layout = Layout::packed(shape);
     let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(shape.len());
     for (i, axis) in plan.axes.iter().enumerate() {
@@ -108,20 +105,11 @@ fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
     (dims, layout)
 }
 
-fn strided_slice<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
-    let input = ctx.input(0)?;
-    let shape = input.shape();
+pub(in crate::kernels) fn strided_slice(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<Taken> {
+    let shape = ctx.shape(0)?;
     let plan = plan(ctx, attrs, 1, shape)?;
-    let whole = plan.axes.iter().zip(shape.iter()).all(|(a, &d)| a.size == d && (a.stride == 1 || d <= 1));
-    let taken = Shape::new(&plan.shape)?;
-    let out = if whole {
-        ctx.take_input(0)?.reshaped(taken)?
-    } else {
-        let (dims, from) = layout(&plan, shape);
-        E::build(input.dtype(), taken, |out| pack(&dims, E::view(input)?, &from, out))?
-    };
-    ctx.set_output(0, out);
-    Ok(())
+    let (dims, from) = layout(&plan, shape);
+    Ok(Taken { shape: Shape::new(&plan.shape)?, dims, from })
 }
 
 fn strided_slice_grad<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {

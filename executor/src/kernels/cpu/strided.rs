@@ -1,21 +1,22 @@
 //! Copies between boxes of elements: what transposes, slices, tiles, joins and pads have in common.
 
-use super::moved::Moved;
+use super::moved::{Moved, moved};
 use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Shape;
 use smallvec::SmallVec;
 
 /// Where the elements of a box lie in a buffer: the first at `offset`, and `strides[i]` elements further for each
 /// step along axis `i`. Strides may be 0 and negative.
 #[derive(Clone, Debug)]
-pub(super) struct Layout {
-    pub(super) offset: isize,
-    pub(super) strides: SmallVec<[isize; 6]>,
+pub(in crate::kernels) struct Layout {
+    pub(in crate::kernels) offset: isize,
+    pub(in crate::kernels) strides: SmallVec<[isize; 6]>,
 }
 
 impl Layout {
     /// Row-major from the start. Strides of a box without elements may be anything.
-    pub(super) fn packed(dims: &[usize]) -> Layout {
+    pub(in crate::kernels) fn packed(dims: &[usize]) -> Layout {
         let mut strides = SmallVec::<[isize; 6]>::from_elem(1, dims.len());
         for i in (1..dims.len()).rev() {
             strides[i - 1] = strides[i].saturating_mul(dims[i] as isize);
@@ -179,8 +180,60 @@ fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst:
     }
 }
 
+/// What an op takes of its first input: a box of its elements, which the output is packed with.
+#[derive(Clone, Debug)]
+pub(in crate::kernels) struct Taken {
+    /// The output's.
+    pub(in crate::kernels) shape: Shape,
+    /// The box's sizes.
+    pub(in crate::kernels) dims: SmallVec<[usize; 6]>,
+    pub(in crate::kernels) from: Layout,
+}
+
+impl Taken {
+    /// All of the input, in its order, as a tensor of this shape.
+    pub(in crate::kernels) fn whole(shape: Shape) -> Taken {
+        let dims: SmallVec<[usize; 6]> = shape.dims().into();
+        Taken { from: Layout::packed(&dims), shape, dims }
+    }
+
+    /// Whether it is all of an input of so many elements, in its order.
+    pub(in crate::kernels) fn is_whole(&self, elements: usize) -> bool {
+        if self.shape.num_elements() != elements {
+            return false;
+        }
+        let packed = Layout::packed(&self.dims);
+        let mut axes = self.dims.iter().zip(self.from.strides.iter().zip(&packed.strides));
+        elements == 0
+            || (self.from.offset == 0 && axes.all(|(&size, (from, packed))| size <= 1 || from == packed))
+    }
+}
+
+/// How an op finds what it takes: by shapes alone, and by inputs that are in host memory everywhere.
+pub(in crate::kernels) type Take = fn(&KernelContext<'_>) -> Result<Taken>;
+
+/// The kernel of an op that takes a box of its first input.
+pub(super) fn taking(init: &KernelInit<'_>, take: Take) -> Result<Kernel> {
+    moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+        let taken = take(ctx)?;
+        give::<E>(ctx, taken)
+    }))
+}
+
+/// Sets output 0 to what is taken of input 0.
+pub(super) fn give<E: Moved>(ctx: &mut KernelContext<'_>, taken: Taken) -> Result<()> {
+    let input = ctx.take_input(0)?;
+    let out = if taken.is_whole(input.num_elements()) {
+        input.reshaped(taken.shape)?
+    } else {
+        E::build(input.dtype(), taken.shape, |out| pack(&taken.dims, E::view(&input)?, &taken.from, out))?
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
 /// The layout of a tensor whose axes come in another order: axis `i` of the box is axis `perm[i]`.
-pub(super) fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
+pub(in crate::kernels) fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
     let packed = Layout::packed(shape);
     Layout { offset: 0, strides: perm.iter().map(|&axis| packed.strides[axis]).collect() }
 }

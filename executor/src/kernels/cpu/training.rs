@@ -66,17 +66,17 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
 const OF_ANY_RANK: &str = "sign_decay";
 
 /// Where the arguments of an optimizer's op are.
-struct Arguments {
+pub(in crate::kernels) struct Arguments {
     /// The variable's and its slots' names, in order.
-    variables: Vec<&'static str>,
+    pub(in crate::kernels) variables: Vec<&'static str>,
     /// Position and name.
-    grad: (usize, &'static str),
+    pub(in crate::kernels) grad: (usize, &'static str),
     indices: Option<usize>,
-    scalars: Vec<(usize, &'static str)>,
+    pub(in crate::kernels) scalars: Vec<(usize, &'static str)>,
 }
 
 impl Arguments {
-    fn new(init: &KernelInit<'_>) -> Result<Arguments> {
+    pub(in crate::kernels) fn new(init: &KernelInit<'_>) -> Result<Arguments> {
         let mut variables = Vec::new();
         let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());
         for (i, (arg, port)) in init.node.op.inputs.iter().zip(init.inputs).enumerate() {
@@ -174,7 +174,7 @@ where
     })
 }
 
-fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
+pub(in crate::kernels) fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
     if var != shape {
         crate::invalid!("var and {name} do not have the same shape{var} {shape}");
     }

@@ -3,7 +3,7 @@
 use super::complex::conjugate;
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
-use super::strided::{Layout, pack, permuted};
+use super::strided::{Layout, Taken, pack, permuted, taking};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -13,70 +13,46 @@ use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Transpose",
-        &[("T", MOVED), ("Tperm", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(transpose::<E>)),
-    ),
+    KernelDef::of("Transpose", &[("T", MOVED), ("Tperm", INDEX)], |init| taking(init, transpose)),
     KernelDef::of("ConjugateTranspose", &[("T", MOVED), ("Tperm", INDEX)], |init| {
         if init.input_type(0).is_complex() {
             return Kernel::sync(|ctx| {
                 let mut x = ctx.take_input(0)?;
                 conjugate(&mut x)?;
-                let out = moved!(x.dtype(), E => transposed::<E>(x, ctx.input(1)?))?;
+                let out = moved!(x.dtype(), E => {
+                    let taken = transposed(x.shape(), ctx.input(1)?)?;
+                    E::build(x.dtype(), taken.shape, |out| pack(&taken.dims, E::view(&x)?, &taken.from, out))
+                })?;
                 ctx.set_output(0, out);
                 Ok(())
             });
         }
-        moved!(init.input_type(0), E => Kernel::sync(transpose::<E>))
+        taking(init, transpose)
     }),
     KernelDef::of("InvertPermutation", &[("T", INDEX)], |_| Kernel::sync(invert_permutation)),
-    KernelDef::of(
-        "Tile",
-        &[("T", MOVED), ("Tmultiples", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(tile::<E>)),
-    ),
-    KernelDef::of(
-        "ReverseV2",
-        &[("T", MOVED), ("Tidx", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(reverse_axes::<E>)),
-    ),
-    KernelDef::of(
-        "Reverse",
-        &[("T", MOVED)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(reverse_where::<E>)),
-    ),
+    KernelDef::of("Tile", &[("T", MOVED), ("Tmultiples", INDEX)], |init| taking(init, tile)),
+    KernelDef::of("ReverseV2", &[("T", MOVED), ("Tidx", INDEX)], |init| taking(init, reverse_axes)),
+    KernelDef::of("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where)),
     KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| blocks(init, true)),
     KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| blocks(init, false)),
 ];
 
-fn transpose<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let input = ctx.take_input(0)?;
-    let out = transposed::<E>(input, ctx.input(1)?)?;
-    ctx.set_output(0, out);
-    Ok(())
+pub(in crate::kernels) fn transpose(ctx: &KernelContext<'_>) -> Result<Taken> {
+    transposed(ctx.shape(0)?, ctx.input(1)?)
 }
 
-fn transposed<E: Moved>(input: Tensor, perm: &Tensor) -> Result<Tensor> {
+fn transposed(input: &Shape, perm: &Tensor) -> Result<Taken> {
     if perm.shape().rank() != 1 {
         invalid!("perm must be rank 1, got shape {}", perm.shape());
     }
-    let perm = permutation(&perm.to_i64s()?, input.shape().rank())?;
-    let dims: SmallVec<[usize; 6]> = perm.iter().map(|&axis| input.shape()[axis]).collect();
+    let perm = permutation(&perm.to_i64s()?, input.rank())?;
+    let dims: SmallVec<[usize; 6]> = perm.iter().map(|&axis| input[axis]).collect();
     let shape = Shape::new(&dims)?;
-    let mut moving = perm.iter().filter(|&&axis| input.shape()[axis] != 1);
-    if moving
-        .clone()
-        .zip({
-            moving.next();
-            moving
-        })
-        .all(|(a, b)| a < b)
-    {
-        return Ok(input.reshaped(shape)?);
+    let moving = || perm.iter().filter(|&&axis| input[axis] != 1);
+    if moving().zip(moving().skip(1)).all(|(a, b)| a < b) {
+        return Ok(Taken::whole(shape));
     }
-    let from = permuted(input.shape(), &perm);
-    E::build(input.dtype(), shape, |out| pack(&dims, E::view(&input)?, &from, out))
+    Ok(Taken { shape, dims, from: permuted(input, &perm) })
 }
 
 fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
@@ -103,23 +79,23 @@ fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn tile<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (input, multiples) = (ctx.input(0)?, ctx.input(1)?);
-    let rank = input.shape().rank();
+pub(in crate::kernels) fn tile(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let (input, multiples) = (ctx.shape(0)?, ctx.input(1)?);
+    let rank = input.rank();
     if multiples.shape().rank() != 1 || multiples.num_elements() != rank {
         invalid!(
             "Expected multiples argument to be a vector of length {rank} but got length {}",
             multiples.num_elements()
         );
     }
-    let packed = Layout::packed(input.shape());
+    let packed = Layout::packed(input);
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-    let mut boxed: SmallVec<[usize; 8]> = SmallVec::new();
+    let mut boxed: SmallVec<[usize; 6]> = SmallVec::new();
     let mut from = Layout { offset: 0, strides: SmallVec::new() };
     for (i, &multiple) in multiples.to_i64s()?.iter().enumerate() {
         let times = usize::try_from(multiple)
             .map_err(|_| Error::invalid(format!("Expected multiples[{i}] >= 0, but got {multiple}")))?;
-        let size = input.shape()[i];
+        let size = input[i];
         dims.push(
             size.checked_mul(times)
                 .ok_or_else(|| Error::invalid(format!("{size} repeated {times} times is too large")))?,
@@ -127,18 +103,11 @@ fn tile<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         boxed.extend([times, size]);
         from.strides.extend([0, packed.strides[i]]);
     }
-    let shape = Shape::new(&dims)?;
-    let out = if shape == *input.shape() {
-        ctx.take_input(0)?
-    } else {
-        E::build(input.dtype(), shape, |out| pack(&boxed, E::view(input)?, &from, out))?
-    };
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Taken { shape: Shape::new(&dims)?, dims: boxed, from })
 }
 
-fn reverse_axes<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let rank = ctx.input(0)?.shape().rank();
+pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let rank = ctx.shape(0)?.rank();
     let mut reversed = vec![false; rank];
     if ctx.input(1)?.shape().rank() != 1 {
         invalid!("'dims' must be 1-dimension, not {}", ctx.input(1)?.shape().rank());
@@ -151,11 +120,11 @@ fn reverse_axes<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
             invalid!("axis {at} specified more than once.");
         }
     }
-    reverse::<E>(ctx, &reversed)
+    reversed_along(ctx.shape(0)?, &reversed)
 }
 
-fn reverse_where<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (rank, dims) = (ctx.input(0)?.shape().rank(), ctx.input(1)?);
+fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
     if dims.shape().rank() != 1 || dims.num_elements() != rank {
         invalid!(
             "'dims' must have the same number of values as 'input' has dimensions. 'input' has {rank}'dims' has {} values",
@@ -163,25 +132,17 @@ fn reverse_where<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         );
     }
     let reversed: Vec<bool> = dims.values::<graph::Bool8>()?.iter().map(|b| b.get()).collect();
-    reverse::<E>(ctx, &reversed)
+    reversed_along(ctx.shape(0)?, &reversed)
 }
 
-fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, reversed: &[bool]) -> Result<()> {
-    let input = ctx.input(0)?;
-    let shape = input.shape();
-    if !reversed.iter().zip(shape.iter()).any(|(&r, &d)| r && d > 1) {
-        let out = ctx.take_input(0)?;
-        ctx.set_output(0, out);
-        return Ok(());
+fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<Taken> {
+    let mut taken = Taken::whole(shape.clone());
+    let Layout { offset, strides } = &mut taken.from;
+    for (i, _) in reversed.iter().enumerate().filter(|(i, r)| **r && shape[*i] > 1) {
+        *offset += strides[i] * (shape[i] as isize - 1);
+        strides[i] = -strides[i];
     }
-    let mut from = Layout::packed(shape);
-    for (i, _) in reversed.iter().enumerate().filter(|(_, r)| **r) {
-        from.offset += from.strides[i] * (shape[i] as isize - 1);
-        from.strides[i] = -from.strides[i];
-    }
-    let out = E::build(input.dtype(), shape.clone(), |out| pack(shape, E::view(input)?, &from, out))?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(taken)
 }
 
 fn blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {

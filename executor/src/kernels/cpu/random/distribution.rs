@@ -184,7 +184,7 @@ bits! {
 }
 
 /// Groups of 128 bits that are set aside for each number of a distribution that draws until it is content.
-pub(super) const RESERVED: usize = 256;
+pub(in crate::kernels) const RESERVED: usize = 256;
 
 /// Normal numbers within two deviations; others are drawn again. Gives [`RandomFloat::COUNT`].
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {

@@ -57,7 +57,7 @@ fn filled<D: Distribution + Send + 'static>(source: Source, distribution: D) -> 
 }
 
 /// The input that is the shape of the numbers.
-pub(super) fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
+pub(in crate::kernels) fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
     let shape = ctx.input(source.shape())?;
     if shape.shape().rank() != 1 {
         invalid!("shape must be a vector of {{int32,int64}}, got shape {}", shape.shape());

@@ -16,7 +16,7 @@ const PHILOX: i64 = 1;
 const AUTOMATIC: i64 = 3;
 
 /// A kernel's place in its stream. Steps that run at once take parts that do not overlap.
-pub(in super::super) struct Stream(Mutex<Philox>);
+pub(in crate::kernels) struct Stream(Mutex<Philox>);
 
 impl Stream {
     /// Of the attributes `seed` and `seed2`.
@@ -39,7 +39,7 @@ impl Stream {
 }
 
 /// Where numbers come from.
-pub(in super::super) enum Source {
+pub(in crate::kernels) enum Source {
     /// The node's own stream, in which each step goes on where the last one stopped.
     Node(Stream),
     /// Two seeds in this input: the same numbers in each step.
@@ -51,7 +51,7 @@ pub(in super::super) enum Source {
 }
 
 impl Source {
-    pub(in super::super) fn of_node(init: &KernelInit<'_>) -> Result<Source> {
+    pub(in crate::kernels) fn of_node(init: &KernelInit<'_>) -> Result<Source> {
         Ok(Source::Node(Stream::of(init)?))
     }
 
@@ -64,7 +64,7 @@ impl Source {
     }
 
     /// The first input that only some distributions have.
-    pub(super) fn parameters(&self) -> usize {
+    pub(in crate::kernels) fn parameters(&self) -> usize {
         match self {
             Source::Node(_) => 1,
             Source::Seeds(at) => at + 1,
@@ -84,12 +84,16 @@ impl Source {
     }
 
     /// As [`Source::reserve`], as much as is set aside for `count` numbers of any distribution.
-    pub(super) fn reserve_outputs(&self, ctx: &KernelContext<'_>, count: usize) -> Result<Philox> {
+    pub(in crate::kernels) fn reserve_outputs(
+        &self,
+        ctx: &KernelContext<'_>,
+        count: usize,
+    ) -> Result<Philox> {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }
 
     /// An error if the inputs say nothing that numbers could come from, for steps that need none.
-    pub(super) fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
+    pub(in crate::kernels) fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
         match self {
             Source::Node(_) => Ok(()),
             _ => self.reserve(ctx, 0).map(|_| ()),
@@ -135,7 +139,7 @@ fn check_algorithm(algorithm: i64, or_automatic: bool) -> Result<()> {
 }
 
 /// A generator's state in the variable behind input 0: the halves of the counter and the key, as signed numbers.
-pub(in super::super) struct Generator {
+pub(in crate::kernels) struct Generator {
     variable: VariableInput,
     /// The state begins with the algorithm, which is an input else.
     is_self_described: bool,

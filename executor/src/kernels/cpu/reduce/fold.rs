@@ -40,9 +40,9 @@ pub(super) type Load<A, W> = fn(&[A], &mut [W]);
 
 /// A run of neighbouring axes, all reduced or all kept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
-    pub(super) size: usize,
-    pub(super) reduced: bool,
+pub(in crate::kernels) struct Axis {
+    pub(in crate::kernels) size: usize,
+    pub(in crate::kernels) reduced: bool,
 }
 
 struct Rows<'a, W, O> {

@@ -1,0 +1,163 @@
+//! What is asked of a GPU: the narrow waist between what decides and what drives.
+
+use super::arguments::Arguments;
+use super::program::Program;
+use crate::error::Result;
+use graph::DType;
+use std::fmt;
+
+/// Where something lies in a GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address(pub u64);
+
+/// A queue of work that runs in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId(pub u64);
+
+/// A mark in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventId(pub u64);
+
+/// A kernel in the GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionId(pub u64);
+
+/// Memory of the host that a GPU reads and writes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    pub address: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// How many blocks of how many threads run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    pub blocks: u32,
+    pub threads: u32,
+    /// Bytes of shared memory a block.
+    pub shared: u32,
+}
+
+/// One GPU, or what a test puts in its place. Calls only enqueue, but where they say that they wait. Whoever calls keeps
+/// what a call names alive until the stream has passed it: [`Engine`](super::Engine) sees to that.
+pub trait Driver: Send + Sync + fmt::Debug {
+    /// Bytes of memory: free, and in all.
+    fn memory(&self) -> Result<(u64, u64)>;
+
+    fn create_stream(&self) -> Result<StreamId>;
+
+    fn create_event(&self) -> Result<EventId>;
+
+    fn destroy_event(&self, event: EventId);
+
+    /// Marks what the stream has been given so far.
+    fn record(&self, event: EventId, stream: StreamId) -> Result<()>;
+
+    /// What the stream is given from now on waits for the mark.
+    fn wait(&self, stream: StreamId, event: EventId) -> Result<()>;
+
+    /// Waits, on this thread, until the mark is reached.
+    fn wait_here(&self, event: EventId) -> Result<()>;
+
+    /// Waits, on this thread, for all that was enqueued.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Memory for what the stream is given from now on; `None` if there is not enough.
+    fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>>;
+
+    /// Takes memory back once the stream has passed what it was given so far.
+    fn free(&self, address: Address, stream: StreamId);
+
+    /// Gives back what is kept for reuse.
+    fn trim(&self) -> Result<()>;
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned>;
+
+    fn free_pinned(&self, memory: Pinned);
+
+    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()>;
+
+    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
+
+    fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
+
+    fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
+
+    /// Compiles a kernel and loads it: waits.
+    fn load(&self, program: &Program) -> Result<FunctionId>;
+
+    fn launch(&self, function: FunctionId, grid: Grid, arguments: &Arguments, stream: StreamId)
+    -> Result<()>;
+
+    fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
+
+    /// Bytes of memory that the convolution needs beside its tensors.
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize>;
+
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
+}
+
+/// `c = a b` for each of `count` pairs of row-major matrices; a flipped factor is stored transposed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Product {
+    pub dtype: DType,
+    /// Rows of `a`, columns of `b`, and what both share.
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub flips: [bool; 2],
+    pub a: Address,
+    pub b: Address,
+    pub c: Address,
+    pub count: usize,
+    /// Elements from one matrix to the next: 0 repeats.
+    pub steps: [usize; 3],
+    /// Whether float32 factors may be rounded to TF32.
+    pub tf32: bool,
+}
+
+/// Which of its three tensors a convolution computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Forward,
+    /// The gradient by its input.
+    Input,
+    /// The gradient by its filter.
+    Filter,
+}
+
+/// A two-dimensional convolution. Tensors are of `[batch, channels, height, width]`, lying as `strides` say; filters
+/// are `[out, in, height, width]`, lying as the input's channels do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Convolution {
+    pub direction: Direction,
+    pub dtype: DType,
+    pub input: Image,
+    pub filter: [usize; 4],
+    pub output: Image,
+    /// Before the first row, and the first column.
+    pub padding: [usize; 2],
+    pub strides: [usize; 2],
+    pub dilations: [usize; 2],
+    pub groups: usize,
+    pub tf32: bool,
+}
+
+/// How a batch of images lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Image {
+    /// Batch, channels, height, width.
+    pub sizes: [usize; 4],
+    /// Whether channels are innermost.
+    pub channels_last: bool,
+}
+
+/// Where a convolution's tensors are: the one of its direction is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionAt {
+    pub input: Address,
+    pub filter: Address,
+    pub output: Address,
+    pub workspace: Option<(Address, usize)>,
+}

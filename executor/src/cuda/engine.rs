@@ -1,0 +1,250 @@
+//! A GPU in use: its streams, its memory, its kernels. What is asked of it is enqueued, and in the right order.
+
+use super::arguments::Arguments;
+use super::driver::{Address, Driver, Grid};
+use super::memory::Block;
+use super::pinned::PinnedPool;
+use super::pool::Pool;
+use super::program::{Function, Program, Programs};
+use super::streams::{Stream, Streams};
+use super::waiter::Waiter;
+use crate::device::{DeviceTensor, Transfer};
+use crate::error::{Error, Result};
+use crate::gpus::GpuOptions;
+use graph::tensor::Buffer;
+use graph::{DType, Shape, Tensor};
+use std::any::Any;
+use std::sync::Arc;
+
+/// One GPU, opened.
+#[derive(Debug)]
+pub struct Engine {
+    driver: Arc<dyn Driver>,
+    streams: Streams,
+    pool: Pool,
+    pinned: Arc<PinnedPool>,
+    programs: Programs,
+    incoming: Waiter,
+    outgoing: Waiter,
+    tf32: bool,
+}
+
+/// Threads a block.
+const THREADS: u32 = 256;
+
+/// Blocks beyond this take turns: elements are walked in strides of the whole grid.
+const MOST_BLOCKS: usize = 8192;
+
+impl Engine {
+    /// # Errors
+    /// The driver's; `ResourceExhausted` if the options ask for all memory at once and it is not there.
+    pub fn open(driver: Arc<dyn Driver>, device: String, options: &GpuOptions) -> Result<Engine> {
+        let limit = options.limit(driver.memory()?.1)?;
+        let streams = Streams::new(driver.clone())?;
+        let pool = Pool::new(driver.clone(), device, limit);
+        if !options.allow_growth {
+            pool.reserve(streams.id(Stream::Compute))?;
+        }
+        Ok(Engine {
+            pinned: PinnedPool::new(driver.clone()),
+            programs: Programs::default(),
+            incoming: Waiter::new("anabranch-gpu-in")?,
+            outgoing: Waiter::new("anabranch-gpu-out")?,
+            tf32: options.tf32,
+            driver,
+            streams,
+            pool,
+        })
+    }
+
+    pub(super) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Bytes of its memory in use.
+    pub fn used(&self) -> u64 {
+        self.pool.used()
+    }
+
+    /// Whether float32 factors may be rounded to TF32.
+    pub fn tf32(&self) -> bool {
+        self.tf32
+    }
+
+    /// Memory of the GPU for a tensor that kernels will write.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` with the tensor, the node that wants it and the nodes that hold most;
+    /// `Unimplemented` for elements that are objects.
+    pub fn allocate(self: &Arc<Engine>, node: &Arc<str>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
+        let len = bytes_of(dtype, &shape)?;
+        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
+        let address = match len {
+            0 => Address(0),
+            len => self.pool.allocate(len, self.streams.id(Stream::Compute), node, what)?,
+        };
+        let memory = Arc::new(Block::new(self.clone(), address, len));
+        Ok(DeviceTensor { dtype, shape, memory })
+    }
+
+    /// Bytes of the GPU's memory for a kernel's own use.
+    ///
+    /// # Errors
+    /// As [`Engine::allocate`].
+    pub fn scratch(self: &Arc<Engine>, node: &Arc<str>, bytes: usize) -> Result<DeviceTensor> {
+        self.allocate(node, DType::UInt8, Shape::new(&[bytes])?)
+    }
+
+    /// The kernel of a program, compiled when it is first asked for.
+    ///
+    /// # Errors
+    /// `Internal` with what the compiler says.
+    pub fn function(&self, program: Program) -> Result<Arc<Function>> {
+        self.programs.function(program, |program| self.driver.load(program))
+    }
+
+    /// Enqueues a kernel for so many elements, each a thread's until the grid has walked all; nothing for none.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
+        self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
+    }
+
+    /// As [`Engine::launch`], for so many pieces of work that a block of threads shares.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch_blocks(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let grid = Grid { blocks: count.min(MOST_BLOCKS) as u32, threads: THREADS, shared: 0 };
+        self.driver.launch(function.id, grid, arguments, self.streams.id(Stream::Compute))
+    }
+
+    /// Enqueues what a library of NVIDIA's does, behind the kernels.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn call(&self, call: impl FnOnce(&dyn Driver, super::driver::StreamId) -> Result<()>) -> Result<()> {
+        call(&*self.driver, self.streams.id(Stream::Compute))
+    }
+
+    /// What tells how much memory a call will need.
+    pub fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    /// Enqueues a copy from tensor to tensor of one size.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn copy(&self, to: &DeviceTensor, from: &DeviceTensor) -> Result<()> {
+        let (to, from) = (block(to)?, block(from)?);
+        let len = crate::device::DeviceMemory::len(to).min(crate::device::DeviceMemory::len(from));
+        match len {
+            0 => Ok(()),
+            len => self.driver.copy(to.write()?, from.read()?, len, self.streams.id(Stream::Compute)),
+        }
+    }
+
+    /// Enqueues to set every byte of a tensor.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, to: &DeviceTensor, byte: u8) -> Result<()> {
+        let to = block(to)?;
+        match crate::device::DeviceMemory::len(to) {
+            0 => Ok(()),
+            len => self.driver.fill(to.write()?, byte, len, self.streams.id(Stream::Compute)),
+        }
+    }
+
+    /// A tensor of host memory in the GPU's; the copy is enqueued, and who uses the tensor comes after it.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, and the driver's.
+    pub fn upload(self: &Arc<Engine>, node: &Arc<str>, tensor: &Tensor) -> Result<DeviceTensor> {
+        let (dtype, shape, bytes) = (tensor.dtype(), tensor.shape().clone(), tensor.bytes()?);
+        if bytes.is_empty() {
+            return self.allocate(node, dtype, shape);
+        }
+        let mut pinned = self.pinned.take(bytes.len())?;
+        pinned.as_mut_slice().copy_from_slice(bytes);
+        let stream = self.streams.id(Stream::In);
+        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
+        let address = self.pool.allocate(bytes.len(), stream, node, what)?;
+        let copied = self
+            .driver
+            .copy_in(address, pinned.memory(), bytes.len(), stream)
+            .and_then(|()| self.streams.mark(Stream::In));
+        let mark = match copied {
+            Ok(mark) => mark,
+            Err(error) => {
+                self.pool.free(address, stream);
+                return Err(error);
+            }
+        };
+        let block = Block::filled(self.clone(), address, bytes.len(), mark.clone());
+        self.incoming.after(mark, move |_| drop(pinned));
+        Ok(DeviceTensor { dtype, shape, memory: Arc::new(block) })
+    }
+
+    /// Brings a tensor into host memory; `done` is called on another thread when it is there.
+    pub(super) fn download(self: &Arc<Engine>, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        let DeviceTensor { dtype, shape, memory } = tensor;
+        if memory.is_empty() {
+            return done(Tensor::zeros(dtype, shape).map_err(Error::from));
+        }
+        let started = block_of(&memory).and_then(|block| {
+            let len = memory.len();
+            let pinned = self.pinned.take(len)?;
+            let stream = self.streams.id(Stream::Out);
+            let mark = block
+                .copied_by(Stream::Out, |from| self.driver.copy_out(pinned.memory(), from, len, stream))?;
+            Ok((pinned, mark))
+        });
+        // Whoever is told that the tensor is there finds it no longer held here.
+        drop(memory);
+        match started {
+            Ok((pinned, mark)) => self.outgoing.after(mark, move |reached| {
+                let tensor = reached.and_then(|()| {
+                    Ok(Tensor::from_buffer(dtype, shape, Buffer::borrowed(Box::new(pinned)))?)
+                });
+                done(tensor);
+            }),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Waits for all that was enqueued.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.driver.synchronize()
+    }
+}
+
+/// What a tensor lies in.
+///
+/// # Errors
+/// `Internal` if that is no GPU's memory.
+pub(crate) fn block(tensor: &DeviceTensor) -> Result<&Block> {
+    block_of(&tensor.memory)
+}
+
+fn block_of(memory: &Arc<dyn crate::device::DeviceMemory>) -> Result<&Block> {
+    let any: &dyn Any = &**memory;
+    any.downcast_ref().ok_or_else(|| Error::internal(format!("{memory:?} is no memory of a GPU")))
+}
+
+fn bytes_of(dtype: DType, shape: &Shape) -> Result<usize> {
+    let size = dtype.size().ok_or_else(|| {
+        Error::unimplemented(format!("elements of type {dtype} are not for a GPU's memory"))
+    })?;
+    let bytes = shape.num_elements().checked_mul(size);
+    bytes.ok_or_else(|| Error::invalid(format!("a tensor of shape {shape} and type {dtype} is too large")))
+}

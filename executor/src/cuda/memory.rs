@@ -1,0 +1,125 @@
+//! A block of a GPU's memory, and in what order streams may use it.
+
+use super::driver::Address;
+use super::engine::Engine;
+use super::streams::{Mark, Stream};
+use crate::device::DeviceMemory;
+use crate::error::Result;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Memory that one tensor, or several that share it, lie in. When the last of them is dropped it is free for what the
+/// streams are given after that, never for what still reads it.
+#[derive(Debug)]
+pub struct Block {
+    engine: Arc<Engine>,
+    address: Address,
+    len: usize,
+    order: Mutex<Order>,
+}
+
+#[derive(Debug)]
+struct Order {
+    /// The stream that has written it last.
+    writer: Stream,
+    /// Where the copy that filled it ends, until the kernels have waited for that.
+    filled: Option<Arc<Mark>>,
+    /// Where the copies that read it end.
+    readers: SmallVec<[Arc<Mark>; 1]>,
+}
+
+impl Block {
+    /// Memory that kernels will write.
+    pub(super) fn new(engine: Arc<Engine>, address: Address, len: usize) -> Block {
+        let order = Order { writer: Stream::Compute, filled: None, readers: SmallVec::new() };
+        Block { engine, address, len, order: Mutex::new(order) }
+    }
+
+    /// Memory that a copy fills, up to this mark.
+    pub(super) fn filled(engine: Arc<Engine>, address: Address, len: usize, mark: Arc<Mark>) -> Block {
+        let order = Order { writer: mark.stream, filled: Some(mark), readers: SmallVec::new() };
+        Block { engine, address, len, order: Mutex::new(order) }
+    }
+
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Where it is, for a kernel that reads it and is enqueued next.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn read(&self) -> Result<Address> {
+        self.order.lock().join(&self.engine)?;
+        Ok(self.address)
+    }
+
+    /// Where it is, for a kernel that changes it and is enqueued next.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn write(&self) -> Result<Address> {
+        let mut order = self.order.lock();
+        order.join(&self.engine)?;
+        for reader in order.readers.drain(..) {
+            self.engine.streams().wait(Stream::Compute, &reader)?;
+        }
+        Ok(self.address)
+    }
+
+    /// Enqueues a copy that reads it.
+    ///
+    /// # Errors
+    /// The driver's, and those of `copy`.
+    pub(super) fn copied_by(
+        &self,
+        stream: Stream,
+        copy: impl FnOnce(Address) -> Result<()>,
+    ) -> Result<Arc<Mark>> {
+        let mut order = self.order.lock();
+        let streams = self.engine.streams();
+        match &order.filled {
+            Some(mark) => streams.wait(stream, mark)?,
+            None => streams.wait(stream, &*streams.mark(order.writer)?)?,
+        }
+        copy(self.address)?;
+        let mark = streams.mark(stream)?;
+        order.readers.push(mark.clone());
+        Ok(mark)
+    }
+}
+
+impl Order {
+    /// Kernels that are enqueued from now on come after the copy that filled the block.
+    fn join(&mut self, engine: &Engine) -> Result<()> {
+        if let Some(mark) = self.filled.take() {
+            engine.streams().wait(Stream::Compute, &mark)?;
+            self.writer = Stream::Compute;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceMemory for Block {
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Block {
+    /// The stream that has it last frees it, behind the others: kernels never wait for a copy out.
+    fn drop(&mut self) {
+        let order = self.order.get_mut();
+        let streams = self.engine.streams();
+        let last = order.readers.last().map_or(order.writer, |mark| mark.stream);
+        // A driver that refuses to order streams has failed before, and has told whoever asked.
+        for mark in &order.readers {
+            let _ = streams.wait(last, mark);
+        }
+        if last != order.writer {
+            let _ = streams.mark(order.writer).and_then(|mark| streams.wait(last, &mark));
+        }
+        self.engine.pool().free(self.address, streams.id(last));
+    }
+}

@@ -1,0 +1,324 @@
+//! Convolutions by cuDNN.
+
+use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image, StreamId};
+use crate::cuda::library;
+use crate::error::{Error, Result};
+use cudarc::cudnn::sys;
+use graph::DType;
+use rustc_hash::FxHashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// cuDNN on one GPU, with what it has been told of each convolution.
+#[derive(Debug)]
+pub(super) struct Dnn {
+    handle: sys::cudnnHandle_t,
+    stream: Option<StreamId>,
+    known: FxHashMap<Convolution, Arc<Prepared>>,
+}
+
+// SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
+unsafe impl Send for Dnn {}
+
+/// Shapes come and go: beyond so many the next starts anew.
+const MOST_KNOWN: usize = 4096;
+
+/// A convolution as cuDNN knows it.
+#[derive(Debug)]
+struct Prepared {
+    input: Tensor,
+    filter: Filter,
+    output: Tensor,
+    convolution: Description,
+    algorithm: Algorithm,
+    /// Bytes.
+    workspace: usize,
+}
+
+// SAFETY: descriptors may be used by any thread.
+unsafe impl Send for Prepared {}
+// SAFETY: they are only read once they are made, and under the lock of the handle.
+unsafe impl Sync for Prepared {}
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    Input(sys::cudnnConvolutionBwdDataAlgo_t),
+    Filter(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+macro_rules! descriptors {
+    ($($name:ident: $type:ident, $create:ident, $destroy:ident;)*) => {$(
+        #[derive(Debug)]
+        struct $name(sys::$type);
+
+        impl $name {
+            fn new() -> Result<$name> {
+                let mut descriptor = std::ptr::null_mut();
+                // SAFETY: writes the new descriptor's address.
+                check(stringify!($create), unsafe { sys::$create(&raw mut descriptor) })?;
+                Ok($name(descriptor))
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: nobody uses the descriptor any more.
+                let _ = unsafe { sys::$destroy(self.0) };
+            }
+        }
+    )*};
+}
+
+descriptors! {
+    Tensor: cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor;
+    Filter: cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor;
+    Description: cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor;
+}
+
+fn check(call: &str, status: sys::cudnnStatus_t) -> Result<()> {
+    status.result().map_err(|error| Error::internal(format!("cuDNN: {call} failed: {:?}", error.0)))
+}
+
+fn int(n: usize) -> Result<c_int> {
+    c_int::try_from(n).map_err(|_| Error::invalid(format!("a convolution with a size of {n} is too large")))
+}
+
+fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t> {
+    Ok(match dtype {
+        DType::Float => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+        DType::Double => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
+        DType::Half => sys::cudnnDataType_t::CUDNN_DATA_HALF,
+        DType::BFloat16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        other => return Err(Error::unimplemented(format!("no convolution of {other} on GPUs"))),
+    })
+}
+
+impl Tensor {
+    fn of(image: &Image, dtype: DType) -> Result<Tensor> {
+        let tensor = Tensor::new()?;
+        let [n, c, h, w] = image.sizes;
+        let strides = match image.channels_last {
+            true => [c * h * w, 1, c * w, c],
+            false => [c * h * w, h * w, w, 1],
+        };
+        let (mut sizes, mut steps) = ([0; 4], [0; 4]);
+        for i in 0..4 {
+            (sizes[i], steps[i]) = (int([n, c, h, w][i])?, int(strides[i])?);
+        }
+        // SAFETY: both arrays are of the four numbers that are announced.
+        let status = unsafe {
+            sys::cudnnSetTensorNdDescriptor(tensor.0, data_type(dtype)?, 4, sizes.as_ptr(), steps.as_ptr())
+        };
+        check("cudnnSetTensorNdDescriptor", status)?;
+        Ok(tensor)
+    }
+}
+
+impl Prepared {
+    fn new(handle: sys::cudnnHandle_t, of: &Convolution) -> Result<Prepared> {
+        let dtype = data_type(of.dtype)?;
+        let input = Tensor::of(&of.input, of.dtype)?;
+        let output = Tensor::of(&of.output, of.dtype)?;
+        let (filter, convolution) = (Filter::new()?, Description::new()?);
+        let format = match of.input.channels_last {
+            true => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+            false => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+        };
+        let [k, c, h, w] = of.filter;
+        let compute = match of.dtype {
+            DType::Double => sys::cudnnDataType_t::CUDNN_DATA_DOUBLE,
+            _ => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
+        };
+        let math = match of.dtype {
+            DType::Float if !of.tf32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
+            _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
+        };
+        let ([pad_h, pad_w], [step_h, step_w], [dilate_h, dilate_w]) = (of.padding, of.strides, of.dilations);
+        // SAFETY: the descriptors are this function's own; all else is numbers.
+        unsafe {
+            let set =
+                sys::cudnnSetFilter4dDescriptor(filter.0, dtype, format, int(k)?, int(c)?, int(h)?, int(w)?);
+            check("cudnnSetFilter4dDescriptor", set)?;
+            let set = sys::cudnnSetConvolution2dDescriptor(
+                convolution.0,
+                int(pad_h)?,
+                int(pad_w)?,
+                int(step_h)?,
+                int(step_w)?,
+                int(dilate_h)?,
+                int(dilate_w)?,
+                sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
+                compute,
+            );
+            check("cudnnSetConvolution2dDescriptor", set)?;
+            check(
+                "cudnnSetConvolutionGroupCount",
+                sys::cudnnSetConvolutionGroupCount(convolution.0, int(of.groups)?),
+            )?;
+            check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(convolution.0, math))?;
+        }
+        let mut prepared = Prepared {
+            input,
+            filter,
+            output,
+            convolution,
+            algorithm: Algorithm::Forward(
+                sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
+            ),
+            workspace: 0,
+        };
+        prepared.choose(handle, of.direction)?;
+        Ok(prepared)
+    }
+
+    /// Takes the algorithm that cuDNN expects to be the fastest.
+    fn choose(&mut self, handle: sys::cudnnHandle_t, direction: Direction) -> Result<()> {
+        const ASKED: usize = 8;
+        let (x, w, y, c) = (self.input.0, self.filter.0, self.output.0, self.convolution.0);
+        let mut count: c_int = 0;
+        macro_rules! choose {
+            ($call:ident, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
+                let mut found = [std::mem::MaybeUninit::uninit(); ASKED];
+                // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
+                unsafe {
+                    let status = sys::$call(
+                        handle,
+                        $first,
+                        $second,
+                        c,
+                        $third,
+                        ASKED as c_int,
+                        &raw mut count,
+                        found[0].as_mut_ptr(),
+                    );
+                    check(stringify!($call), status)?;
+                    let came =
+                        found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
+                    came.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
+                        .map(|f| (Algorithm::$kind(f.algo), f.memory))
+                        .next()
+                }
+            }};
+        }
+        let chosen = match direction {
+            Direction::Forward => choose!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
+            Direction::Input => choose!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
+            Direction::Filter => choose!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
+        };
+        (self.algorithm, self.workspace) =
+            chosen.ok_or_else(|| Error::unimplemented("cuDNN has no algorithm for this convolution"))?;
+        Ok(())
+    }
+}
+
+impl Dnn {
+    /// In this thread's context.
+    pub(super) fn open() -> Result<Dnn> {
+        library::DNN.check()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes the new handle.
+        check("cudnnCreate", unsafe { sys::cudnnCreate(&raw mut handle) })?;
+        Ok(Dnn { handle, stream: None, known: FxHashMap::default() })
+    }
+
+    fn prepared(&mut self, convolution: &Convolution) -> Result<Arc<Prepared>> {
+        if let Some(known) = self.known.get(convolution) {
+            return Ok(known.clone());
+        }
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        let prepared = Arc::new(Prepared::new(self.handle, convolution)?);
+        self.known.insert(convolution.clone(), prepared.clone());
+        Ok(prepared)
+    }
+
+    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<usize> {
+        Ok(self.prepared(convolution)?.workspace)
+    }
+
+    pub(super) fn convolve(
+        &mut self,
+        convolution: &Convolution,
+        at: &ConvolutionAt,
+        stream: StreamId,
+    ) -> Result<()> {
+        let prepared = self.prepared(convolution)?;
+        if self.stream != Some(stream) {
+            // SAFETY: the stream lives as long as the driver that owns this handle.
+            let set = unsafe { sys::cudnnSetStream(self.handle, stream.0 as sys::cudaStream_t) };
+            check("cudnnSetStream", set)?;
+            self.stream = Some(stream);
+        }
+        let Prepared { input, filter, output, convolution: description, .. } = &*prepared;
+        let (x, w, y) = (at.input.0 as *mut c_void, at.filter.0 as *mut c_void, at.output.0 as *mut c_void);
+        let (space, bytes) = at.workspace.map_or((std::ptr::null_mut(), 0), |(a, n)| (a.0 as *mut c_void, n));
+        let ((one, zero), (one_double, zero_double)) = ((1f32, 0f32), (1f64, 0f64));
+        let (alpha, beta): (*const c_void, *const c_void) = match convolution.dtype {
+            DType::Double => ((&raw const one_double).cast(), (&raw const zero_double).cast()),
+            _ => ((&raw const one).cast(), (&raw const zero).cast()),
+        };
+        let handle = self.handle;
+        // SAFETY: the addresses are of tensors that the descriptors describe, which live until the stream has passed
+        // the convolution; the scalars are of the type to compute in.
+        let status = unsafe {
+            match prepared.algorithm {
+                Algorithm::Forward(algorithm) => sys::cudnnConvolutionForward(
+                    handle,
+                    alpha,
+                    input.0,
+                    x,
+                    filter.0,
+                    w,
+                    description.0,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    output.0,
+                    y,
+                ),
+                Algorithm::Input(algorithm) => sys::cudnnConvolutionBackwardData(
+                    handle,
+                    alpha,
+                    filter.0,
+                    w,
+                    output.0,
+                    y,
+                    description.0,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    input.0,
+                    x,
+                ),
+                Algorithm::Filter(algorithm) => sys::cudnnConvolutionBackwardFilter(
+                    handle,
+                    alpha,
+                    input.0,
+                    x,
+                    output.0,
+                    y,
+                    description.0,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    filter.0,
+                    w,
+                ),
+            }
+        };
+        check("a convolution", status)
+    }
+}
+
+impl Drop for Dnn {
+    fn drop(&mut self) {
+        self.known.clear();
+        // SAFETY: nobody uses the handle any more.
+        let _ = unsafe { sys::cudnnDestroy(self.handle) };
+    }
+}

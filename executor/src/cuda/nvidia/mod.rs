@@ -1,0 +1,382 @@
+//! CUDA, by cudarc's bindings. Every library is checked before the first call into it.
+
+mod blas;
+mod compiler;
+mod dnn;
+
+pub use compiler::compile;
+
+use super::arguments::Arguments;
+use super::driver::{
+    Address, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+};
+use super::library;
+use super::machine::Gpu;
+use super::program::Program;
+use crate::error::{Error, Result};
+use blas::Blas;
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+use dnn::Dnn;
+use graph::Code;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+
+/// The machine's GPUs.
+///
+/// # Errors
+/// `Unavailable`: the driver has none.
+pub(super) fn list() -> Result<Vec<Gpu>> {
+    let none = |error: DriverError| Error::new(Code::Unavailable, format!("the driver says {}", name(error)));
+    result::init().map_err(none)?;
+    let count = result::device::get_count().map_err(none)?;
+    if count <= 0 {
+        return Err(Error::new(Code::Unavailable, "the driver sees no GPU"));
+    }
+    (0..count).map(|number| describe(number).map_err(none)).collect()
+}
+
+fn describe(number: c_int) -> Result<Gpu, DriverError> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    };
+    let device = result::device::get(number)?;
+    let mut bus = [0; 32];
+    // SAFETY: `device` is one that the driver has just named, and `bus` is as long as is said.
+    let (memory, major, minor) = unsafe {
+        sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as c_int - 1, device).result()?;
+        (
+            result::device::total_mem(device)?,
+            result::device::get_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            result::device::get_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        )
+    };
+    // SAFETY: the last byte is still 0.
+    let bus = unsafe { CStr::from_ptr(bus.as_ptr()) }.to_string_lossy().to_lowercase();
+    Ok(Gpu {
+        number: number as u32,
+        name: result::device::get_name(device)?,
+        memory: memory as u64,
+        capability: [major as u32, minor as u32],
+        bus,
+    })
+}
+
+/// The name of a failure, as CUDA's documents have it.
+fn name(error: DriverError) -> String {
+    error.error_name().map_or_else(|_| format!("error {:?}", error.0), |n| n.to_string_lossy().into_owned())
+}
+
+/// One GPU by way of CUDA. Its context is that of the whole process for the GPU.
+#[derive(Debug)]
+pub(super) struct Nvidia {
+    device: sys::CUdevice,
+    context: Context,
+    /// `90`.
+    architecture: u32,
+    /// What the GPU's own name adds to failures: `GPU 0`.
+    number: u32,
+    owned: Mutex<Owned>,
+    /// Opened at the first product, and the first convolution.
+    blas: OnceLock<Result<Mutex<Blas>>>,
+    dnn: OnceLock<Result<Mutex<Dnn>>>,
+}
+
+/// What is destroyed with the context.
+#[derive(Debug, Default)]
+struct Owned {
+    streams: Vec<u64>,
+    modules: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Context(sys::CUcontext);
+
+// SAFETY: CUDA contexts may be used by any thread, each of which makes them its current one first.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks what it must.
+unsafe impl Sync for Context {}
+
+impl Nvidia {
+    /// # Errors
+    /// `Unavailable` without the driver, and the driver's own.
+    pub(super) fn open(number: u32) -> Result<Nvidia> {
+        library::DRIVER.check()?;
+        let failed = |what: &'static str| {
+            move |error: DriverError| {
+                Error::new(Code::Unavailable, format!("GPU {number}: {what} failed: {}", name(error)))
+            }
+        };
+        result::init().map_err(failed("cuInit"))?;
+        let device = result::device::get(number as c_int).map_err(failed("cuDeviceGet"))?;
+        // SAFETY: the device is the driver's; the context is released when this value is dropped.
+        let context = unsafe { result::primary_ctx::retain(device) };
+        let context = Context(context.map_err(failed("cuDevicePrimaryCtxRetain"))?);
+        let found = describe(number as c_int).map_err(failed("its description"))?;
+        let gpu = Nvidia {
+            device,
+            context,
+            architecture: found.capability[0] * 10 + found.capability[1],
+            number,
+            owned: Mutex::default(),
+            blas: OnceLock::new(),
+            dnn: OnceLock::new(),
+        };
+        gpu.enter()?;
+        // What is freed is kept for reuse, until `trim`.
+        // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
+        unsafe {
+            let pool =
+                gpu.check("cuDeviceGetDefaultMemPool", result::device::get_default_mem_pool(device))?;
+            let mut keep = u64::MAX;
+            let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            let set = result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast());
+            gpu.check("cuMemPoolSetAttribute", set)?;
+        }
+        Ok(gpu)
+    }
+
+    /// Makes the GPU's context this thread's.
+    fn enter(&self) -> Result<()> {
+        // SAFETY: the context lives as long as this value.
+        self.check("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context.0) })
+    }
+
+    fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T> {
+        result
+            .map_err(|error| Error::internal(format!("GPU {}: {call} failed: {}", self.number, name(error))))
+    }
+
+    fn blas(&self) -> Result<&Mutex<Blas>> {
+        let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open()?)));
+        opened.as_ref().map_err(Error::clone)
+    }
+
+    fn dnn(&self) -> Result<&Mutex<Dnn>> {
+        let opened = self.dnn.get_or_init(|| Ok(Mutex::new(Dnn::open()?)));
+        opened.as_ref().map_err(Error::clone)
+    }
+}
+
+fn stream_of(stream: StreamId) -> sys::CUstream {
+    stream.0 as sys::CUstream
+}
+
+fn event_of(event: EventId) -> sys::CUevent {
+    event.0 as sys::CUevent
+}
+
+// SAFETY of the calls below: streams, events, functions and memory are what this driver gave out, and whoever
+// calls keeps them alive until the streams have passed their use (the contract of `Driver`).
+impl Driver for Nvidia {
+    fn memory(&self) -> Result<(u64, u64)> {
+        self.enter()?;
+        let (free, total) = self.check("cuMemGetInfo", result::mem_get_info())?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn create_stream(&self) -> Result<StreamId> {
+        self.enter()?;
+        let kind = result::stream::StreamKind::NonBlocking;
+        let stream = self.check("cuStreamCreate", result::stream::create(kind))? as u64;
+        self.owned.lock().streams.push(stream);
+        Ok(StreamId(stream))
+    }
+
+    fn create_event(&self) -> Result<EventId> {
+        self.enter()?;
+        // Waiting threads sleep; nobody asks an event for its time.
+        let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
+            | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        let mut event = std::ptr::null_mut();
+        // SAFETY: writes the new event's handle.
+        self.check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) }.result())?;
+        Ok(EventId(event as u64))
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        if self.enter().is_ok() {
+            // SAFETY: see above the block.
+            let _ = unsafe { result::event::destroy(event_of(event)) };
+        }
+    }
+
+    fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        // SAFETY: see above the block.
+        self.check("cuEventRecord", unsafe { result::event::record(event_of(event), stream_of(stream)) })
+    }
+
+    fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.enter()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: see above the block.
+        let waits = unsafe { result::stream::wait_event(stream_of(stream), event_of(event), flags) };
+        self.check("cuStreamWaitEvent", waits)
+    }
+
+    fn wait_here(&self, event: EventId) -> Result<()> {
+        self.enter()?;
+        // SAFETY: see above the block.
+        self.check("cuEventSynchronize", unsafe { result::event::synchronize(event_of(event)) })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.enter()?;
+        self.check("cuCtxSynchronize", result::ctx::synchronize())
+    }
+
+    fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
+        self.enter()?;
+        // SAFETY: see above the block.
+        match unsafe { result::malloc_async(stream_of(stream), bytes) } {
+            Ok(address) => Ok(Some(Address(address))),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
+            Err(error) => self.check("cuMemAllocAsync", Err(error)),
+        }
+    }
+
+    fn free(&self, address: Address, stream: StreamId) {
+        // A context that is broken takes its memory along.
+        if address.0 != 0 && self.enter().is_ok() {
+            // SAFETY: see above the block.
+            let _ = unsafe { result::free_async(address.0, stream_of(stream)) };
+        }
+    }
+
+    fn trim(&self) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the pool is the device's own.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(self.device);
+            let pool = self.check("cuDeviceGetDefaultMemPool", pool)?;
+            self.check("cuMemPoolTrimTo", result::mem_pool::trim_to(pool, 0))
+        }
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
+        self.enter()?;
+        // SAFETY: the memory is given back by `free_pinned`.
+        let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let memory = self.check("cuMemHostAlloc", memory)?.cast::<u8>();
+        // SAFETY: of so many bytes. Memory that is read before it is written must still hold something.
+        unsafe { memory.write_bytes(0, bytes) };
+        Ok(Pinned { address: memory as usize, len: bytes })
+    }
+
+    fn free_pinned(&self, memory: Pinned) {
+        if self.enter().is_ok() {
+            // SAFETY: see above the block.
+            let _ = unsafe { result::free_host(memory.address as *mut c_void) };
+        }
+    }
+
+    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        let from = from.address as *const c_void;
+        // SAFETY: see above the block.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from, bytes, stream_of(stream)) };
+        self.check("cuMemcpyHtoDAsync", copied.result())
+    }
+
+    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        let to = to.address as *mut c_void;
+        // SAFETY: see above the block.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from.0, bytes, stream_of(stream)) };
+        self.check("cuMemcpyDtoHAsync", copied.result())
+    }
+
+    fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        // SAFETY: see above the block.
+        let copied = unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, stream_of(stream)) };
+        self.check("cuMemcpyDtoDAsync", copied)
+    }
+
+    fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        // SAFETY: see above the block.
+        let filled = unsafe { result::memset_d8_async(to.0, byte, bytes, stream_of(stream)) };
+        self.check("cuMemsetD8Async", filled)
+    }
+
+    fn load(&self, program: &Program) -> Result<FunctionId> {
+        let compiled = compiler::compile_cached(program, &format!("sm_{}", self.architecture))?;
+        self.enter()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is whole, and the driver copies it.
+        let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, compiled.code.as_ptr().cast()) };
+        self.check("cuModuleLoadData", loaded.result())?;
+        self.owned.lock().modules.push(module as u64);
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the name ends with 0; the module stays loaded as long as this value lives.
+        let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, compiled.name.as_ptr()) };
+        self.check("cuModuleGetFunction", found.result())?;
+        Ok(FunctionId(function as u64))
+    }
+
+    fn launch(
+        &self,
+        function: FunctionId,
+        grid: Grid,
+        arguments: &Arguments,
+        stream: StreamId,
+    ) -> Result<()> {
+        self.enter()?;
+        let mut addresses: SmallVec<[*mut c_void; 12]> =
+            arguments.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
+        // SAFETY: see above the block; the driver reads each argument, in the size that the kernel declares, before
+        // it returns.
+        let launched = unsafe {
+            result::launch_kernel(
+                function.0 as sys::CUfunction,
+                (grid.blocks, 1, 1),
+                (grid.threads, 1, 1),
+                grid.shared,
+                stream_of(stream),
+                &mut addresses,
+            )
+        };
+        self.check("cuLaunchKernel", launched)
+    }
+
+    fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        self.blas()?.lock().multiply(product, stream)
+    }
+
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize> {
+        self.enter()?;
+        self.dnn()?.lock().workspace(convolution)
+    }
+
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        self.dnn()?.lock().convolve(convolution, at, stream)
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.enter().is_err() {
+            return;
+        }
+        // The libraries' handles go before what they use.
+        self.blas.take();
+        self.dnn.take();
+        let owned = std::mem::take(&mut *self.owned.lock());
+        // SAFETY: nobody has them any more; the context is this value's own claim on it.
+        unsafe {
+            for stream in owned.streams {
+                let _ = result::stream::destroy(stream as sys::CUstream);
+            }
+            for module in owned.modules {
+                let _ = result::module::unload(module as sys::CUmodule);
+            }
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A GPU's memory within its limit: who holds how much, and what to say when there is no more.
+
+use super::driver::{Address, Driver, StreamId};
+use crate::error::{Error, Result};
+use graph::Code;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Memory of one GPU. The driver keeps what is freed for reuse, in the order of its streams.
+#[derive(Debug)]
+pub(super) struct Pool {
+    driver: Arc<dyn Driver>,
+    /// The device's name, for messages.
+    device: String,
+    limit: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: u64,
+    holders: FxHashMap<Address, Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    bytes: u64,
+    /// The node that asked.
+    node: Arc<str>,
+}
+
+/// How many holders a message names.
+const NAMED: usize = 5;
+
+impl Pool {
+    pub(super) fn new(driver: Arc<dyn Driver>, device: String, limit: u64) -> Pool {
+        Pool { driver, device, limit, state: Mutex::default() }
+    }
+
+    /// Takes the whole limit from the driver, and gives it back to be kept for reuse.
+    pub(super) fn reserve(&self, stream: StreamId) -> Result<()> {
+        let bytes = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        match self.driver.allocate(bytes, stream)? {
+            Some(all) => {
+                self.driver.free(all, stream);
+                Ok(())
+            }
+            None => Err(self.exhausted(bytes, "the whole of what this process may take")),
+        }
+    }
+
+    /// Memory for what the stream is given from now on; `what` is it for, in the message of a failure.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, with who holds the memory.
+    pub(super) fn allocate(
+        &self,
+        bytes: usize,
+        stream: StreamId,
+        node: &Arc<str>,
+        what: impl Fn() -> String,
+    ) -> Result<Address> {
+        {
+            let mut state = self.state.lock();
+            let used = state.used.saturating_add(bytes as u64);
+            if used > self.limit {
+                drop(state);
+                return Err(self.exhausted(bytes, &what()));
+            }
+            state.used = used;
+        }
+        let allocated = match self.driver.allocate(bytes, stream) {
+            // What other streams have freed may still be theirs, and other sizes may be kept.
+            Ok(None) => self
+                .driver
+                .synchronize()
+                .and_then(|()| self.driver.trim())
+                .and_then(|()| self.driver.allocate(bytes, stream)),
+            other => other,
+        };
+        let failure = match allocated {
+            Ok(Some(address)) => {
+                let holder = Holder { bytes: bytes as u64, node: node.clone() };
+                self.state.lock().holders.insert(address, holder);
+                return Ok(address);
+            }
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        self.state.lock().used -= bytes as u64;
+        Err(failure.unwrap_or_else(|| self.exhausted(bytes, &what())))
+    }
+
+    /// Takes memory back once the stream has passed what it was given so far.
+    pub(super) fn free(&self, address: Address, stream: StreamId) {
+        {
+            let mut state = self.state.lock();
+            if let Some(holder) = state.holders.remove(&address) {
+                state.used -= holder.bytes;
+            }
+        }
+        self.driver.free(address, stream);
+    }
+
+    /// Bytes in use.
+    pub(super) fn used(&self) -> u64 {
+        self.state.lock().used
+    }
+
+    fn exhausted(&self, bytes: usize, what: &str) -> Error {
+        let mut message = format!("OOM when allocating {what} on {}: {bytes} bytes", self.device);
+        let state = self.state.lock();
+        let mut by_node: FxHashMap<&str, u64> = FxHashMap::default();
+        for holder in state.holders.values() {
+            *by_node.entry(&holder.node).or_default() += holder.bytes;
+        }
+        let mut largest: Vec<(&str, u64)> = by_node.into_iter().collect();
+        largest.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
+        let _ = write!(message, ", with {} of {} in use", state.used, self.limit);
+        for (i, (node, bytes)) in largest.iter().take(NAMED).enumerate() {
+            let before = if i == 0 { "; most is held by what these nodes made: " } else { ", " };
+            let _ = write!(message, "{before}{node} ({bytes})");
+        }
+        Error::new(Code::ResourceExhausted, message)
+    }
+}

@@ -1,0 +1,32 @@
+//! Activation functions of neural networks.
+
+use super::elementwise::{map, same_shape, zip};
+use super::reduce::to_scalar;
+use crate::cuda::Source;
+use crate::kernel::KernelDef;
+use crate::kernels::cpu::dispatch::FLOATS;
+
+static SOURCE: Source = Source { file: "activation.cu", text: include_str!("activation.cu") };
+
+macro_rules! kernels {
+    ($($op:literal $gradient:literal)*) => {
+        &[
+            $(
+                KernelDef::of($op, &[("T", FLOATS)], |init| map(init, &SOURCE, $op, 0.0)),
+                KernelDef::of($gradient, &[("T", FLOATS)], |init| zip(init, &SOURCE, $gradient, 0.0, same_shape)),
+            )*
+            KernelDef::of("LeakyRelu", &[("T", FLOATS)], |init| {
+                map(init, &SOURCE, "LeakyRelu", init.attr::<f32>("alpha")?.into())
+            }),
+            KernelDef::of("LeakyReluGrad", &[("T", FLOATS)], |init| {
+                zip(init, &SOURCE, "LeakyReluGrad", init.attr::<f32>("alpha")?.into(), same_shape)
+            }),
+            KernelDef::of("L2Loss", &[("T", FLOATS)], |init| to_scalar(init, "L2Loss")),
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    "Relu" "ReluGrad" "Relu6" "Relu6Grad" "Elu" "EluGrad" "Selu" "SeluGrad" "Softplus" "SoftplusGrad"
+    "Softsign" "SoftsignGrad"
+};

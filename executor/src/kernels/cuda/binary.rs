@@ -1,0 +1,70 @@
+//! Arithmetic of two operands, element by element, with broadcasting.
+
+use super::elementwise::{broadcast, zip};
+use super::support::{
+    NUMBERS, allocate_or_reuse, engine, function, is_unique, launch, read, type_name, write,
+};
+use crate::cuda::{Arguments, Source};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::FLOATS;
+
+static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
+
+macro_rules! kernels {
+    ($($types:ident: $($op:literal = $function:literal)*;)*) => {
+        &[
+            $($(KernelDef::of($op, &[("T", $types)], |init| zip(init, &SOURCE, $function, 0.0, broadcast)),)*)*
+            KernelDef::of("AddN", &[("T", NUMBERS)], add_n),
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    NUMBERS:
+        "Add" = "AddV2" "AddV2" = "AddV2" "Sub" = "Sub" "Mul" = "Mul" "Div" = "Div" "FloorDiv" = "FloorDiv"
+        "FloorMod" = "FloorMod" "TruncateDiv" = "TruncateDiv" "Maximum" = "Maximum" "Minimum" = "Minimum" "Pow" = "Pow"
+        "SquaredDifference" = "SquaredDifference";
+    FLOATS:
+        "RealDiv" = "RealDiv" "DivNoNan" = "DivNoNan" "MulNoNan" = "MulNoNan" "Atan2" = "Atan2" "Xdivy" = "Xdivy"
+        "Xlogy" = "Xlogy" "Xlog1py" = "Xlog1py";
+};
+
+/// Each tensor after the first is added to the sum so far.
+fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let add = function(init, &SOURCE, format!("add_to<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let mut first = ctx.take_device_input(0)?;
+        let shape = first.shape.clone();
+        for i in 1..ctx.num_inputs() {
+            if *ctx.shape(i)? != shape {
+                crate::invalid!(
+                    "Inputs to operation {} of type AddN must have the same size and shape.  Input 0: {shape} != \
+                     input {i}: {}",
+                    ctx.node().name,
+                    ctx.shape(i)?
+                );
+            }
+        }
+        let is_own = is_unique(&mut first);
+        let sum = match ctx.num_inputs() {
+            1 => first,
+            _ => {
+                let sum = allocate_or_reuse(ctx, &mut first, dtype, shape)?;
+                if !is_own {
+                    engine(ctx)?.copy(&sum, &first)?;
+                }
+                sum
+            }
+        };
+        let n = sum.shape.num_elements();
+        for i in 1..ctx.num_inputs() {
+            let arguments =
+                Arguments::new().address(read(ctx.device_input(i)?)?).address(write(&sum)?).count(n);
+            launch(ctx, &add, n, arguments)?;
+        }
+        ctx.set_output(0, sum);
+        Ok(())
+    })
+}

@@ -1,0 +1,32 @@
+//! Conversions between element types, by value.
+
+use super::support::{allocate, function, launch, read, type_name, write};
+use crate::cuda::{Arguments, Source};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use graph::DType::{self, *};
+
+static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };
+
+const TYPES: &[DType] =
+    &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
+
+pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast)];
+
+fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    let function = function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))?;
+    Kernel::sync(move |ctx| {
+        if from == to {
+            let value = ctx.take_value(0);
+            ctx.set_output(0, value);
+            return Ok(());
+        }
+        let x = ctx.take_device_input(0)?;
+        let y = allocate(ctx, to, x.shape.clone())?;
+        let n = y.shape.num_elements();
+        launch(ctx, &function, n, Arguments::new().address(read(&x)?).address(write(&y)?).count(n))?;
+        ctx.set_output(0, y);
+        Ok(())
+    })
+}

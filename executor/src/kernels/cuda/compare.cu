@@ -1,0 +1,23 @@
+// Comparisons and logic.
+
+#define ZIP(NAME, VALUE)                                                                                               \
+    struct NAME {                                                                                                      \
+        template <class T> static __device__ inline bool apply(Wide<T> x, Wide<T> y, double) {                         \
+            return VALUE;                                                                                              \
+        }                                                                                                              \
+    };
+
+ZIP(Equal, x == y)
+ZIP(NotEqual, x != y)
+ZIP(Less, x < y)
+ZIP(LessEqual, x <= y)
+ZIP(Greater, x > y)
+ZIP(GreaterEqual, x >= y)
+ZIP(LogicalAnd, x && y)
+ZIP(LogicalOr, x || y)
+
+struct LogicalNot {
+    template <class T> static __device__ inline bool apply(bool x, double) {
+        return !x;
+    }
+};

@@ -1,0 +1,27 @@
+//! Comparisons and logic.
+
+use super::elementwise::{broadcast, map, zip};
+use crate::cuda::Source;
+use crate::kernel::KernelDef;
+use graph::DType::{self, *};
+
+static SOURCE: Source = Source { file: "compare.cu", text: include_str!("compare.cu") };
+
+const ORDERED: &[DType] = &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
+const EQUAL: &[DType] =
+    &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
+
+macro_rules! kernels {
+    ($($types:expr, $($op:literal)*;)*) => {
+        &[
+            $($(KernelDef::of($op, $types, |init| zip(init, &SOURCE, $op, 0.0, broadcast)),)*)*
+            KernelDef::of("LogicalNot", &[], |init| map(init, &SOURCE, "LogicalNot", 0.0)),
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    &[("T", EQUAL)], "Equal" "NotEqual";
+    &[("T", ORDERED)], "Less" "LessEqual" "Greater" "GreaterEqual";
+    &[], "LogicalAnd" "LogicalOr";
+};

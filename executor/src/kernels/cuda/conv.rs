@@ -1,0 +1,233 @@
+//! Convolutions over images, and their gradients. The library wants filters in another order than ours, and as much
+//! padding after an image as before it: where either differs, elements are moved.
+
+use super::moved::{Mover, zeros};
+use super::support::{allocate, engine, read, write};
+use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image};
+use crate::device::DeviceTensor;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::strided::{Layout, permuted};
+use graph::Shape;
+use graph::ops::conv::{Conv, ConvSizes};
+use graph::ops::window::{DataFormat, Window};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS)], |init| make(init, Direction::Input))
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |init| make(init, Direction::Filter))
+    },
+];
+
+/// The kernels of one node.
+struct Convolver {
+    conv: Conv,
+    mover: Mover,
+    direction: Direction,
+}
+
+fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
+    let convolver = Convolver {
+        conv: Conv::of_images(init.node)?,
+        mover: Mover::new(init, init.output_type(0))?,
+        direction,
+    };
+    Kernel::sync(move |ctx| {
+        let out = convolver.run(ctx)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+impl Convolver {
+    fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
+        let conv = &self.conv;
+        let (input, filter) = match self.direction {
+            Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
+            Direction::Input => {
+                let filter = ctx.shape(1)?.clone();
+                (crate::kernels::cpu::conv::input_shape(ctx, conv)?, filter)
+            }
+            Direction::Filter => {
+                let sizes = crate::kernels::cpu::conv::sizes_input(ctx, 1, "filter_sizes")?;
+                (ctx.shape(0)?.clone(), Shape::from_i64(&sizes)?)
+            }
+        };
+        let sizes = conv.sizes(&input, &filter)?;
+        let output = conv.output_shape(&sizes)?;
+        if self.direction != Direction::Forward && *ctx.shape(2)? != output {
+            crate::invalid!(
+                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
+                ctx.node().op.name(),
+                ctx.shape(2)?
+            );
+        }
+        let dtype = ctx.node().attr("T")?;
+        let result = match self.direction {
+            Direction::Forward => &output,
+            Direction::Input => &input,
+            Direction::Filter => &filter,
+        };
+        if [&input, &filter, &output].iter().any(|shape| shape.num_elements() == 0) {
+            return zeros(ctx, dtype, result.clone());
+        }
+        let out = allocate(ctx, dtype, result.clone())?;
+        match self.direction {
+            Direction::Forward => {
+                let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
+                let turned = self.turned(ctx, ctx.device_input(1)?)?;
+                self.enqueue(ctx, &sizes, [&image, &turned, &out])?;
+            }
+            Direction::Input => {
+                let turned = self.turned(ctx, ctx.device_input(1)?)?;
+                let dy = ctx.device_input(2)?;
+                match self.extended(&sizes)? {
+                    None => self.enqueue(ctx, &sizes, [&out, &turned, dy])?,
+                    Some((shape, at)) => {
+                        let image = allocate(ctx, dtype, shape)?;
+                        self.enqueue(ctx, &sizes, [&image, &turned, dy])?;
+                        self.mover.copy(ctx, &input, (&image, &at), (&out, &Layout::packed(&input)))?;
+                    }
+                }
+            }
+            Direction::Filter => {
+                let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
+                let turned = allocate(ctx, dtype, self.turned_shape(&filter)?)?;
+                self.enqueue(ctx, &sizes, [&image, &turned, ctx.device_input(2)?])?;
+                // Back to rows, columns, input and output channels.
+                let place = if self.channels_last() { [1, 2, 3, 0] } else { [2, 3, 1, 0] };
+                let from = permuted(&turned.shape, &place);
+                self.mover.copy(ctx, &filter, (&turned, &from), (&out, &Layout::packed(&filter)))?;
+            }
+        }
+        Ok(out)
+    }
+
+    fn channels_last(&self) -> bool {
+        self.conv.format == DataFormat::Nhwc
+    }
+
+    /// Output channels first, and the others as the images have them.
+    fn turned_shape(&self, filter: &Shape) -> Result<Shape> {
+        Ok(Shape::new(&self.turning().map(|axis| filter[axis]))?)
+    }
+
+    fn turning(&self) -> [usize; 4] {
+        if self.channels_last() { [3, 0, 1, 2] } else { [3, 2, 0, 1] }
+    }
+
+    fn turned(&self, ctx: &KernelContext<'_>, filter: &DeviceTensor) -> Result<DeviceTensor> {
+        let out = allocate(ctx, filter.dtype, self.turned_shape(&filter.shape)?)?;
+        let from = permuted(&filter.shape, &self.turning());
+        let dims = out.shape.clone();
+        self.mover.copy(ctx, &dims, (filter, &from), (&out, &Layout::packed(&dims)))?;
+        Ok(out)
+    }
+
+    /// The image with padding around it where that is not the same on both sides: its shape, and where the image is.
+    fn extended(&self, sizes: &ConvSizes) -> Result<Option<(Shape, Layout)>> {
+        let windows = [&sizes.rows, &sizes.columns];
+        if windows.iter().all(|window| padding(window).is_even()) {
+            return Ok(None);
+        }
+        let [h, w] = windows.map(|window| {
+            let padding = padding(window);
+            window.input + padding.before + padding.after
+        });
+        let shape = Shape::new(&self.conv.format.of_nhwc([sizes.batch, h, w, sizes.in_channels]))?;
+        let mut at = Layout::packed(&shape);
+        for (axis, window) in self.conv.format.spatial_axes().into_iter().zip(windows) {
+            at.offset += at.strides[axis] * padding(window).before as isize;
+        }
+        Ok(Some((shape, at)))
+    }
+
+    fn padded(
+        &self,
+        ctx: &KernelContext<'_>,
+        image: &DeviceTensor,
+        sizes: &ConvSizes,
+    ) -> Result<DeviceTensor> {
+        let Some((shape, at)) = self.extended(sizes)? else { return Ok(image.clone()) };
+        let out = zeros(ctx, image.dtype, shape)?;
+        self.mover.copy(ctx, &image.shape, (image, &Layout::packed(&image.shape)), (&out, &at))?;
+        Ok(out)
+    }
+
+    /// Enqueues the convolution over an image (padded if need be), a filter (turned) and an output.
+    fn enqueue(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, tensors: [&DeviceTensor; 3]) -> Result<()> {
+        let [image, filter, output] = tensors;
+        let engine = engine(ctx)?;
+        let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
+        let is_extended = self.extended(sizes)?.is_some();
+        let channels_last = self.channels_last();
+        let batch = |tensor: &DeviceTensor| {
+            let dims: [usize; 4] = std::array::from_fn(|i| tensor.shape[i]);
+            let [n, h, w, c] = self.conv.format.to_nhwc(dims);
+            Image { sizes: [n, c, h, w], channels_last }
+        };
+        let convolution = Convolution {
+            direction: self.direction,
+            dtype: image.dtype,
+            input: batch(image),
+            filter: [sizes.out_channels, sizes.filter_channels, sizes.rows.filter, sizes.columns.filter],
+            output: batch(output),
+            padding: if is_extended { [0, 0] } else { of_axes(|w| w.pad_before) },
+            strides: of_axes(|w| w.stride),
+            dilations: of_axes(|w| w.dilation),
+            groups: sizes.in_channels / sizes.filter_channels.max(1),
+            tf32: engine.tf32(),
+        };
+        let bytes = engine.driver().convolution_workspace(&convolution)?;
+        let workspace = if bytes > 0 { Some(engine.scratch(&ctx.node().name, bytes)?) } else { None };
+        let at = |i: usize, is_result: bool| if is_result { write(tensors[i]) } else { read(tensors[i]) };
+        let at = ConvolutionAt {
+            input: at(0, self.direction == Direction::Input)?,
+            filter: at(1, self.direction == Direction::Filter)?,
+            output: at(2, self.direction == Direction::Forward)?,
+            workspace: workspace
+                .as_ref()
+                .map(|space| Ok::<_, crate::Error>((write(space)?, bytes)))
+                .transpose()?,
+        };
+        debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
+        engine.call(|driver, stream| driver.convolve(&convolution, &at, stream))
+    }
+}
+
+/// What is around an image along one axis, as far as windows reach.
+struct Around {
+    before: usize,
+    after: usize,
+}
+
+impl Around {
+    fn is_even(&self) -> bool {
+        self.before == self.after
+    }
+}
+
+fn padding(window: &Window) -> Around {
+    let reach = window.output.saturating_sub(1) * window.stride + (window.filter - 1) * window.dilation + 1;
+    let before = window.pad_before;
+    // Windows that end before the image does leave the rest unread: as much padding after it changes nothing.
+    let after = reach.saturating_sub(before + window.input);
+    if after < before && fits(window, before) {
+        Around { before, after: before }
+    } else {
+        Around { before, after }
+    }
+}
+
+/// Whether as much padding on both sides makes no further window.
+fn fits(window: &Window, padding: usize) -> bool {
+    let size = window.input + 2 * padding;
+    let effective = (window.filter - 1) * window.dilation + 1;
+    size >= effective && (size - effective) / window.stride + 1 == window.output
+}

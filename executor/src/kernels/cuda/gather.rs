@@ -1,0 +1,214 @@
+//! Picking and placing elements by index. Where the CPU refuses an index that is out of range, these give zeros, as
+//! TensorFlow's do: a kernel has nobody to tell.
+
+use super::moved::zeros;
+use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use crate::cuda::{Arguments, Source};
+use crate::device::DeviceTensor;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::INDEX;
+use graph::shape::resolve_axis;
+use graph::{DType, Shape};
+use smallvec::SmallVec;
+
+static SOURCE: Source = Source { file: "gather.cu", text: include_str!("gather.cu") };
+static SCATTER: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
+
+/// Types that several threads can add to one element of.
+pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+        let gather = Gather::new(init, init.input_type(0))?;
+        Kernel::sync(move |ctx| {
+            let out = gather.run(ctx, ctx.device_input(0)?, 0, 0)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+    KernelDef {
+        host_memory: &["axis"],
+        ..KernelDef::of("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+            let batch_dims: i64 = init.attr("batch_dims")?;
+            let gather = Gather::new(init, init.input_type(0))?;
+            Kernel::sync(move |ctx| {
+                let axis = ctx.scalar(2, "axis")?.to_i64s()?[0];
+                let out = gather.run(ctx, ctx.device_input(0)?, axis, batch_dims)?;
+                ctx.set_output(0, out);
+                Ok(())
+            })
+        })
+    },
+    KernelDef::of("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
+    KernelDef {
+        host_memory: &["shape"],
+        ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+    },
+];
+
+/// Rows of a tensor by the indices in input 1.
+pub(super) struct Gather(std::sync::Arc<crate::cuda::Function>);
+
+impl Gather {
+    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Gather> {
+        let name = format!("gather<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);
+        Ok(Gather(function(init, &SOURCE, name)?))
+    }
+
+    pub(super) fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        params: &DeviceTensor,
+        axis: i64,
+        batch_dims: i64,
+    ) -> Result<DeviceTensor> {
+        let indices = ctx.device_input(1)?;
+        let (rank, indices_rank) = (params.shape.rank(), indices.shape.rank());
+        if rank == 0 {
+            crate::invalid!("params must be at least 1 dimensional");
+        }
+        let axis = resolve_axis(axis, rank).ok_or_else(|| {
+            let at_least = if axis < 0 { axis.saturating_neg() } else { axis.saturating_add(1) };
+            Error::invalid(format!("Shape must be at least rank {at_least} but is rank {rank}"))
+        })?;
+        let batch = if batch_dims < 0 { batch_dims + indices_rank as i64 } else { batch_dims };
+        let Some(batch) = usize::try_from(batch).ok().filter(|&b| b <= indices_rank) else {
+            crate::invalid!(
+                "Expected batch_dims in the range [-{indices_rank}, {indices_rank}], but got {batch_dims}"
+            );
+        };
+        if batch > axis {
+            crate::invalid!("batch_dims ({batch}) must be less than or equal to axis ({axis}).");
+        }
+        let dims = &params.shape;
+        for i in 0..batch {
+            let (p, q) = (dims[i], indices.shape[i]);
+            if p != q {
+                crate::invalid!("params.shape[{i}]: {p} should be equal to indices.shape[{i}]: {q}");
+            }
+        }
+        let mut sizes: SmallVec<[usize; 6]> = dims[..axis].into();
+        sizes.extend_from_slice(&indices.shape[batch..]);
+        sizes.extend_from_slice(&dims[axis + 1..]);
+        let out = allocate(ctx, params.dtype, Shape::new(&sizes)?)?;
+        let n = out.shape.num_elements();
+        let arguments = Arguments::new()
+            .address(read(params)?)
+            .address(read(indices)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(dims[batch..axis].iter().product())
+            .count(indices.shape[batch..].iter().product())
+            .count(dims[axis])
+            .count(dims[axis + 1..].iter().product());
+        launch(ctx, &self.0, n, arguments)?;
+        Ok(out)
+    }
+}
+
+/// Axes that index vectors can name: `Indexed` of the `.cu` files.
+const MOST_INDEXED: usize = 8;
+
+/// Depth, sizes and strides of the axes that index vectors name.
+fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
+    if depth > MOST_INDEXED {
+        return Err(Error::unimplemented(format!(
+            "kernels of GPUs take index vectors of no more than {MOST_INDEXED}, not {depth}"
+        )));
+    }
+    let mut sizes = [0; MOST_INDEXED];
+    let mut strides = [0; MOST_INDEXED];
+    for (i, (&size, &stride)) in shape.iter().zip(&shape.strides()).take(depth).enumerate() {
+        (sizes[i], strides[i]) = (size as i64, stride as i64);
+    }
+    Ok([depth as i64].into_iter().chain(sizes).chain(strides))
+}
+
+fn gather_nd(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let name = format!("gather_nd<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);
+    let gather = function(init, &SOURCE, name)?;
+    Kernel::sync(move |ctx| {
+        let (params, indices) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let Some((&depth, outer)) = indices.shape.split_last() else {
+            crate::invalid!("indices must be at least a vector");
+        };
+        let rank = params.shape.rank();
+        if depth > rank {
+            crate::invalid!(
+                "index innermost dimension length must be <= params rank; saw: {depth} vs. {rank}"
+            );
+        }
+        let mut dims: SmallVec<[usize; 6]> = outer.into();
+        dims.extend_from_slice(&params.shape[depth..]);
+        let shape = Shape::new(&dims)?;
+        if shape.num_elements() > 0 && params.shape.num_elements() == 0 {
+            crate::invalid!(
+                "Requested more than 0 entries, but params is empty.  Params shape: {}",
+                params.shape
+            );
+        }
+        let out = allocate(ctx, dtype, shape)?;
+        let n = out.shape.num_elements();
+        let arguments = Arguments::new()
+            .address(read(params)?)
+            .address(read(indices)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(params.shape[depth..].iter().product())
+            .structure(indexed(&params.shape, depth)?);
+        launch(ctx, &gather, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let name = format!("scatter_nd<Add, {}, {}>", type_name(dtype)?, type_name(init.input_type(0))?);
+    let scatter = function(init, &SCATTER, name)?;
+    Kernel::sync(move |ctx| {
+        let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
+        if sizes.shape().rank() != 1 {
+            crate::invalid!("Shape must be a vector");
+        }
+        let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+        let Some((&depth, outer)) = indices.shape.split_last() else {
+            crate::invalid!("Indices shape must have rank at least one. Found:{}", indices.shape);
+        };
+        let (count, given) = (outer.len(), &updates.shape);
+        if shape.num_elements() == 0 && (indices.shape.num_elements() > 0 || given.num_elements() > 0) {
+            crate::invalid!(
+                "Indices and updates specified for empty output.  indices shape: {}",
+                indices.shape
+            );
+        }
+        if given.get(..count) != Some(outer) {
+            crate::invalid!(
+                "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
+                indices.shape
+            );
+        }
+        if depth > shape.rank() || given[count..] != shape[depth..] {
+            crate::invalid!(
+                "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of \
+                 updates[shape={given}]",
+                shape.rank(),
+                given.rank()
+            );
+        }
+        let out = zeros(ctx, dtype, shape.clone())?;
+        let n = given.num_elements();
+        let arguments = Arguments::new()
+            .address(write(&out)?)
+            .address(read(indices)?)
+            .address(read(updates)?)
+            .count(n)
+            .count(shape[depth..].iter().product())
+            .structure(indexed(&shape, depth)?);
+        launch(ctx, &scatter, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,70 @@
+//! Kernels that are the CPU's: they touch no elements, or what they compute with is on the host whatever the device.
+//! Of the latter kind is all that works with `int32`, which is shapes and counts as a rule: as in TensorFlow, such
+//! tensors never leave the host.
+
+use crate::error::{Error, Result};
+use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
+use crate::kernels;
+use graph::DType;
+
+/// A row whose kernel is the CPU's, with these arguments in host memory.
+pub(super) const fn same_as_cpu(
+    op: &'static str,
+    types: &'static [(&'static str, &'static [DType])],
+    host_memory: &'static [&'static str],
+) -> KernelDef {
+    KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
+}
+
+fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
+    let def = kernels::find("CPU", init.node);
+    let def = def.ok_or_else(|| Error::internal(format!("{} has no CPU kernel", init.node.op.name())))?;
+    (def.make)(init)
+}
+
+const INT32: &[DType] = &[DType::Int32];
+
+macro_rules! rows {
+    (
+        passing: $($passing:literal $type_attr:literal $hosted:expr;)*
+        elsewhere: $($elsewhere:literal)*
+        $(int32 $attr:literal: $($int32:literal)*;)*
+    ) => {
+        &[
+            $(
+                same_as_cpu($passing, &[($type_attr, INT32)], ALL_ARGUMENTS),
+                same_as_cpu($passing, &[], $hosted),
+            )*
+            $(same_as_cpu($elsewhere, &[], ALL_ARGUMENTS),)*
+            $($(same_as_cpu($int32, &[($attr, INT32)], ALL_ARGUMENTS),)*)*
+        ]
+    };
+}
+
+/// First, ops that give their input's elements on, or its shape, with their host arguments otherwise; then ops that are
+/// on the host altogether; then those whose `int32` form is.
+pub(super) const KERNELS: &[KernelDef] = rows! {
+    passing:
+        "Identity" "T" &[];
+        "StopGradient" "T" &[];
+        "PreventGradient" "T" &[];
+        "Snapshot" "T" &[];
+        "Reshape" "T" &["shape"];
+        "ExpandDims" "T" &["dim"];
+        "Squeeze" "T" &[];
+        "EnsureShape" "T" &[];
+        "PlaceholderWithDefault" "dtype" &[];
+        "Shape" "T" &["output"];
+        "ShapeN" "T" &["output"];
+        "Size" "T" &["output"];
+        "Rank" "T" &["output"];
+    elsewhere:
+        "NoOp" "Assert" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Placeholder"
+        "PlaceholderV2" "Range" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg"
+    int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "Mod" "Maximum" "Minimum" "Neg"
+        "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less" "LessEqual" "Greater"
+        "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice" "Pad" "PadV2" "Tile"
+        "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ReverseV2" "BroadcastTo";
+    int32 "dtype": "Const";
+    int32 "Tparams": "Gather" "GatherV2";
+};

@@ -1,0 +1,86 @@
+//! Products of matrices, alone and in batches.
+
+use super::moved::zeros;
+use super::support::{allocate, engine, read, write};
+use crate::cuda::driver::{Address, Product};
+use crate::device::DeviceTensor;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, single};
+use graph::Shape;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("MatMul", &[("T", FLOATS)], |init| {
+        let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
+        make(init, flips, single)
+    }),
+    KernelDef::of("BatchMatMul", &[("T", FLOATS)], |init| {
+        make(init, [init.attr("adj_x")?, init.attr("adj_y")?], same_batches)
+    }),
+    KernelDef::of("BatchMatMulV2", &[("T", FLOATS)], |init| {
+        make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
+    }),
+];
+
+fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
+    // A device that cannot be opened says so when the graph is registered.
+    crate::cuda::CudaDevice::engine_of(&**init.device)?;
+    Kernel::sync(move |ctx| {
+        let out = multiply(ctx, flips, batches)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Result<DeviceTensor> {
+    let (x, y) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let plan = batches(&x.shape, &y.shape)?;
+    let size = |shape: &Shape, flip: bool| {
+        let [.., rows, columns] = *shape.dims() else { return [0, 0] };
+        if flip { [columns, rows] } else { [rows, columns] }
+    };
+    let ([m, k], [inner, n]) = (size(&x.shape, flips[0]), size(&y.shape, flips[1]));
+    if k != inner {
+        crate::invalid!("Matrix size-incompatible: In[0]: {}, In[1]: {}", x.shape, y.shape);
+    }
+    let mut dims = plan.shape().dims().to_vec();
+    dims.extend([m, n]);
+    let shape = Shape::new(&dims)?;
+    if k == 0 || shape.num_elements() == 0 {
+        return zeros(ctx, x.dtype, shape);
+    }
+    let out = allocate(ctx, x.dtype, shape)?;
+    let engine = engine(ctx)?;
+    let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
+    let bytes = x.dtype.size().unwrap_or(0);
+    // One call for the runs of batches along which both factors go on evenly, that is, along the innermost axis.
+    let axes: Vec<(usize, [usize; 2])> = plan.axes().collect();
+    let (inner, outer) = match axes.split_last() {
+        Some((&inner, outer)) => (inner, outer),
+        None => ((1, [0, 0]), &[][..]),
+    };
+    let runs: usize = outer.iter().map(|axis| axis.0).product();
+    for run in 0..runs {
+        let (mut rest, mut at) = (run, [0, 0]);
+        for &(size, steps) in outer.iter().rev() {
+            at = [0, 1].map(|t| at[t] + rest % size * steps[t]);
+            rest /= size;
+        }
+        let product = Product {
+            dtype: x.dtype,
+            m,
+            n,
+            k,
+            flips,
+            a: Address(a.0 + (at[0] * m * k * bytes) as u64),
+            b: Address(b.0 + (at[1] * k * n * bytes) as u64),
+            c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),
+            count: inner.0,
+            steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
+            tf32: engine.tf32(),
+        };
+        engine.call(|driver, stream| driver.product(&product, stream))?;
+    }
+    Ok(out)
+}

@@ -1,0 +1,181 @@
+// What stands before every .cu file: types, loops over elements, sums over a block. Nothing is included: these files
+// compile where there are no headers of CUDA's.
+
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct f16 {
+    u16 bits;
+};
+struct bf16 {
+    u16 bits;
+};
+struct u128 {
+    u64 low, high;
+};
+
+// What kernels compute in: floats of 16 bits are widened, as on the CPU.
+template <class T> struct WideOf {
+    typedef T type;
+};
+template <> struct WideOf<f16> {
+    typedef float type;
+};
+template <> struct WideOf<bf16> {
+    typedef float type;
+};
+template <class T> using Wide = typename WideOf<T>::type;
+
+template <class T> __device__ inline T wide(T x) {
+    return x;
+}
+__device__ inline float wide(f16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+__device__ inline float wide(bf16 x) {
+    return __uint_as_float((u32)x.bits << 16);
+}
+
+template <class T> struct Narrow {
+    static __device__ inline T of(T x) {
+        return x;
+    }
+};
+template <> struct Narrow<f16> {
+    static __device__ inline f16 of(float x) {
+        f16 y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+        return y;
+    }
+};
+template <> struct Narrow<bf16> {
+    static __device__ inline bf16 of(float x) {
+        u32 bits = __float_as_uint(x);
+        bf16 y;
+        // To the nearest, halves to even; NaN stays one.
+        y.bits = x != x ? (bits >> 16 | 0x40) : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        return y;
+    }
+};
+template <class T> __device__ inline T narrow(Wide<T> x) {
+    return Narrow<T>::of(x);
+}
+
+template <class T> struct IsFloat {
+    static const bool value = false;
+};
+template <> struct IsFloat<float> {
+    static const bool value = true;
+};
+template <> struct IsFloat<double> {
+    static const bool value = true;
+};
+template <> struct IsFloat<f16> {
+    static const bool value = true;
+};
+template <> struct IsFloat<bf16> {
+    static const bool value = true;
+};
+
+// Each element is some thread's, however many there are.
+#define EACH(i, n)                                                                                                     \
+    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
+
+// Each piece of work is some block's.
+#define EACH_BLOCK(i, n) for (i64 i = blockIdx.x; i < (n); i += gridDim.x)
+
+// How N tensors are walked together: sizes from the outermost axis on, and each tensor's elements from one index of an
+// axis to the next.
+#define MOST_AXES 8
+template <int N> struct Axes {
+    i64 rank;
+    i64 sizes[MOST_AXES];
+    i64 strides[N][MOST_AXES];
+
+    __device__ inline void at(i64 i, i64 (&offsets)[N]) const {
+        for (int t = 0; t < N; t++)
+            offsets[t] = 0;
+        for (int axis = (int)rank - 1; axis >= 0; axis--) {
+            i64 index = i % sizes[axis];
+            i /= sizes[axis];
+            for (int t = 0; t < N; t++)
+                offsets[t] += index * strides[t][axis];
+        }
+    }
+};
+
+// y = F(x), element by element.
+template <class F, class T, class U> __global__ void map(const T *x, U *y, i64 n, double parameter) {
+    EACH(i, n) y[i] = narrow<U>(F::template apply<T>(wide(x[i]), parameter));
+}
+
+// z = F(x, y), element by element, of one size.
+template <class F, class T, class U> __global__ void zip(const T *x, const T *y, U *z, i64 n, double parameter) {
+    EACH(i, n) z[i] = narrow<U>(F::template apply<T>(wide(x[i]), wide(y[i]), parameter));
+}
+
+// The same with axes that repeat.
+template <class F, class T, class U>
+__global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, Axes<2> axes) {
+    EACH(i, n) {
+        i64 at[2];
+        axes.at(i, at);
+        z[i] = narrow<U>(F::template apply<T>(wide(x[at[0]]), wide(y[at[1]]), parameter));
+    }
+}
+
+// Threads a block: what launches give.
+#define THREADS 256
+
+// Combines a value of each thread of the block; all get the result.
+template <class F, class A> __device__ inline A over_block(A value) {
+    __shared__ A shared[THREADS];
+    __syncthreads();
+    shared[threadIdx.x] = value;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            shared[threadIdx.x] = F::combine(shared[threadIdx.x], shared[threadIdx.x + half]);
+    }
+    __syncthreads();
+    return shared[0];
+}
+
+struct Plus {
+    template <class A> static __device__ inline A combine(A x, A y) {
+        return x + y;
+    }
+};
+struct Larger {
+    template <class A> static __device__ inline A combine(A x, A y) {
+        return y > x || y != y ? y : x;
+    }
+};
+template <class A> __device__ inline A lowest();
+template <> __device__ inline float lowest<float>() {
+    return __int_as_float(0xff800000);
+}
+template <> __device__ inline double lowest<double>() {
+    return __longlong_as_double(0xfff0000000000000LL);
+}
+template <> __device__ inline i64 lowest<i64>() {
+    return (i64)0x8000000000000000ULL;
+}
+template <class A> __device__ inline A highest();
+template <> __device__ inline float highest<float>() {
+    return __int_as_float(0x7f800000);
+}
+template <> __device__ inline double highest<double>() {
+    return __longlong_as_double(0x7ff0000000000000LL);
+}
+template <> __device__ inline i64 highest<i64>() {
+    return 0x7fffffffffffffffLL;
+}

@@ -1,0 +1,113 @@
+//! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
+
+use super::support::{allocate, function, launch, type_name, write};
+use crate::cuda::{Arguments, Source as Code};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
+use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
+use graph::DType;
+
+static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
+
+type Types = &'static [(&'static str, &'static [DType])];
+
+const OF_NODE: Types = &[("dtype", FLOATS), ("T", INDEX)];
+const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
+
+macro_rules! kernels {
+    ($($op:literal $types:ident $host:expr, $source:expr, $function:literal;)*) => {
+        &[
+            $(KernelDef {
+                host_memory: $host,
+                ..KernelDef::of($op, $types, |init| numbers(init, $source(init)?, $function))
+            },)*
+            KernelDef {
+                host_memory: &["shape", "minval", "maxval"],
+                ..KernelDef::of("RandomUniformInt", &[("Tout", &[DType::Int64]), ("T", INDEX)], |init| {
+                    integers(init, Source::of_node(init)?)
+                })
+            },
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    "RandomUniform" OF_NODE &["shape"], Source::of_node, "random<Uniform, ";
+    "RandomStandardNormal" OF_NODE &["shape"], Source::of_node, "random<Normal, ";
+    "TruncatedNormal" OF_NODE &["shape"], Source::of_node, "random_truncated<";
+    "StatelessRandomUniform" SEEDED &["shape", "seed"], seeds, "random<Uniform, ";
+    "StatelessRandomNormal" SEEDED &["shape", "seed"], seeds, "random<Normal, ";
+    "StatelessTruncatedNormal" SEEDED &["shape", "seed"], seeds, "random_truncated<";
+};
+
+fn seeds(_: &KernelInit<'_>) -> Result<Source> {
+    Ok(Source::Seeds(1))
+}
+
+fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let draws_again = kernel.starts_with("random_truncated");
+    let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
+    // Numbers that a group of four words makes, and how far apart the groups' parts of the stream begin.
+    let made = if dtype == DType::Double { 2 } else { 4 };
+    let apart = made * RESERVED / 4;
+    Kernel::sync(move |ctx| {
+        let out = allocate(ctx, dtype, shape_input(ctx, &source)?)?;
+        match out.shape.num_elements() {
+            0 => source.check(ctx)?,
+            n => {
+                let stream = source.reserve_outputs(ctx, n)?;
+                let [low, high] = stream.counter().map(|half| half as i64);
+                let arguments = Arguments::new()
+                    .address(write(&out)?)
+                    .count(n)
+                    .integer(stream.key() as i64)
+                    .integer(low)
+                    .integer(high);
+                let arguments = if draws_again { arguments.count(apart) } else { arguments };
+                launch(ctx, &function, n.div_ceil(made), arguments)?;
+            }
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let function = function(init, &SOURCE, format!("random_integers<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let shape = shape_input(ctx, &source)?;
+        let bound = |i: usize, name: &str| -> Result<i64> {
+            let bound = ctx.input(source.parameters() + i)?;
+            if bound.shape().rank() != 0 {
+                crate::invalid!("{name} must be 0-D, got shape {}", bound.shape());
+            }
+            Ok(bound.to_i64s()?[0])
+        };
+        let (least, end) = (bound(0, "minval")?, bound(1, "maxval")?);
+        if shape.num_elements() > 0 && least >= end {
+            crate::invalid!("Need minval < maxval, got {least} >= {end}");
+        }
+        let out = allocate(ctx, dtype, shape)?;
+        match out.shape.num_elements() {
+            0 => source.check(ctx)?,
+            n => {
+                let stream = source.reserve_outputs(ctx, n)?;
+                let [low, high] = stream.counter().map(|half| half as i64);
+                let arguments = Arguments::new()
+                    .address(write(&out)?)
+                    .count(n)
+                    .integer(stream.key() as i64)
+                    .integer(low)
+                    .integer(high)
+                    .integer(least)
+                    .integer(end.wrapping_sub(least));
+                launch(ctx, &function, n.div_ceil(2), arguments)?;
+            }
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,123 @@
+// Elements along axes combined into one. A reduction says what its accumulator starts as, what an element adds to it,
+// how two are combined, and what the result is of so many elements.
+
+#define REDUCTION(NAME, START, LOAD, COMBINE, FINISH)                                                                  \
+    struct NAME {                                                                                                      \
+        template <class W> static __device__ inline W start() {                                                        \
+            return START;                                                                                              \
+        }                                                                                                              \
+        template <class W> static __device__ inline W load(W x) {                                                      \
+            return LOAD;                                                                                               \
+        }                                                                                                              \
+        template <class W> static __device__ inline W combine(W x, W y) {                                              \
+            return COMBINE;                                                                                            \
+        }                                                                                                              \
+        template <class W> static __device__ inline W finish(W x, i64 count) {                                         \
+            return FINISH;                                                                                             \
+        }                                                                                                              \
+    };
+
+REDUCTION(Sum, (W)0, x, x + y, x)
+REDUCTION(Prod, (W)1, x, x *y, x)
+REDUCTION(Max, lowest<W>(), x, (y > x || y != y ? y : x), x)
+REDUCTION(Min, highest<W>(), x, (y < x || y != y ? y : x), x)
+REDUCTION(Mean, (W)0, x, x + y, x / (W)count)
+REDUCTION(EuclideanNorm, (W)0, x *x, x + y, (W)sqrt((double)x))
+REDUCTION(L2Loss, (W)0, x *x, x + y, x / (W)2)
+REDUCTION(All, true, x, (bool)(x && y), x)
+REDUCTION(Any, false, x, (bool)(x || y), x)
+
+// Where each result's elements begin, and where they are from there.
+struct Layout {
+    Axes<1> kept;
+    Axes<1> reduced;
+};
+
+// One thread a result.
+template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n, i64 count, Layout layout) {
+    typedef Wide<T> W;
+    EACH(i, n) {
+        i64 start[1], at[1];
+        layout.kept.at(i, start);
+        W sum = F::template start<W>();
+        for (i64 k = 0; k < count; k++) {
+            layout.reduced.at(k, at);
+            sum = F::combine(sum, F::load(wide(x[start[0] + at[0]])));
+        }
+        y[i] = narrow<T>(F::finish(sum, count));
+    }
+}
+
+// One block a result.
+template <class F, class T> __global__ void reduce_block(const T *x, T *y, i64 n, i64 count, Layout layout) {
+    typedef Wide<T> W;
+    EACH_BLOCK(i, n) {
+        i64 start[1], at[1];
+        layout.kept.at(i, start);
+        W sum = F::template start<W>();
+        for (i64 k = threadIdx.x; k < count; k += THREADS) {
+            layout.reduced.at(k, at);
+            sum = F::combine(sum, F::load(wide(x[start[0] + at[0]])));
+        }
+        sum = over_block<F>(sum);
+        if (threadIdx.x == 0)
+            y[i] = narrow<T>(F::finish(sum, count));
+    }
+}
+
+// Columns of a matrix, 32 to a block, whose rows eight threads share: neighbours read neighbours.
+template <class F, class T> __global__ void reduce_columns(const T *x, T *y, i64 columns, i64 rows) {
+    typedef Wide<T> W;
+    __shared__ W shared[8][32];
+    int lane = threadIdx.x % 32, part = threadIdx.x / 32;
+    EACH_BLOCK(tile, (columns + 31) / 32) {
+        i64 column = tile * 32 + lane;
+        W sum = F::template start<W>();
+        if (column < columns)
+            for (i64 row = part; row < rows; row += 8)
+                sum = F::combine(sum, F::load(wide(x[row * columns + column])));
+        __syncthreads();
+        shared[part][lane] = sum;
+        __syncthreads();
+        if (part == 0 && column < columns) {
+            for (int other = 1; other < 8; other++)
+                sum = F::combine(sum, shared[other][lane]);
+            y[column] = narrow<T>(F::finish(sum, rows));
+        }
+    }
+}
+
+// The place of the largest or smallest element along the middle one of three axes: the first of equals. NaN is never
+// found.
+struct ArgMax {
+    template <class W> static __device__ inline W start() {
+        return lowest<W>();
+    }
+    template <class W> static __device__ inline bool better(W x, W best) {
+        return x > best;
+    }
+};
+struct ArgMin {
+    template <class W> static __device__ inline W start() {
+        return highest<W>();
+    }
+    template <class W> static __device__ inline bool better(W x, W best) {
+        return x < best;
+    }
+};
+template <class F, class T, class I> __global__ void extreme(const T *x, I *y, i64 n, i64 count, i64 inner) {
+    typedef Wide<T> W;
+    EACH(i, n) {
+        const T *column = x + i / inner * count * inner + i % inner;
+        W best = F::template start<W>();
+        i64 place = 0;
+        for (i64 k = 0; k < count; k++) {
+            W value = wide(column[k * inner]);
+            if (F::better(value, best)) {
+                best = value;
+                place = k;
+            }
+        }
+        y[i] = (I)place;
+    }
+}

@@ -1,0 +1,116 @@
+//! Kernels of variables behind handles, whose values are in the GPU's memory. Handles are on the host.
+
+use super::gather::Gather;
+use super::host::same_as_cpu;
+use super::support::NUMBERS;
+use super::variable::{STORED, Update, changed};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::INDEX;
+use crate::kernels::cpu::resource::{existing, target};
+use crate::variable::VariableInput;
+use graph::DType;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    same_as_cpu("VarHandleOp", &[("dtype", STORED)], &[]),
+    same_as_cpu("VarIsInitializedOp", &[], &["is_initialized"]),
+    same_as_cpu("DestroyResourceOp", &[], &[]),
+    same_as_cpu("DisableCopyOnRead", &[], &[]),
+    KernelDef::of("ReadVariableOp", &[("dtype", STORED)], read),
+    KernelDef { host_memory: &["output"], ..KernelDef::of("VariableShape", &[("out_type", INDEX)], shape) },
+    KernelDef::of("AssignVariableOp", &[("dtype", STORED)], assign),
+    KernelDef::of("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Add")),
+    KernelDef::of("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Sub")),
+    KernelDef::of("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),
+];
+
+fn read(init: &KernelInit<'_>) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.attr::<DType>("dtype")?;
+    Kernel::sync(move |ctx| {
+        let variable = existing(&variable, ctx)?;
+        if variable.dtype() != dtype {
+            crate::invalid!(
+                "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+                variable.dtype()
+            );
+        }
+        let value = variable.lock_device().clone().ok_or_else(|| variable.uninitialized())?;
+        ctx.set_output(0, value);
+        Ok(())
+    })
+}
+
+fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.output_type(0);
+    Kernel::sync(move |ctx| {
+        let variable = variable.get(ctx)?;
+        let shape = variable.lock_device().as_ref().map(|value| value.shape.clone());
+        let shape = shape.ok_or_else(|| variable.uninitialized())?;
+        let sizes: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+        ctx.set_output(0, crate::kernels::cpu::shape::integers(dtype, &sizes)?);
+        Ok(())
+    })
+}
+
+/// The first assignment makes the variable.
+fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
+    let input = VariableInput::new(init, 0);
+    let validate = init.attr::<bool>("validate_shape")?;
+    Kernel::sync(move |ctx| {
+        let value = ctx.take_device_input(1)?;
+        let variable = target(&input, ctx, value.dtype)?;
+        let mut current = variable.lock_device();
+        if validate
+            && let Some(old) = &*current
+            && old.shape != value.shape
+        {
+            crate::invalid!(
+                "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
+                old.shape,
+                value.shape
+            );
+        }
+        *current = Some(value);
+        Ok(())
+    })
+}
+
+fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let update = Update::new(init, named)?;
+    Kernel::sync(move |ctx| {
+        let by = ctx.device_input(1)?;
+        changed(ctx, &*variable.get(ctx)?, |value| {
+            if value.shape != by.shape {
+                crate::invalid!(
+                    "Cannot update variable with shape {} using a Tensor with shape {}, shapes must be equal.",
+                    value.shape,
+                    by.shape
+                );
+            }
+            update.run(ctx, value, by)
+        })
+    })
+}
+
+fn gather(init: &KernelInit<'_>) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let batch_dims = init.attr::<i64>("batch_dims")?;
+    let dtype = init.attr::<DType>("dtype")?;
+    let gather = Gather::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let variable = variable.get(ctx)?;
+        let params = variable.lock_device().clone().ok_or_else(|| variable.uninitialized())?;
+        if params.dtype != dtype {
+            crate::invalid!("Trying to gather {dtype} from a variable of {}", params.dtype);
+        }
+        // Batches come first: the axis is the one behind them.
+        let rank = ctx.shape(1)?.rank() as i64;
+        let batch = if batch_dims < 0 { batch_dims + rank } else { batch_dims };
+        let out = gather.run(ctx, &params, batch, batch_dims)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,104 @@
+// Steps of optimizers: what becomes of one element of a variable and its slots, given its gradient. States are the
+// variable and its slots, scalars the op's, both in the op's order.
+
+template <class T> struct State {
+    T *of[4];
+};
+template <class T> struct Scalars {
+    const T *of[8];
+
+    __device__ inline Wide<T> operator[](int i) const {
+        return wide(*of[i]);
+    }
+};
+
+// A step has a number of states, and changes them.
+#define STEP(NAME, COUNT, ...)                                                                                         \
+    template <class T> struct NAME {                                                                                   \
+        typedef Wide<T> W;                                                                                             \
+        static const int count = COUNT;                                                                                \
+        static __device__ inline void change(W(&s)[COUNT], W g, const Scalars<T> &scalar, bool flag) {                 \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    };
+
+template <class W> __device__ inline W sign_of(W x) {
+    return (W)((x > (W)0) - (x < (W)0));
+}
+
+STEP(GradientDescent, 1, s[0] -= scalar[0] * g;)
+STEP(Momentum, 2, {
+    W lr = scalar[0], momentum = scalar[1];
+    s[1] = s[1] * momentum + g;
+    s[0] -= flag ? g * lr + s[1] * momentum * lr : s[1] * lr;
+})
+STEP(KerasMomentum, 2, {
+    W lr = scalar[0], momentum = scalar[1];
+    s[1] = s[1] * momentum - g * lr;
+    s[0] += flag ? s[1] * momentum - g * lr : s[1];
+})
+STEP(Adam, 3, {
+    W lr = scalar[2], beta1 = scalar[3], beta2 = scalar[4], epsilon = scalar[5];
+    W alpha = lr * sqrt((W)1 - scalar[1]) / ((W)1 - scalar[0]);
+    s[1] += (g - s[1]) * ((W)1 - beta1);
+    s[2] += (g * g - s[2]) * ((W)1 - beta2);
+    W ahead = flag ? g * ((W)1 - beta1) + beta1 * s[1] : s[1];
+    s[0] -= ahead * alpha / (sqrt(s[2]) + epsilon);
+})
+STEP(Adagrad, 2, {
+    if (flag)
+        s[1] += g * g;
+    s[0] -= g * scalar[0] / sqrt(s[1]);
+})
+STEP(AdagradV2, 2, {
+    if (flag)
+        s[1] += g * g;
+    s[0] -= g * scalar[0] / (sqrt(s[1]) + scalar[1]);
+})
+STEP(RmsProp, 3, {
+    W lr = scalar[0], rho = scalar[1], momentum = scalar[2], epsilon = scalar[3];
+    s[1] += (g * g - s[1]) * ((W)1 - rho);
+    s[2] = s[2] * momentum + g * lr / sqrt(s[1] + epsilon);
+    s[0] -= s[2];
+})
+STEP(CenteredRmsProp, 4, {
+    W lr = scalar[0], rho = scalar[1], momentum = scalar[2], epsilon = scalar[3];
+    s[2] += (g * g - s[2]) * ((W)1 - rho);
+    s[1] += (g - s[1]) * ((W)1 - rho);
+    s[3] = s[3] * momentum + g * lr / sqrt(s[2] - s[1] * s[1] + epsilon);
+    s[0] -= s[3];
+})
+STEP(Adadelta, 3, {
+    W lr = scalar[0], rho = scalar[1], epsilon = scalar[2];
+    s[1] = s[1] * rho + g * g * ((W)1 - rho);
+    W update = sqrt(s[2] + epsilon) / sqrt(s[1] + epsilon) * g;
+    s[2] = s[2] * rho + update * update * ((W)1 - rho);
+    s[0] -= update * lr;
+})
+
+// With `flag` the third state holds the learning rate times what it holds without.
+template <class W>
+__device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag) {
+    bool is_root = lr_power == (W)-0.5;
+    W scale = flag ? lr : (W)1, per = flag ? (W)1 : lr;
+    W shrunk = g + (W)2 * shrinkage * s[0], grown = s[1] + g * g;
+    W root = is_root ? sqrt(grown) : pow(grown, -lr_power), old = is_root ? sqrt(s[1]) : pow(s[1], -lr_power);
+    s[2] += shrunk * scale - (root - old) / per * s[0];
+    W bound = l1 * scale;
+    s[0] = fabs(s[2]) > bound ? (sign_of(s[2]) * bound - s[2]) / (root / per + (W)2 * l2 * scale) : (W)0;
+    s[1] = grown;
+}
+STEP(Ftrl, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], (W)0, scalar[3], flag);)
+STEP(FtrlV2, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], scalar[3], scalar[4], flag);)
+
+template <template <class> class Step, class T>
+__global__ void step(State<T> state, const T *gradient, i64 n, i64 flag, Scalars<T> scalars) {
+    EACH(i, n) {
+        Wide<T> s[Step<T>::count];
+        for (int k = 0; k < Step<T>::count; k++)
+            s[k] = wide(state.of[k][i]);
+        Step<T>::change(s, wide(gradient[i]), scalars, flag);
+        for (int k = 0; k < Step<T>::count; k++)
+            state.of[k][i] = narrow<T>(s[k]);
+    }
+}

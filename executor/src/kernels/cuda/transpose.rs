@@ -1,0 +1,24 @@
+//! Reordering and repeating elements.
+
+use super::moved::taking;
+use super::support::MOVED;
+use crate::kernel::KernelDef;
+use crate::kernels::cpu::transpose::{reverse_axes, tile, transpose};
+use graph::DType;
+
+const WITH_INT32: &[DType] = crate::kernels::cpu::dispatch::PLAIN;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["perm"],
+        ..KernelDef::of("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
+    },
+    KernelDef {
+        host_memory: &["multiples"],
+        ..KernelDef::of("Tile", &[("T", MOVED)], |init| taking(init, tile))
+    },
+    KernelDef {
+        host_memory: &["axis"],
+        ..KernelDef::of("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
+    },
+];

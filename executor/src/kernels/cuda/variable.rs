@@ -1,0 +1,114 @@
+//! Kernels of variables by reference, whose values are in the GPU's memory.
+
+use super::support::{NUMBERS, engine};
+use super::support::{function, is_unique, launch, read, type_name, write};
+use crate::cuda::{Arguments, Function, Source};
+use crate::device::DeviceTensor;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
+use crate::variable::Variable;
+use graph::DType;
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };
+
+/// What variables on a GPU are of.
+pub(super) const STORED: &[DType] = super::support::MOVED;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
+    super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
+    super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
+    KernelDef::of("Assign", &[("T", STORED)], assign),
+    KernelDef::of("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
+    KernelDef::of("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
+];
+
+/// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
+fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
+    let validate = init.attr::<bool>("validate_shape")?;
+    Kernel::sync(move |ctx| {
+        let value = ctx.take_device_input(1)?;
+        let variable = ctx.ref_input(0)?.clone();
+        if value.dtype != variable.dtype() {
+            crate::invalid!("Assign of {} to a variable of {}", value.dtype, variable.dtype());
+        }
+        let mut current = variable.lock_device();
+        if validate {
+            let (fits, lhs) = match &*current {
+                Some(old) => (old.shape == value.shape, old.shape.to_string()),
+                None => (variable.shape().accepts(&value.shape), variable.shape().to_string()),
+            };
+            if !fits {
+                crate::invalid!(
+                    "Assign requires shapes of both tensors to match. lhs shape= {lhs} rhs shape= {}",
+                    value.shape
+                );
+            }
+        }
+        *current = Some(value);
+        drop(current);
+        ctx.set_output(0, Value::Ref(variable));
+        Ok(())
+    })
+}
+
+fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let update = Update::new(init, named)?;
+    Kernel::sync(move |ctx| {
+        let variable = ctx.ref_input(0)?.clone();
+        let by = ctx.device_input(1)?;
+        changed(ctx, &variable, |value| {
+            if value.shape != by.shape {
+                crate::invalid!("Parameters and update must be the same size");
+            }
+            update.run(ctx, value, by)
+        })?;
+        ctx.set_output(0, Value::Ref(variable));
+        Ok(())
+    })
+}
+
+/// A variable's elements changed by those of input 1.
+pub(super) struct Update(Arc<Function>);
+
+impl Update {
+    pub(super) fn new(init: &KernelInit<'_>, named: &str) -> Result<Update> {
+        let name = format!("update<{named}, {}>", type_name(init.input_type(1))?);
+        Ok(Update(function(init, &SOURCE, name)?))
+    }
+
+    pub(super) fn run(&self, ctx: &KernelContext<'_>, value: &DeviceTensor, by: &DeviceTensor) -> Result<()> {
+        if value.dtype != by.dtype {
+            crate::invalid!("a variable of {} is changed by {}", value.dtype, by.dtype);
+        }
+        let n = value.shape.num_elements();
+        launch(ctx, &self.0, n, Arguments::new().address(write(value)?).address(read(by)?).count(n))
+    }
+}
+
+/// Changes a variable's value, exclusively: in place, or, if somebody holds a snapshot, in a copy.
+///
+/// # Errors
+/// `FailedPrecondition` before the first assignment, and those of `change`.
+pub(super) fn changed<R>(
+    ctx: &KernelContext<'_>,
+    variable: &Variable,
+    change: impl FnOnce(&DeviceTensor) -> Result<R>,
+) -> Result<R> {
+    let mut current = variable.lock_device();
+    let value = current.as_mut().ok_or_else(|| variable.uninitialized())?;
+    own(ctx, value)?;
+    change(value)
+}
+
+/// Makes a tensor's memory its own.
+pub(super) fn own(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
+    if !is_unique(value) {
+        let copy = super::support::allocate(ctx, value.dtype, value.shape.clone())?;
+        engine(ctx)?.copy(&copy, value)?;
+        *value = copy;
+    }
+    Ok(())
+}

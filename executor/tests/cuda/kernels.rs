@@ -1,0 +1,58 @@
+//! The kernel table of GPUs: what each row asks of the compiler, and that it is fit for the executor.
+
+use super::Fallible;
+use super::op_nodes::rows;
+use super::streams::Gpu;
+use anabranch_executor::cuda::Program;
+use anabranch_executor::kernel::ALL_ARGUMENTS;
+use anabranch_executor::kernels;
+use anabranch_executor::testing::make_kernel;
+
+/// The kernels that all rows together ask for.
+pub(crate) fn programs() -> Fallible<Vec<Program>> {
+    let gpu = Gpu::new(1 << 20)?;
+    for (def, nodes) in rows("GPU")? {
+        for node in nodes {
+            make_kernel(&gpu.device, &node).map_err(|e| format!("{def:?} for {:?}: {e}", node.attrs))?;
+        }
+    }
+    Ok(gpu.driver.programs())
+}
+
+#[test]
+fn every_row_makes_a_kernel_for_each_of_its_types() -> Fallible {
+    let programs = programs()?;
+    assert!(programs.len() > 500, "only {} programs", programs.len());
+    Ok(())
+}
+
+#[test]
+fn every_row_names_arguments_and_types_of_its_op() -> Fallible {
+    for (def, nodes) in rows("GPU")? {
+        let op = nodes.first().ok_or("a row takes nothing")?.op;
+        for argument in def.host_memory.iter().filter(|_| def.host_memory != ALL_ARGUMENTS) {
+            let is_there = op.inputs.iter().chain(op.outputs.iter()).any(|arg| arg.name == *argument);
+            assert!(is_there, "{def:?} has no argument {argument}");
+        }
+        for (attr, types) in def.types {
+            let spec =
+                op.attrs.iter().find(|spec| spec.name == *attr).ok_or_else(|| format!("{def:?}: {attr}"))?;
+            for &dtype in *types {
+                spec.check(&if spec.is_list { vec![dtype].into() } else { dtype.into() })
+                    .map_err(|e| format!("{def:?}: {e}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_node_of_a_row_has_a_cpu_kernel_to_compare_with() -> Fallible {
+    for (def, nodes) in rows("GPU")? {
+        for node in nodes {
+            let types: Vec<_> = node.input_types()?.iter().map(|port| port.dtype).collect();
+            assert!(kernels::find("CPU", &node).is_some(), "{def:?} of {types:?} has no CPU kernel");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! A GPU in the tests' place: it writes down what it is asked for, keeps memory in vectors of the host, and watches that
+//! no stream touches memory that another one may still be writing, reading, or has given back.
+
+use anabranch_executor::cuda::driver::{
+    Address, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+};
+use anabranch_executor::cuda::{Arguments, Driver, Program};
+use anabranch_executor::{Error, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How far each stream had come.
+type Clock = BTreeMap<u64, u64>;
+
+#[derive(Debug)]
+pub(crate) struct Recording {
+    total: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    log: Vec<String>,
+    /// What went wrong: a kernel cannot say so.
+    races: Vec<String>,
+    next: u64,
+    used: u64,
+    /// What each stream knows of the others' work, its own included.
+    streams: BTreeMap<u64, Clock>,
+    events: HashMap<u64, Clock>,
+    memory: BTreeMap<u64, Memory>,
+    pinned: HashMap<usize, Box<[u8]>>,
+    programs: Vec<Program>,
+    synchronized: usize,
+}
+
+#[derive(Debug)]
+struct Memory {
+    bytes: Vec<u8>,
+    /// The last use by each stream.
+    uses: Clock,
+    /// The last write: by which stream, and when.
+    written: (u64, u64),
+}
+
+/// What work does with memory. Of a kernel's argument nobody knows: what comes later waits for it as for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Read,
+    Write,
+    Either,
+}
+
+impl State {
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// One more piece of work in a stream; gives its time.
+    fn step(&mut self, stream: u64) -> u64 {
+        let clock = self.streams.entry(stream).or_default();
+        let now = clock.entry(stream).or_default();
+        *now += 1;
+        *now
+    }
+
+    /// Whether work that the stream is given now comes after `time` of `of`.
+    fn comes_after(&self, stream: u64, of: u64, time: u64) -> bool {
+        self.streams.get(&stream).and_then(|clock| clock.get(&of)).copied().unwrap_or(0) >= time
+    }
+
+    /// A use of memory by a stream: it must come after the last write, and if it writes, after all uses.
+    fn touch(&mut self, what: &str, address: u64, stream: u64, how: Use) {
+        let Some((&start, memory)) = self.memory.range(..=address).next_back() else {
+            self.races.push(format!("{what}: {address:#x} is no memory"));
+            return;
+        };
+        if address >= start + memory.bytes.len() as u64 {
+            self.races.push(format!("{what}: {address:#x} is no memory any more"));
+            return;
+        }
+        let (uses, written) = (memory.uses.clone(), memory.written);
+        if !self.comes_after(stream, written.0, written.1) {
+            self.races
+                .push(format!("{what} on stream {stream} does not wait for the write on {}", written.0));
+        }
+        for (&of, &time) in uses.iter().filter(|_| how == Use::Write) {
+            if !self.comes_after(stream, of, time) {
+                self.races.push(format!("{what} on stream {stream} does not wait for stream {of}"));
+            }
+        }
+        let now = self.step(stream);
+        if let Some(memory) = self.memory.get_mut(&start) {
+            memory.uses.insert(stream, now);
+            if how != Use::Read {
+                memory.written = (stream, now);
+            }
+        }
+    }
+}
+
+impl Recording {
+    /// A GPU with so many bytes of memory.
+    pub(crate) fn new(total: u64) -> Recording {
+        Recording { total, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    pub(crate) fn races(&self) -> Vec<String> {
+        self.state().races.clone()
+    }
+
+    /// Bytes that are not given back.
+    pub(crate) fn used(&self) -> u64 {
+        self.state().used
+    }
+
+    /// How often all was waited for.
+    pub(crate) fn synchronized(&self) -> usize {
+        self.state().synchronized
+    }
+
+    /// The kernels that were loaded.
+    pub(crate) fn programs(&self) -> Vec<Program> {
+        self.state().programs.clone()
+    }
+}
+
+impl Driver for Recording {
+    fn memory(&self) -> Result<(u64, u64)> {
+        Ok((self.total - self.state().used, self.total))
+    }
+
+    fn create_stream(&self) -> Result<StreamId> {
+        let mut state = self.state();
+        // Streams are numbered in the order in which they are made.
+        let id = state.streams.len() as u64;
+        state.streams.insert(id, Clock::new());
+        Ok(StreamId(id))
+    }
+
+    fn create_event(&self) -> Result<EventId> {
+        Ok(EventId(self.state().fresh()))
+    }
+
+    fn destroy_event(&self, event: EventId) {
+        self.state().events.remove(&event.0);
+    }
+
+    fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        let clock = state.streams.get(&stream.0).cloned().unwrap_or_default();
+        state.events.insert(event.0, clock);
+        state.log.push(format!("mark {}", stream.0));
+        Ok(())
+    }
+
+    fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let mut state = self.state();
+        let reached = state.events.get(&event.0).cloned().unwrap_or_default();
+        let clock = state.streams.entry(stream.0).or_default();
+        for (of, time) in reached {
+            let known = clock.entry(of).or_default();
+            *known = time.max(*known);
+        }
+        state.log.push(format!("wait {}", stream.0));
+        Ok(())
+    }
+
+    fn wait_here(&self, _: EventId) -> Result<()> {
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.state().synchronized += 1;
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
+        let mut state = self.state();
+        if state.used + bytes as u64 > self.total {
+            return Ok(None);
+        }
+        state.used += bytes as u64;
+        // Addresses are never used twice: a late use of freed memory shows.
+        let address = state.fresh() << 32;
+        let now = state.step(stream.0);
+        let uses = Clock::from([(stream.0, now)]);
+        // What it held before is nobody's: kernels that read it unwritten show in their results.
+        let memory = Memory { bytes: vec![0xcd; bytes], uses, written: (stream.0, now) };
+        state.memory.insert(address, memory);
+        state.log.push(format!("allocate {bytes} on {}", stream.0));
+        Ok(Some(Address(address)))
+    }
+
+    fn free(&self, address: Address, stream: StreamId) {
+        if address.0 == 0 {
+            return;
+        }
+        let mut state = self.state();
+        state.touch("free", address.0, stream.0, Use::Write);
+        match state.memory.remove(&address.0) {
+            Some(memory) => {
+                state.used -= memory.bytes.len() as u64;
+                let bytes = memory.bytes.len();
+                state.log.push(format!("free {bytes} on {}", stream.0));
+            }
+            None => state.races.push(format!("{:#x} is freed twice", address.0)),
+        }
+    }
+
+    fn trim(&self) -> Result<()> {
+        self.state().log.push("trim".to_owned());
+        Ok(())
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
+        let mut memory = vec![0u8; bytes].into_boxed_slice();
+        let address = memory.as_mut_ptr() as usize;
+        self.state().pinned.insert(address, memory);
+        Ok(Pinned { address, len: bytes })
+    }
+
+    fn free_pinned(&self, memory: Pinned) {
+        self.state().pinned.remove(&memory.address);
+    }
+
+    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        state.touch("copy in", to.0, stream.0, Use::Write);
+        let source = state.pinned.get(&from.address).map(|memory| memory[..bytes].to_vec());
+        let source = source.ok_or_else(|| Error::internal("a copy from memory that is not pinned"))?;
+        if let Some(memory) = state.memory.get_mut(&to.0) {
+            memory.bytes[..bytes].copy_from_slice(&source);
+        }
+        state.log.push(format!("copy in {bytes} on {}", stream.0));
+        Ok(())
+    }
+
+    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        state.touch("copy out", from.0, stream.0, Use::Read);
+        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
+        let source = source.ok_or_else(|| Error::internal("a copy from memory that is not there"))?;
+        let target = state.pinned.get_mut(&to.address);
+        target.ok_or_else(|| Error::internal("a copy to memory that is not pinned"))?[..bytes]
+            .copy_from_slice(&source);
+        state.log.push(format!("copy out {bytes} on {}", stream.0));
+        Ok(())
+    }
+
+    fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        state.touch("copy", from.0, stream.0, Use::Read);
+        state.touch("copy", to.0, stream.0, Use::Write);
+        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
+        if let (Some(source), Some(memory)) = (source, state.memory.get_mut(&to.0)) {
+            memory.bytes[..bytes].copy_from_slice(&source);
+        }
+        state.log.push(format!("copy {bytes} on {}", stream.0));
+        Ok(())
+    }
+
+    fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        state.touch("fill", to.0, stream.0, Use::Write);
+        if let Some(memory) = state.memory.get_mut(&to.0) {
+            memory.bytes[..bytes].fill(byte);
+        }
+        state.log.push(format!("fill {bytes} on {}", stream.0));
+        Ok(())
+    }
+
+    fn load(&self, program: &Program) -> Result<FunctionId> {
+        let mut state = self.state();
+        state.programs.push(program.clone());
+        Ok(FunctionId(state.programs.len() as u64 - 1))
+    }
+
+    /// A kernel may write all memory whose address it is given.
+    fn launch(
+        &self,
+        function: FunctionId,
+        grid: Grid,
+        arguments: &Arguments,
+        stream: StreamId,
+    ) -> Result<()> {
+        let mut state = self.state();
+        let name = state.programs[function.0 as usize].function.clone();
+        if grid.blocks == 0 || grid.threads == 0 {
+            state.races.push(format!("{name} runs on nothing"));
+        }
+        let words: Vec<u64> = arguments.iter().flatten().copied().collect();
+        for word in words.into_iter().filter(|word| *word >= 1 << 32 && *word < 1 << 60) {
+            state.touch(&name, word, stream.0, Use::Either);
+        }
+        state.log.push(format!("{name} on {}", stream.0));
+        Ok(())
+    }
+
+    fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)] {
+            state.touch("product", address.0, stream.0, how);
+        }
+        let Product { m, n, k, count, flips, steps, .. } = product;
+        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?} on {}", stream.0));
+        Ok(())
+    }
+
+    fn convolution_workspace(&self, _: &Convolution) -> Result<usize> {
+        Ok(256)
+    }
+
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        for address in [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0)) {
+            state.touch("convolution", address.0, stream.0, Use::Either);
+        }
+        let Convolution { direction, input, filter, output, padding, .. } = convolution;
+        let (x, y) = (input.sizes, output.sizes);
+        state.log.push(format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?} on {}", stream.0));
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! `anabranch doctor`: what GPUs need of this machine, and what of that is there.
+
+use crate::output;
+use executor::gpus::{self, Visible};
+use std::fmt::Write;
+use std::io;
+
+pub(crate) fn run() -> io::Result<()> {
+    let mut text = String::new();
+    for library in gpus::libraries() {
+        let found = library.found.unwrap_or_else(|why| format!("not found: {why}"));
+        let _ = writeln!(text, "{:<10} {found} ({})", library.name, library.purpose);
+    }
+    match gpus::found(&Visible::All) {
+        Ok(found) => found.iter().for_each(|gpu| text.push_str(&format!("{gpu}\n"))),
+        Err(error) => {
+            let _ = writeln!(text, "no GPU: {error}");
+        }
+    }
+    output::print(&text)
+}

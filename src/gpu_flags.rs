@@ -1,0 +1,44 @@
+//! How a process is told which GPUs to offer, and how to use them.
+
+use executor::gpus::{self, GpuOptions, Visible};
+
+/// The GPUs of a process: what TensorFlow's `GPUOptions` say.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GpuFlags {
+    /// GPUs to offer as GPU:0, GPU:1 and so on: all, none, or their numbers on the machine with commas. None is opened
+    /// before a node is placed on it
+    #[arg(long, default_value = "all")]
+    gpus: Visible,
+
+    /// How much of each GPU's memory may be taken, from 0 to 1; 0 is all but a reserve
+    #[arg(long, default_value_t = 0.0)]
+    gpu_memory_fraction: f64,
+
+    /// Take all of that when a GPU is opened, not as it is needed
+    #[arg(long)]
+    gpu_take_all: bool,
+
+    /// Do not round float32 factors of products and convolutions to TF32
+    #[arg(long)]
+    gpu_no_tf32: bool,
+}
+
+impl GpuFlags {
+    pub fn options(&self) -> GpuOptions {
+        GpuOptions {
+            visible: self.gpus.clone(),
+            memory_fraction: self.gpu_memory_fraction,
+            allow_growth: !self.gpu_take_all,
+            tf32: !self.gpu_no_tf32,
+        }
+    }
+
+    /// Logs, in a line, which GPUs there are, or why there is none.
+    pub fn tell(&self) {
+        match gpus::found(&self.gpus) {
+            Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: --gpus none"),
+            Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),
+            Err(error) => tracing::info!("no GPU is offered: {error}"),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! GPUs. On a machine that has one: every kernel of its table against the CPU's, on random inputs and on edges, in memory
+//! that holds rubbish before; training; memory that does not suffice. On one that has none: what is promised there.
+//!
+//! `scripts/gpu-suite` runs this where there is a GPU and no Rust.
+#![cfg(feature = "cuda")]
+
+mod gpu {
+    pub(crate) mod absent;
+    pub(crate) mod cases;
+    pub(crate) mod kernels;
+    pub(crate) mod life;
+}
+mod support;
+
+use executor::device::Device;
+use executor::gpus::{self, GpuOptions};
+use graph::TaskName;
+use std::sync::Arc;
+use support::Fallible;
+
+/// The machine's first GPU; without one, says that there is nothing to test here.
+fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
+    match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {
+        Ok(found) => Ok(found.into_iter().next()),
+        Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_none() => {
+            eprintln!("not tested, for there is no GPU: {error}");
+            Ok(None)
+        }
+        // The suite is for machines that have one.
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The command `anabranch`: where it was built, or where the suite has brought it.
+fn anabranch() -> std::process::Command {
+    let brought = std::env::var_os("ANABRANCH_BIN");
+    std::process::Command::new(brought.unwrap_or_else(|| env!("CARGO_BIN_EXE_anabranch").into()))
+}

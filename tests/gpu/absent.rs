@@ -1,0 +1,97 @@
+//! What holds without a GPU.
+
+use crate::support::Fallible;
+use client::Session;
+use executor::gpus;
+use graph::Scope;
+use std::process::Stdio;
+
+#[test]
+fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
+    let output = crate::anabranch().arg("doctor").output()?;
+    let text = String::from_utf8(output.stdout)?;
+    assert!(output.status.success(), "{text}");
+    for library in ["libcuda ", "libnvrtc ", "libcublas ", "libcudnn ", "libnccl "] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(library)).count(), 1, "{library}: {text}");
+    }
+    let last = text.lines().last().unwrap_or_default();
+    match gpus::found(&gpus::Visible::All) {
+        Ok(_) => assert!(last.starts_with("device: "), "{text}"),
+        Err(error) => assert_eq!(last, format!("no GPU: {error}")),
+    }
+    Ok(())
+}
+
+/// TensorFlow's text.
+#[test]
+fn a_gpu_that_is_not_there_is_refused_when_the_graph_is_placed() -> Fallible {
+    if gpus::found(&gpus::Visible::All).is_ok() {
+        return Ok(());
+    }
+    let scope = Scope::new();
+    let gpu = scope.device("/device:GPU:0");
+    let a = gpu.constant(1.0f32);
+    gpu.op("Exp").name("e").input(a).node();
+    let error = Session::local(scope.finish()?).err().ok_or("no error")?;
+    let message = error.to_string();
+    assert!(message.contains("Cannot assign a device for operation"), "{message}");
+    assert!(
+        message.contains("was explicitly assigned to /device:GPU:0 but available devices are [ "),
+        "{message}"
+    );
+    assert!(
+        message.contains("The requested device appears to be a GPU, but CUDA is not enabled."),
+        "{message}"
+    );
+    Ok(())
+}
+
+/// A process that finds no GPU prints what a TensorFlow without CUDA does.
+#[test]
+fn messages_name_the_cpu_alone() -> Fallible {
+    if gpus::found(&gpus::Visible::All).is_ok() {
+        return Ok(());
+    }
+    let text = executor::registered_kernels("AddV2");
+    assert!(text.contains("device='CPU'") && !text.contains("GPU"), "{text}");
+    Ok(())
+}
+
+/// One line says what there is, and the worker serves all the same.
+#[test]
+fn a_worker_starts_and_says_in_a_line_which_gpus_there_are() -> Fallible {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let cluster = format!("worker=127.0.0.1:{port}");
+    let mut worker = crate::anabranch();
+    worker.args(["worker", "--stop-with-stdin", "--job", "worker", "--cluster", &cluster]);
+    // Its input has ended, so that it stops as soon as it serves.
+    let output = worker.env_remove("TF_CONFIG").env_remove("RUST_LOG").stdin(Stdio::null()).output()?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{log}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("GPU")).collect();
+    let [line] = lines[..] else { panic!("{log}") };
+    match gpus::found(&gpus::Visible::All) {
+        Ok(found) => assert!(line.ends_with(&format!("GPUs: {}", found.join("; "))), "{line}"),
+        Err(error) => assert!(line.ends_with(&format!("no GPU is offered: {error}")), "{line}"),
+    }
+    assert!(log.contains("has stopped"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_gpu_that_is_asked_for_by_number_and_is_not_there_keeps_the_worker_from_starting() -> Fallible {
+    let mut worker = crate::anabranch();
+    worker.args(["worker", "--stop-with-stdin", "--job", "worker", "--cluster", "worker=127.0.0.1:0"]);
+    worker.args(["--gpus", "4096"]).env_remove("TF_CONFIG").env_remove("RUST_LOG").stdin(Stdio::null());
+    let output = worker.output()?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{log}");
+    let why = gpus::devices(
+        &graph::TaskName::new("worker", 0),
+        &gpus::GpuOptions { visible: gpus::Visible::These(vec![4096]), ..gpus::GpuOptions::default() },
+        || 1,
+    );
+    let why = why.err().ok_or("there are many GPUs here")?.to_string();
+    assert!(log.contains(&why), "{log} does not say {why}");
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! Inputs for the ops of the GPU's table: random ones, and shapes at the edges.
+
+use crate::support::Fallible;
+use graph::{DType, Node, Shape, Tensor};
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Numbers in [-3, 3), of integers whole ones; truth values at will.
+    pub(crate) fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        let shape = Shape::new(dims)?;
+        let count = shape.num_elements();
+        let doubles: Vec<f64> =
+            (0..count).map(|_| (self.bits() >> 11) as f64 / (1u64 << 53) as f64 * 6.0 - 3.0).collect();
+        self.cast(&Tensor::from_slice(&doubles, shape)?, dtype)
+    }
+
+    fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
+        let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
+        Ok(executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
+    }
+
+    /// Whole numbers in `0..limit`.
+    pub(crate) fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
+        let shape = Shape::new(dims)?;
+        let numbers: Vec<i64> =
+            (0..shape.num_elements()).map(|_| (self.bits() % limit.max(1)) as i64).collect();
+        self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
+    }
+}
+
+fn numbers(values: &[i32]) -> Fallible<Tensor> {
+    Ok(Tensor::vector(values)?)
+}
+
+/// Shapes of one operand, and of two that broadcast.
+const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
+const TWO: &[(&[usize], &[usize])] = &[
+    (&[], &[]),
+    (&[7], &[7]),
+    (&[3, 5], &[5]),
+    (&[3, 1], &[1, 5]),
+    (&[0, 3], &[3]),
+    (&[2, 3, 4], &[3, 1]),
+    (&[1025], &[]),
+    (&[], &[1025]),
+    (&[2, 1, 3, 1, 2], &[1, 4, 1, 5, 1]),
+];
+const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
+
+/// Inputs for a node, some sets of them; `None` for ops that only variables show.
+pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+    let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
+    if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {
+        return Ok(None);
+    }
+    let t = types.first().copied().unwrap_or(DType::Float);
+    let second = types.get(1).copied().unwrap_or(t);
+    let mut all = Vec::new();
+    match node.op.name() {
+        // Nothing to compare: streams that differ, values that are never given, messages.
+        "NoOp" | "Placeholder" | "PlaceholderV2" | "VarHandleOp" | "VariableV2" | "Variable" | "Assert" => {
+            return Ok(None);
+        }
+        "Const" => all.push(vec![]),
+        "Sum" | "Prod" | "Max" | "Min" | "Mean" | "EuclideanNorm" | "All" | "Any" => {
+            let cases: &[(&[usize], &[i32])] = &[
+                (&[], &[]),
+                (&[7], &[0]),
+                (&[3, 5], &[0]),
+                (&[3, 5], &[1]),
+                (&[33, 300], &[0]),
+                (&[33, 300], &[1]),
+                (&[4, 3, 5, 2], &[0, 2]),
+                (&[4, 3, 5, 2], &[1, 3]),
+                (&[0, 3], &[0]),
+                (&[2, 1500], &[-1]),
+            ];
+            for (dims, axes) in cases {
+                all.push(vec![random.tensor(t, dims)?, numbers(axes)?]);
+            }
+        }
+        "ArgMax" | "ArgMin" => {
+            for (dims, axis) in [(&[7][..], 0), (&[3, 5], 0), (&[3, 5], -1), (&[2, 3, 4], 1)] {
+                all.push(vec![random.tensor(t, dims)?, Tensor::scalar(axis)]);
+            }
+        }
+        "MatMul" => {
+            for dims in [[[4, 4]; 2], [[1, 1]; 2], [[0, 0]; 2], [[65, 65]; 2]] {
+                all.push(vec![random.tensor(t, &dims[0])?, random.tensor(t, &dims[1])?]);
+            }
+        }
+        "BatchMatMul" | "BatchMatMulV2" => {
+            for (x, y) in [(&[2, 3, 4][..], &[2, 4, 5][..]), (&[2, 0, 4], &[2, 4, 5])] {
+                all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
+            }
+            if node.op.name() == "BatchMatMulV2" {
+                all.push(vec![random.tensor(t, &[3, 1, 2, 4])?, random.tensor(t, &[2, 4, 3])?]);
+            }
+        }
+        "Softmax" | "LogSoftmax" => {
+            for dims in MATRICES {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+        }
+        "SoftmaxCrossEntropyWithLogits" => {
+            for dims in MATRICES {
+                all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
+            }
+            all.push(vec![random.tensor(t, &[4, 3])?, random.tensor(t, &[1, 3])?]);
+        }
+        "SparseSoftmaxCrossEntropyWithLogits" => {
+            for dims in MATRICES {
+                all.push(vec![random.tensor(t, dims)?, random.indices(second, &dims[..1], dims[1] as u64)?]);
+            }
+        }
+        "BiasAdd" | "BiasAddV1" => {
+            for dims in [&[4, 3][..], &[0, 3], &[2, 5, 4, 7]] {
+                let channels = dims.last().copied().unwrap_or(1);
+                all.push(vec![random.tensor(t, dims)?, random.tensor(t, &[channels])?]);
+            }
+        }
+        "BiasAddGrad" => {
+            for dims in [&[4, 3][..], &[0, 3], &[300, 70], &[2, 5, 4, 7]] {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+        }
+        "Transpose" => {
+            for (dims, perm) in
+                [(&[3, 5][..], &[1, 0][..]), (&[2, 3, 4, 5], &[3, 1, 0, 2]), (&[0, 3], &[1, 0]), (&[7], &[0])]
+            {
+                all.push(vec![random.tensor(t, dims)?, numbers(perm)?.with_int(second)?]);
+            }
+        }
+        "Tile" => all.push(vec![random.tensor(t, &[2, 3])?, numbers(&[3, 2])?.with_int(second)?]),
+        "ReverseV2" => all.push(vec![random.tensor(t, &[2, 3, 4])?, numbers(&[0, 2])?.with_int(second)?]),
+        "BroadcastTo" => all.push(vec![random.tensor(t, &[3, 1])?, numbers(&[2, 3, 4])?.with_int(second)?]),
+        "Slice" => {
+            let (begin, size) = (numbers(&[1, 0])?.with_int(second)?, numbers(&[2, -1])?.with_int(second)?);
+            all.push(vec![random.tensor(t, &[4, 5])?, begin, size]);
+        }
+        "StridedSlice" => {
+            let of = |values: &[i32]| numbers(values)?.with_int(second);
+            all.push(vec![random.tensor(t, &[6, 5])?, of(&[4, 0])?, of(&[0, 4])?, of(&[-2, 3])?]);
+        }
+        "StridedSliceGrad" => {
+            let of = |values: &[i32]| numbers(values)?.with_int(t);
+            let dy = types.get(4).copied().unwrap_or(DType::Float);
+            all.push(vec![
+                of(&[6, 5])?,
+                of(&[4, 0])?,
+                of(&[0, 4])?,
+                of(&[-2, 3])?,
+                random.tensor(dy, &[2, 2])?,
+            ]);
+        }
+        "Pad" | "PadV2" => {
+            let paddings = Tensor::from_slice(&[1i32, 2, 0, 3], Shape::new(&[2, 2])?)?.with_int(second)?;
+            let mut inputs = vec![random.tensor(t, &[2, 3])?, paddings];
+            if node.op.name() == "PadV2" {
+                inputs.push(random.tensor(t, &[])?);
+            }
+            all.push(inputs);
+        }
+        "ConcatV2" => {
+            for (x, y, at) in [([2, 3], [2, 5], 1), ([2, 3], [4, 3], 0), ([2, 0], [2, 3], 1)] {
+                let at = Tensor::scalar::<i32>(at).with_int(types.last().copied().unwrap_or(DType::Int32))?;
+                all.push(vec![random.tensor(t, &x)?, random.tensor(t, &y)?, at]);
+            }
+        }
+        "Concat" => all.push(vec![
+            Tensor::scalar(1i32),
+            random.tensor(second, &[2, 3])?,
+            random.tensor(second, &[2, 4])?,
+        ]),
+        "Pack" => all.push(vec![random.tensor(t, &[2, 3, 2])?, random.tensor(t, &[2, 3, 2])?]),
+        "Unpack" => all.push(vec![random.tensor(t, &[3, 4, 2])?]),
+        "Split" => all.push(vec![Tensor::scalar(1i32), random.tensor(second, &[3, 4])?]),
+        "SplitV" => all.push(vec![
+            random.tensor(t, &[3, 5])?,
+            numbers(&[2, -1])?.with_int(second)?,
+            Tensor::scalar(1i32),
+        ]),
+        "Select" => {
+            for condition in [&[3, 4][..], &[3], &[]] {
+                let condition = random.tensor(DType::Bool, condition)?;
+                all.push(vec![condition, random.tensor(second, &[3, 4])?, random.tensor(second, &[3, 4])?]);
+            }
+        }
+        "SelectV2" => {
+            let condition = random.tensor(DType::Bool, &[3, 1])?;
+            all.push(vec![condition, random.tensor(second, &[4])?, random.tensor(second, &[2, 1, 1])?]);
+        }
+        "Gather" | "GatherV2" | "GatherNd" => {
+            for (dims, at) in [(&[5][..], &[3, 1][..]), (&[5, 4], &[7, 1]), (&[5, 4], &[0, 1])] {
+                let mut inputs = vec![random.tensor(t, dims)?, random.indices(second, at, 5)?];
+                if node.op.name() == "GatherV2" {
+                    inputs.push(Tensor::scalar(0i32).with_int(types[2])?);
+                }
+                all.push(inputs);
+            }
+        }
+        "ScatterNd" => {
+            let shape = numbers(&[5, 2])?.with_int(t)?;
+            all.push(vec![random.indices(t, &[4, 1], 5)?, random.tensor(second, &[4, 2])?, shape]);
+        }
+        "UnsortedSegmentSum" => {
+            let count = Tensor::scalar(3i32).with_int(types[2])?;
+            all.push(vec![random.tensor(t, &[6, 2])?, random.indices(second, &[6], 3)?, count]);
+        }
+        "Fill" => all.push(vec![numbers(&[3, 4])?.with_int(t)?, random.tensor(second, &[])?]),
+        "OneHot" => {
+            let value = types.get(2).copied().unwrap_or(DType::Float);
+            let on_off = [random.tensor(value, &[])?, random.tensor(value, &[])?];
+            let [on, off] = on_off;
+            all.push(vec![random.indices(t, &[3, 2], 4)?, Tensor::scalar(4i32), on, off]);
+        }
+        "Reshape" => all.push(vec![random.tensor(t, &[2, 6])?, numbers(&[-1, 3])?.with_int(second)?]),
+        "ExpandDims" => all.push(vec![random.tensor(t, &[2, 6])?, Tensor::scalar(1i32).with_int(second)?]),
+        "EnsureShape" | "PlaceholderWithDefault" => all.push(vec![random.tensor(t, &[2])?]),
+        "RandomUniform" | "RandomStandardNormal" | "TruncatedNormal" => {
+            for dims in [&[0][..], &[1], &[7], &[1000, 3]] {
+                all.push(vec![numbers(dims)?.with_int(t)?]);
+            }
+        }
+        "RandomUniformInt" => {
+            let bound = |value: i32| Tensor::scalar(value).with_int(second);
+            all.push(vec![numbers(&[1001])?.with_int(t)?, bound(-5)?, bound(1000)?]);
+        }
+        "StatelessRandomUniform" | "StatelessRandomNormal" | "StatelessTruncatedNormal" => {
+            all.push(vec![numbers(&[1001])?.with_int(t)?, numbers(&[3, 4])?.with_int(second)?]);
+        }
+        "MaxPool" | "AvgPool" => all.push(vec![random.tensor(t, &[2, 5, 6, 3])?]),
+        "MaxPoolGrad" => {
+            let x = random.tensor(t, &[2, 5, 6, 3])?;
+            all.push(vec![x.clone(), x.clone(), x]);
+        }
+        "AvgPoolGrad" => {
+            all.push(vec![numbers(&[2, 5, 6, 3])?, random.tensor(second, &[2, 5, 6, 3])?]);
+        }
+        "Conv2D" => all.push(vec![random.tensor(t, &[2, 6, 5, 3])?, random.tensor(t, &[3, 2, 3, 4])?]),
+        "Conv2DBackpropInput" => all.push(vec![
+            numbers(&[2, 6, 5, 3])?,
+            random.tensor(second, &[3, 2, 3, 4])?,
+            random.tensor(second, &[2, 6, 5, 4])?,
+        ]),
+        "Conv2DBackpropFilter" => all.push(vec![
+            random.tensor(t, &[2, 6, 5, 3])?,
+            numbers(&[3, 2, 3, 4])?,
+            random.tensor(t, &[2, 6, 5, 4])?,
+        ]),
+        "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3" => {
+            let x = random.tensor(t, &[4, 3, 2, 5])?;
+            let mut of = || random.tensor(DType::Float, &[5]);
+            all.push(vec![x, of()?, of()?, of()?, of()?]);
+        }
+        "FusedBatchNormGrad" | "FusedBatchNormGradV2" | "FusedBatchNormGradV3" => {
+            let (dy, x) = (random.tensor(t, &[4, 3, 2, 5])?, random.tensor(t, &[4, 3, 2, 5])?);
+            let variance = Tensor::from_slice(&[0.5f32, 1.0, 2.0, 3.0, 0.1], Shape::new(&[5])?)?;
+            let (scale, mean) = (random.tensor(DType::Float, &[5])?, random.tensor(DType::Float, &[5])?);
+            let mut inputs = vec![dy, x, scale, mean, variance];
+            if types.len() > 5 {
+                inputs.push(Tensor::zeros(DType::Float, Shape::scalar())?);
+            }
+            all.push(inputs);
+        }
+        "AddN" => all.push(vec![random.tensor(t, &[3, 5])?, random.tensor(t, &[3, 5])?]),
+        "BroadcastGradientArgs" | "BroadcastArgs" => {
+            all.push(vec![numbers(&[2, 1])?.with_int(t)?, numbers(&[3])?.with_int(t)?]);
+        }
+        "ConcatOffset" => {
+            let of = |values: &[i32]| numbers(values)?.with_int(second);
+            all.push(vec![Tensor::scalar(1i32), of(&[2, 3])?, of(&[2, 4])?]);
+        }
+        "InvertPermutation" => all.push(vec![numbers(&[2, 0, 1])?.with_int(t)?]),
+        "Range" => {
+            let of = |value: i32| Tensor::scalar(value);
+            all.push(vec![of(1), of(9), of(2)]);
+        }
+        "StatelessRandomGetKeyCounter" => all.push(vec![numbers(&[3, 4])?.with_int(t)?]),
+        "StatelessRandomGetAlg" => all.push(vec![]),
+        name if name.ends_with("Grad") => {
+            for dims in ONE {
+                all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
+            }
+        }
+        "ShapeN" => all.push(vec![random.tensor(t, &[2, 3])?, random.tensor(t, &[4])?]),
+        _ => match types.len() {
+            1 => {
+                for dims in ONE {
+                    all.push(vec![random.tensor(t, dims)?]);
+                }
+            }
+            2 => {
+                for (x, y) in TWO {
+                    all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
+                }
+            }
+            _ => return Err(format!("no inputs are known for {}", node.op.name()).into()),
+        },
+    }
+    Ok(Some(all))
+}
+
+/// Whole numbers in another type.
+trait WithInt: Sized {
+    fn with_int(self, dtype: DType) -> Fallible<Tensor>;
+}
+
+impl WithInt for Tensor {
+    fn with_int(self, dtype: DType) -> Fallible<Tensor> {
+        Random(0).cast(&self, dtype)
+    }
+}
