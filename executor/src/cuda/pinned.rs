@@ -86,6 +86,10 @@ impl Region for PinnedBuffer {
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Some(self.as_mut_slice())
     }
+
+    fn is_writable(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for PinnedBuffer {
