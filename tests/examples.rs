@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::{Fallible, python};
 
-/// An example's program, as its source is now.
+/// An example's program, built if it is not there.
 fn program(name: &str) -> Fallible<PathBuf> {
-    let exe = std::env::current_exe()?;
-    let profile = exe.parent().and_then(|deps| deps.parent()).ok_or("no folder")?;
-    // With all the packages, as tests are built: nothing is left to do where all of them were.
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--workspace", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        build.arg("--release");
+    let folder =
+        std::env::current_exe()?.parent().and_then(|deps| deps.parent()).ok_or("no folder")?.join("examples");
+    let program = folder.join(name);
+    if !program.exists() {
+        let root = env!("CARGO_MANIFEST_DIR");
+        python::run(
+            Command::new(env!("CARGO")).args(["build", "--workspace", "--examples"]).current_dir(root),
+        )?;
     }
-    python::run(&mut build)?;
-    Ok(profile.join("examples").join(name))
+    Ok(program)
 }
 
 fn finds_the_line(example: &str) -> Fallible {

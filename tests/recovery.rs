@@ -10,7 +10,6 @@ use anabranch::train::{
     SyncMode, Training, Variables, hooks,
 };
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -136,13 +135,8 @@ fn train(
         }
         Ok(recoveries)
     })?;
-    Ok((values(&observed, &observer)?, recoveries))
-}
-
-/// All variables, as the parameter servers have them.
-fn values(target: &str, observer: &Replica) -> Fallible<Vec<Tensor>> {
-    let session = Session::connect(target, observer.graph.clone(), SessionOptions::default())?;
-    Ok(session.run(&[], &observer.values, &[])?)
+    let session = Session::connect(&observed, observer.graph.clone(), SessionOptions::default())?;
+    Ok((session.run(&[], &observer.values, &[])?, recoveries))
 }
 
 /// Waits until the job has done so many steps.
@@ -230,67 +224,5 @@ fn asynchronous_training_gets_the_lost_shard_back() -> Fallible {
     for value in values.iter().filter(|v| v.dtype() == DType::Float) {
         assert!(value.values::<f32>()?.iter().all(|v| v.is_finite()), "{value:?}");
     }
-    Ok(())
-}
-
-/// Where a replica that is a process of its own is told what it is: worker, target and folder, in lines.
-const REPLICA: &str = "ANABRANCH_TEST_REPLICA";
-
-/// What such a process runs; nothing, as a test.
-#[test]
-fn a_replica() -> Fallible {
-    let Ok(told) = std::env::var(REPLICA) else { return Ok(()) };
-    let [worker, target, folder] = told.lines().collect::<Vec<_>>()[..] else {
-        return Err("three lines".into());
-    };
-    work(worker.parse()?, target, Path::new(folder), SYNC)?;
-    Ok(())
-}
-
-/// A replica's process, which goes with the test.
-struct Process(Child);
-
-impl Process {
-    fn start(worker: usize, target: &str, folder: &Folder) -> Fallible<Process> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--exact", "a_replica"]).stdout(Stdio::null()).stdin(Stdio::null());
-        command.env(REPLICA, format!("{worker}\n{target}\n{}", folder.0.display()));
-        Ok(Process(command.spawn()?))
-    }
-
-    fn wait(&mut self) -> Fallible {
-        let status = self.0.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("a replica ended with {status}").into()) }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn replicas_that_are_killed_go_on_where_the_job_is() -> Fallible {
-    let folder = Folder::new("processes");
-    let cluster = Cluster::start(&[("ps", 2), ("worker", WORKERS), ("master", 1)])?;
-    let (observer, observed) = (replica(0, SYNC)?, cluster.target("master", 0));
-    let start = |worker: usize| Process::start(worker, &cluster.target("worker", worker), &folder);
-    let mut replicas = [start(0)?, start(1)?];
-    // First the worker, then the chief, both together at last.
-    for (step, killed) in [(10, &[1][..]), (20, &[0]), (30, &[0]), (40, &[0, 1])] {
-        until_step(&observed, &observer, step)?;
-        for worker in killed {
-            replicas[*worker].0.kill()?;
-            replicas[*worker].0.wait()?;
-        }
-        for worker in killed {
-            replicas[*worker] = start(*worker)?;
-        }
-    }
-    replicas.iter_mut().try_for_each(Process::wait)?;
-    assert_eq!(values(&observed, &observer)?, undisturbed()?);
     Ok(())
 }
