@@ -273,7 +273,8 @@ fn every_array_op_is_tabled_and_has_a_kernel() {
 
 #[test]
 fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
-    let value = Tensor::try_from([1.5f32, 2.5])?;
+    // More elements than lie inside a tensor itself.
+    let value = Tensor::try_from([1.5f32, 2.5, 3.5])?;
     let attrs = [("dtype", DType::Float.into()), ("value", value.clone().into())];
     let outputs = run_op("Const", &[], &attrs)?;
     assert_eq!(outputs.first(), Some(&value));

@@ -118,7 +118,10 @@ ALLOWED = (
         r"np\.float16|not -?\d+\.\d+ at|bfloat16",
         "a variance that is the difference of two numbers alike is left to how each is rounded",
         "ApplyCenteredRMSProp", {"T": "half"},
-        Call(*(np.full(2, v, np.float16) for v in (1, 0.3, 0.1, 0)), *(np.float16(v) for v in (0.1, 0, 0.9, 1e-3)), np.array([0.7, 0.3], np.float16)),
+        Call(
+            *(np.array(v, np.float16) for v in ([0, -0.85], [-0.86, -0.58], [0.63, 1.16], [0.37, -0.46])),
+            *(np.float16(v) for v in (0.13, 0.06, 0.58, 1e-3)), np.array([-1.26, -1.96], np.float16),
+        ),
     ),
     Allowed(
         "CTCBeamSearchDecoder",

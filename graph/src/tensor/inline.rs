@@ -1,6 +1,7 @@
 //! The elements of tensors so small that memory of their own would cost more than they do: most scalars.
 
-/// At most [`Inline::CAPACITY`] bytes, aligned for any element that fits.
+/// From one to [`Inline::CAPACITY`] bytes, aligned for any element that fits. A tensor without elements is none of these:
+/// its elements may be larger, and even none of them have to be aligned.
 #[derive(Clone, Copy)]
 pub(super) struct Inline {
     len: Len,
@@ -10,10 +11,10 @@ pub(super) struct Inline {
 /// A number of bytes. Its unused values tell this kind of storage from the others, without a tag beside it.
 #[derive(Clone, Copy)]
 #[rustfmt::skip]
-enum Len { L0, L1, L2, L3, L4, L5, L6, L7, L8 }
+enum Len { L1 = 1, L2, L3, L4, L5, L6, L7, L8 }
 
-const LENS: [Len; Inline::CAPACITY + 1] =
-    [Len::L0, Len::L1, Len::L2, Len::L3, Len::L4, Len::L5, Len::L6, Len::L7, Len::L8];
+const LENS: [Len; Inline::CAPACITY] =
+    [Len::L1, Len::L2, Len::L3, Len::L4, Len::L5, Len::L6, Len::L7, Len::L8];
 
 impl Inline {
     const CAPACITY: usize = size_of::<u64>();
@@ -21,7 +22,7 @@ impl Inline {
     /// So many bytes of zero, if they fit.
     #[inline]
     pub(super) fn zeroed(len: usize) -> Option<Inline> {
-        LENS.get(len).map(|&len| Inline { len, word: 0 })
+        LENS.get(len.checked_sub(1)?).map(|&len| Inline { len, word: 0 })
     }
 
     /// These bytes, if they fit.
