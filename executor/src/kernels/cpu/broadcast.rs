@@ -81,6 +81,7 @@ impl Plan {
     }
 
     /// Each axis's size, outermost first, and how many elements further its next index is in each tensor.
+    #[cfg(feature = "cuda")]
     pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }
