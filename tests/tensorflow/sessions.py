@@ -171,13 +171,18 @@ def a_timeline(env):
     with tf.Session(env.target) as session:
         feeds = {a: 1, b: 2, c: 3}
         full = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
-        metadata = tf.RunMetadata()
         before = time.time() * 1e6
-        assert session.run(second, feeds, options=full, run_metadata=metadata) == 9
-        nodes = {}
-        for device in metadata.step_stats.dev_stats:
-            for node in device.node_stats:
-                nodes.setdefault(device.device, {}).setdefault(node.node_name, []).append(node)
+        # The peer's workers record transfers beside the step: now and then one comes too late for it.
+        for _ in range(20 if env.is_peer else 1):
+            metadata = tf.RunMetadata()
+            assert session.run(second, feeds, options=full, run_metadata=metadata) == 9
+            nodes = {}
+            for device in metadata.step_stats.dev_stats:
+                for node in device.node_stats:
+                    nodes.setdefault(device.device, {}).setdefault(node.node_name, []).append(node)
+            moved = [node.timeline_label for of in nodes.values() for node in of.get("RecvTensor", ())]
+            if any("_recv_a_0" in m for m in moved):
+                break
         assert set(nodes) == {PS, WORKER % 0}, set(nodes)
         assert "first" in nodes[PS] and "second" in nodes[WORKER % 0], nodes
         ran = nodes[PS]["first"][0]
@@ -187,7 +192,6 @@ def a_timeline(env):
         described = ran.output[0].tensor_description
         assert described.dtype == tf.float32.as_datatype_enum and not described.shape.dim
         assert described.allocation_description.requested_bytes == 4
-        moved = [node.timeline_label for of in nodes.values() for node in of.get("RecvTensor", ())]
         assert any(re.match(r"\[4B\] \[[\d.]+Mb/s\] edge_\d+_first from \S+ to \S+$", m) for m in moved), moved
         assert any("_recv_a_0" in m for m in moved), moved
         graphs = [{node.name for node in graph.node} for graph in metadata.partition_graphs]
