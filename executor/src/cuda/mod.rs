@@ -1,5 +1,5 @@
 //! GPUs of NVIDIA. What is decided here (which stream, in what order, when memory is free again) is decided against
-//! one narrow trait, [`Driver`]: [`nvidia`] is CUDA's, and tests have one that writes down what it is asked for.
+//! one narrow trait, [`Driver`]: `nvidia` is CUDA's, and tests have one that writes down what it is asked for.
 //!
 //! Nothing is needed to build this, and nothing but a look for `libcuda` happens where there is no GPU: [`library`]
 //! finds what is there when the process runs.
