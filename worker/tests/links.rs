@@ -250,12 +250,12 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
         let running = tokio::spawn(async move { link.run_graph(run).await });
         until("the start", || tasks[0].worker.is_running(7))?;
         let gone = tasks.pop().ok_or("no second task")?;
-        let name = gone.name();
+        let (name, address) = (gone.name(), gone.address.clone());
         let start = Instant::now();
         drop(gone);
         let failed = running.await?.err().ok_or("it went on")?;
         assert_eq!(failed.code, graph::Code::Unavailable, "{transport}: {failed}");
-        assert!(failed.message.contains(&name), "{failed}");
+        assert!(failed.message.contains(&name) && failed.message.contains(&address), "{failed}");
         assert!(start.elapsed() < LONG / 4, "{:?}", start.elapsed());
         until("the link's end", || tasks[0].worker.links() == (0, 0))?;
     }

@@ -189,7 +189,7 @@ impl Inbound {
     /// Ends a step because of a value that came and could not be taken.
     fn fail(&self, worker: &Arc<Worker>, name: &Name, error: Error) {
         if let Ok(step) = arrive(worker, name) {
-            let text = format!("{} from {}: {error}", name.key, self.caller.task);
+            let text = format!("{} from {}: {error}", name.key, self.caller.name);
             step.cancel(Error::new(error.code(), text));
         }
     }
@@ -237,16 +237,16 @@ impl Inbound {
         runs.into_values().flatten().for_each(|run| run.abort());
     }
 
-    /// That the link has broken, naming the peer as `address` does.
+    /// That the link has broken, naming the peer.
     pub(crate) fn broke(&self) -> Error {
-        let text = format!("the connection for tensors from {} broke", self.caller.task);
+        let text = format!("the connection for tensors from {} broke", self.caller.name);
         Error::new(Code::Unavailable, text)
     }
 }
 
 impl fmt::Debug for Inbound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Inbound({} by {:?})", self.caller.task, self.connection)
+        write!(f, "Inbound({} by {:?})", self.caller.name, self.connection)
     }
 }
 

@@ -84,7 +84,8 @@ pub(super) enum Role {
 /// Who sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    pub(super) task: String,
+    /// Task and address, for messages.
+    pub(super) name: String,
     /// The incarnations of his devices.
     pub(super) incarnations: Vec<u64>,
     /// The tasks that he knows by the other end's address: what is for them is pushed.
@@ -106,7 +107,7 @@ impl Hello {
             rest.extend_from_slice(&lanes.to_le_bytes());
             rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
             caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
-            rest.extend_from_slice(caller.task.as_bytes());
+            rest.extend_from_slice(caller.name.as_bytes());
             for receiver in &caller.receivers {
                 rest.push(b'\n');
                 rest.extend_from_slice(receiver.as_bytes());
@@ -165,9 +166,9 @@ impl Hello {
             incarnations.push(u64::from_le_bytes(incarnation));
             rest = others;
         }
-        let mut tasks = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
-        let task = tasks.next().unwrap_or_default();
-        let caller = Caller { task, incarnations, receivers: tasks.collect() };
+        let mut names = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
+        let name = names.next().unwrap_or_default();
+        let caller = Caller { name, incarnations, receivers: names.collect() };
         Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
     }
 }
@@ -215,8 +216,8 @@ mod tests {
     #[test]
     fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
         let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
-        let task = "/job:w/replica:0/task:1".into();
-        let caller = Caller { task, incarnations: vec![1, u64::MAX], receivers };
+        let name = "/job:w/replica:0/task:1 at localhost:1".into();
+        let caller = Caller { name, incarnations: vec![1, u64::MAX], receivers };
         for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
             let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;

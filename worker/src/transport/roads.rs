@@ -66,7 +66,11 @@ impl Roads {
         (task, incarnations): (&TaskName, Vec<u64>),
         cluster: Cluster,
     ) -> Arc<Roads> {
-        let caller = Caller { task: task.to_string(), incarnations, receivers: Vec::new() };
+        let name = match cluster.address(task) {
+            Some(address) => format!("{task} at {address}"),
+            None => task.to_string(),
+        };
+        let caller = Caller { name, incarnations, receivers: Vec::new() };
         Arc::new(Roads {
             transport,
             lanes: connections.saturating_sub(1),
@@ -286,7 +290,7 @@ impl Roads {
 
 impl fmt::Debug for Roads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Roads({} of {})", self.transport, self.caller.task)
+        write!(f, "Roads({} of {})", self.transport, self.caller.name)
     }
 }
 

@@ -19,13 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let variable = VariableInput::new(init, 0);
         let dtype = init.attr::<DType>("dtype")?;
         Kernel::sync(move |ctx| {
-            let variable = existing(&variable, ctx)?;
-            if variable.dtype() != dtype {
-                crate::invalid!(
-                    "Trying to read variable with wrong dtype. Expected {dtype} got {}",
-                    variable.dtype()
-                );
-            }
+            let variable = readable(&variable, ctx, dtype)?;
             ctx.set_output(0, variable.value()?);
             Ok(())
         })
@@ -129,8 +123,24 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
 /// Any number that other kinds of resources do not have.
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
 
+/// The variable whose value is read, as [`existing`]; `InvalidArgument` if that is of another type.
+pub(in crate::kernels) fn readable(
+    input: &VariableInput,
+    ctx: &KernelContext<'_>,
+    dtype: DType,
+) -> Result<Arc<Variable>> {
+    let variable = existing(input, ctx)?;
+    if variable.dtype() != dtype {
+        crate::invalid!(
+            "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+            variable.dtype()
+        );
+    }
+    Ok(variable)
+}
+
 /// The variable, or `FailedPrecondition`: clients that wait for initialisation look for its text.
-pub(in crate::kernels) fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
+fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
     input.get_or(ctx, |store, handle| {
         store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
             Error::new(

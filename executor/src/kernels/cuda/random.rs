@@ -1,12 +1,12 @@
 //! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
 
 use super::support::{allocate, function, launch, type_name, write};
-use crate::cuda::{Arguments, Source as Code};
+use crate::cuda::{Arguments, Function, Source as Code};
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
-use graph::DType;
+use graph::{DType, Shape};
 
 static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
 
@@ -53,24 +53,9 @@ fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel
     let made = if dtype == DType::Double { 2 } else { 4 };
     let apart = made * RESERVED / 4;
     Kernel::sync(move |ctx| {
-        let out = allocate(ctx, dtype, shape_input(ctx, &source)?)?;
-        match out.shape.num_elements() {
-            0 => source.check(ctx)?,
-            n => {
-                let stream = source.reserve_outputs(ctx, n)?;
-                let [low, high] = stream.counter().map(|half| half as i64);
-                let arguments = Arguments::new()
-                    .address(write(&out)?)
-                    .count(n)
-                    .integer(stream.key() as i64)
-                    .integer(low)
-                    .integer(high);
-                let arguments = if draws_again { arguments.count(apart) } else { arguments };
-                launch(ctx, &function, n.div_ceil(made), arguments)?;
-            }
-        }
-        ctx.set_output(0, out);
-        Ok(())
+        let shape = shape_input(ctx, &source)?;
+        let more = |arguments: Arguments| if draws_again { arguments.count(apart) } else { arguments };
+        draw(ctx, &source, &function, (dtype, shape), made, more)
     })
 }
 
@@ -90,24 +75,36 @@ fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
         if shape.num_elements() > 0 && least >= end {
             crate::invalid!("Need minval < maxval, got {least} >= {end}");
         }
-        let out = allocate(ctx, dtype, shape)?;
-        match out.shape.num_elements() {
-            0 => source.check(ctx)?,
-            n => {
-                let stream = source.reserve_outputs(ctx, n)?;
-                let [low, high] = stream.counter().map(|half| half as i64);
-                let arguments = Arguments::new()
-                    .address(write(&out)?)
-                    .count(n)
-                    .integer(stream.key() as i64)
-                    .integer(low)
-                    .integer(high)
-                    .integer(least)
-                    .integer(end.wrapping_sub(least));
-                launch(ctx, &function, n.div_ceil(2), arguments)?;
-            }
-        }
-        ctx.set_output(0, out);
-        Ok(())
+        let more = |arguments: Arguments| arguments.integer(least).integer(end.wrapping_sub(least));
+        draw(ctx, &source, &function, (dtype, shape), 2, more)
     })
+}
+
+/// Sets the output to numbers of the next part of the stream, of which each thread makes so many; `more` adds what only
+/// this kernel is told.
+fn draw(
+    ctx: &mut KernelContext<'_>,
+    source: &Source,
+    function: &Function,
+    (dtype, shape): (DType, Shape),
+    made: usize,
+    more: impl FnOnce(Arguments) -> Arguments,
+) -> Result<()> {
+    let out = allocate(ctx, dtype, shape)?;
+    match out.shape.num_elements() {
+        0 => source.check(ctx)?,
+        n => {
+            let stream = source.reserve_outputs(ctx, n)?;
+            let [low, high] = stream.counter().map(|half| half as i64);
+            let arguments = Arguments::new()
+                .address(write(&out)?)
+                .count(n)
+                .integer(stream.key() as i64)
+                .integer(low)
+                .integer(high);
+            launch(ctx, function, n.div_ceil(made), more(arguments))?;
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
 }

@@ -7,7 +7,7 @@ use super::variable::{STORED, Update, changed};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
-use crate::kernels::cpu::resource::{existing, target};
+use crate::kernels::cpu::resource::{readable, target};
 use crate::variable::VariableInput;
 use graph::DType;
 
@@ -28,13 +28,7 @@ fn read(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.attr::<DType>("dtype")?;
     Kernel::sync(move |ctx| {
-        let variable = existing(&variable, ctx)?;
-        if variable.dtype() != dtype {
-            crate::invalid!(
-                "Trying to read variable with wrong dtype. Expected {dtype} got {}",
-                variable.dtype()
-            );
-        }
+        let variable = readable(&variable, ctx, dtype)?;
         let value = variable.lock_device().clone().ok_or_else(|| variable.uninitialized())?;
         ctx.set_output(0, value);
         Ok(())
