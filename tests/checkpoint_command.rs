@@ -5,31 +5,9 @@ mod support;
 use anabranch::graph::{Shape, Tensor};
 use checkpoint::bundle::{self, Writer};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use support::folder::Folder;
 use support::{Fallible, python};
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Fallible<Folder> {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Folder(path))
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing depends on it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn ckpt(args: &[&str]) -> Fallible<Output> {
     Ok(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args).output()?)
@@ -52,13 +30,13 @@ fn save(prefix: &str, scale: f32) -> Fallible {
 fn list_says_what_is_whole() -> Fallible {
     let folder = Folder::new("ckpt-list")?;
     for (step, scale) in [(9, 1.0), (10, 2.0)] {
-        save(&folder.path(&format!("model.ckpt-{step}")), scale)?;
+        save(&folder.file(&format!("model.ckpt-{step}")), scale)?;
     }
-    let listed = said(&["list", &folder.path("")])?;
+    let listed = said(&["list", &folder.file("")])?;
     let lines: Vec<&str> = listed.lines().collect();
     assert_eq!(lines, ["model.ckpt-9: 2 tensors, 32 B", "model.ckpt-10: 2 tensors, 32 B (newest)"]);
-    fs::write(bundle::data_file(folder.path("model.ckpt-10"), 0, 1), "short")?;
-    let listed = said(&["list", &folder.path("")])?;
+    fs::write(bundle::data_file(folder.file("model.ckpt-10"), 0, 1), "short")?;
+    let listed = said(&["list", &folder.file("")])?;
     assert!(listed.contains("model.ckpt-9: 2 tensors, 32 B (newest)"), "{listed}");
     assert!(listed.contains("model.ckpt-10: not whole: "), "{listed}");
     Ok(())
@@ -67,7 +45,7 @@ fn list_says_what_is_whole() -> Fallible {
 #[test]
 fn inspect_shows_tensors_and_checks_them() -> Fallible {
     let folder = Folder::new("ckpt-inspect")?;
-    let prefix = folder.path("m-1");
+    let prefix = folder.file("m-1");
     save(&prefix, 1.0)?;
     let shown = said(&["inspect", &prefix, "--verify", "--values", "global_step"])?;
     for part in ["layer/w  float [2,3]  24 B", "2 tensors, 32 B", "checksums are right", "global_step = 7"] {
@@ -86,7 +64,7 @@ fn inspect_shows_tensors_and_checks_them() -> Fallible {
 #[test]
 fn diff_compares() -> Fallible {
     let folder = Folder::new("ckpt-diff")?;
-    let (a, b) = (folder.path("a"), folder.path("b"));
+    let (a, b) = (folder.file("a"), folder.file("b"));
     save(&a, 1.0)?;
     save(&b, 2.0)?;
     assert_eq!(said(&["diff", &a, &a])?, "0 of 2 tensors differ\n");
@@ -100,22 +78,22 @@ fn diff_compares() -> Fallible {
 #[test]
 fn what_is_converted_and_back_is_the_same() -> Fallible {
     let folder = Folder::new("ckpt-convert")?;
-    let first = folder.path("first");
+    let first = folder.file("first");
     save(&first, 0.5)?;
     for format in ["safetensors", "npz"] {
-        let (file, back) = (folder.path(&format!("x.{format}")), folder.path(format));
+        let (file, back) = (folder.file(&format!("x.{format}")), folder.file(format));
         said(&["convert", &first, &file])?;
         said(&["convert", &file, &back])?;
         assert_eq!(said(&["diff", &first, &back])?, "0 of 2 tensors differ\n", "{format}");
     }
     // NumPy reads the one, and writes one, compressed, that is read.
     let script = "import sys, numpy as np; x = dict(np.load(sys.argv[1])); np.savez_compressed(sys.argv[2], **x); print(x['layer/w'].tolist(), x['global_step'])";
-    let (file, again) = (folder.path("x.npz"), folder.path("again.npz"));
+    let (file, again) = (folder.file("x.npz"), folder.file("again.npz"));
     let printed = python::run(Command::new(python::interpreter()?).args(["-c", script, &file, &again]))?;
     assert_eq!(printed.trim(), "[[0.0, 0.5, 1.0], [1.5, 2.0, 2.5]] 7");
-    said(&["convert", &again, &folder.path("again")])?;
-    assert_eq!(said(&["diff", &first, &folder.path("again")])?, "0 of 2 tensors differ\n");
+    said(&["convert", &again, &folder.file("again")])?;
+    assert_eq!(said(&["diff", &first, &folder.file("again")])?, "0 of 2 tensors differ\n");
     fs::write(&file, "rubbish")?;
-    assert!(!ckpt(&["convert", &file, &folder.path("no")])?.status.success());
+    assert!(!ckpt(&["convert", &file, &folder.file("no")])?.status.success());
     Ok(())
 }

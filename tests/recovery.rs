@@ -9,33 +9,17 @@ use anabranch::train::{
     Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver, Strategy,
     SyncMode, Training, Variables, hooks,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
+use support::folder::Folder;
 
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 const COLUMNS: usize = 3;
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // It may not have been made.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 struct Replica {
     graph: Graph,
@@ -110,7 +94,7 @@ fn train(
     sync: SyncMode,
     disturb: impl FnOnce(&mut Cluster, &dyn Fn(i64) -> Fallible) -> Fallible,
 ) -> Fallible<(Vec<Tensor>, u32)> {
-    let folder = Folder::new(name);
+    let folder = Folder::new(name)?;
     let mut cluster =
         Cluster::start_with(&[("ps", 2), ("worker", WORKERS), ("master", 1)], &["--connect-deadline", "2"])?;
     let targets: Vec<String> = (0..WORKERS).map(|w| cluster.target("worker", w)).collect();
@@ -121,7 +105,7 @@ fn train(
             .iter()
             .enumerate()
             .map(|(worker, target)| {
-                let folder = &folder.0;
+                let folder = folder.path();
                 scope.spawn(move || {
                     work(worker, target, folder, sync).map_err(|e| format!("worker {worker}: {e}"))
                 })

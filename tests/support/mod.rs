@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod environment;
+pub mod folder;
 pub mod load;
 pub mod op_nodes;
 pub mod op_table;

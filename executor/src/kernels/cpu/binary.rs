@@ -242,10 +242,10 @@ where
     let out_values = out.values_mut::<T>()?;
     let chunk = chunk_size(out_values.len(), Cost::Cheap);
     for_chunks(out_values, chunk, |start, part| {
-        let (mut sums, mut buffer) = ([block::<T::Wide>(), block::<T::Wide>()], block::<T::Wide>());
+        let [mut sum, mut next, mut buffer] = [(); 3].map(|()| block::<T::Wide>(part.len()));
         for (b, out) in part.chunks_mut(BLOCK).enumerate() {
             let from = start + b * BLOCK;
-            let [mut sum, mut next] = sums.each_mut().map(|s| &mut s[..out.len()]);
+            let (mut sum, mut next) = (&mut sum[..out.len()], &mut next[..out.len()]);
             for (i, values) in others.iter().enumerate() {
                 let term = match values {
                     Some(values) => load(&values[from..from + out.len()], &mut buffer),

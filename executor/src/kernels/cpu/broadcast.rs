@@ -3,9 +3,10 @@
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use super::wide::{Lane, block, load, store};
+use super::wide::{Lane, block, load, store, wide_block};
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
+use bytemuck::Zeroable;
 use graph::{Element, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -202,9 +203,20 @@ pub(super) fn binary<A: Lane, R: Lane>(
     zip: &Zip<'_, A::Wide, R::Wide>,
 ) -> Result<()> {
     let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
-    let plan = Plan::new(x.shape(), y.shape())?;
-    ctx.set_output(0, zip_tensors::<A, R>(&plan, x, y, cost, zip)?);
+    let out = match x.num_elements() == 1 && x.shape() == y.shape() {
+        true => zip_of_one::<A, R>(&x, &y, zip)?,
+        false => zip_tensors::<A, R>(&Plan::new(x.shape(), y.shape())?, x, y, cost, zip)?,
+    };
+    ctx.set_output(0, out);
     Ok(())
+}
+
+/// `zip` of two tensors of one element each: graphs are full of them, and they need no plan.
+fn zip_of_one<A: Lane, R: Lane>(x: &Tensor, y: &Tensor, zip: &Zip<'_, A::Wide, R::Wide>) -> Result<Tensor> {
+    let mut out = [R::Wide::zeroed()];
+    let (a, b) = (x.values::<A>()?[0], y.values::<A>()?[0]);
+    zip(&mut out, Operand::One(a.to_wide()), Operand::One(b.to_wide()));
+    Ok(Tensor::from_slice(&[R::of_wide(out[0])], x.shape().clone())?)
 }
 
 /// Where an operand's elements are.
@@ -272,8 +284,8 @@ fn zip_part<A: Lane, R: Lane>(
         });
         return;
     }
-    let mut wide = [block::<A::Wide>(), block::<A::Wide>()];
-    let mut wide_out = block::<R::Wide>();
+    let mut wide = [block::<A::Wide>(out.len()), block(out.len())];
+    let mut wide_out = wide_block::<R>(out.len());
     plan.walk(start, out.len(), |at, len, offsets| {
         for done in (0..len).step_by(BLOCK) {
             let len = (len - done).min(BLOCK);

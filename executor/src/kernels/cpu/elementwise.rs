@@ -3,7 +3,7 @@
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use super::wide::{Lane, block, load, store};
+use super::wide::{Lane, block, load, store, wide_block};
 use crate::error::Result;
 use crate::kernel::KernelContext;
 use graph::Tensor;
@@ -74,7 +74,7 @@ pub(crate) fn map_tensor<A: Lane, R: Lane>(
         if A::NATIVE && R::NATIVE {
             return map(bytemuck::cast_slice_mut(part), bytemuck::cast_slice(x));
         }
-        let (mut wide_x, mut wide_out) = (block::<A::Wide>(), block::<R::Wide>());
+        let (mut wide_x, mut wide_out) = (wide_block::<A>(part.len()), wide_block::<R>(part.len()));
         for (out, x) in part.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
             map_block::<A, R>(out, load(x, &mut wide_x), &mut wide_out, map);
         }
@@ -84,7 +84,7 @@ pub(crate) fn map_tensor<A: Lane, R: Lane>(
 
 /// `A` and `R` are one type.
 fn map_in_place<A: Lane, R: Lane>(values: &mut [R], map: &Map<'_, A::Wide, R::Wide>) {
-    let (mut x, mut wide_out) = (block::<A::Wide>(), block::<R::Wide>());
+    let (mut x, mut wide_out) = (block::<A::Wide>(values.len()), wide_block::<R>(values.len()));
     for out in values.chunks_mut(BLOCK) {
         let x = &mut x[..out.len()];
         A::widen(bytemuck::cast_slice(out), x);

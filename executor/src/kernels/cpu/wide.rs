@@ -8,6 +8,7 @@ use graph::{Bool8, Element, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use num_complex::Complex;
+use smallvec::SmallVec;
 
 /// An element with the type that it is computed in.
 pub(super) trait Lane: Element {
@@ -77,9 +78,19 @@ macro_rules! through_f32 {
 
 through_f32!(f16, bf16);
 
-/// A block of `Wide` elements on the stack.
-pub(super) fn block<W: Element>() -> [W; BLOCK] {
-    [W::zeroed(); BLOCK]
+/// Elements on the stack.
+pub(super) type Block<W> = SmallVec<[W; BLOCK]>;
+
+/// A block for a run of `len` elements: as many, or [`BLOCK`] if they are more.
+#[inline]
+pub(super) fn block<W: Element>(len: usize) -> Block<W> {
+    SmallVec::from_elem(W::zeroed(), len.min(BLOCK))
+}
+
+/// As [`block`], for elements that are computed in another type; empty where they are not.
+#[inline]
+pub(super) fn wide_block<A: Lane>(len: usize) -> Block<A::Wide> {
+    block(if A::NATIVE { 0 } else { len })
 }
 
 /// The elements in the type that they are computed in; `buffer` holds them if that is another.

@@ -201,7 +201,7 @@ fn rows<A: Element, W: Element>(
     load: Option<Load<A, W>>,
 ) {
     let limit = if load.is_some() { BLOCK } else { LONG_ROW };
-    let mut buffer = block::<W>();
+    let mut buffer = block::<W>(load.map_or(0, |_| x.len()));
     if len > limit {
         // Partial results are folded like a row themselves: no sum is longer than need be.
         let mut partial = vec![fold.identity; len.div_ceil(limit)];
@@ -228,7 +228,7 @@ const WIDE: usize = 256;
 /// Rows as wide as the results, merged into them.
 fn columns<A: Element, W: Element>(x: &[A], results: &mut [W], fold: &Fold<W>, load: Option<Load<A, W>>) {
     let width = results.len();
-    let mut buffer = block::<W>();
+    let mut buffer = block::<W>(load.map_or(0, |_| x.len()));
     let mut merge = |results: &mut [W], x: &[A]| {
         if load.is_none() {
             return (fold.merge)(results, bytemuck::cast_slice(x));
