@@ -46,10 +46,12 @@ impl Shape {
         &self.0
     }
 
+    #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
+    #[inline]
     pub fn num_elements(&self) -> usize {
         self.0.iter().product()
     }

@@ -126,6 +126,7 @@ impl Worker {
     pub async fn shutdown(&self, grace: Duration) {
         self.steps.close();
         let in_time = timeout(grace, self.steps.idle()).await.is_ok();
+        self.roads.take_leave();
         self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
         if !in_time {
             // What has been cancelled ends soon, except kernels in the midst of computing.

@@ -240,7 +240,7 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
-    for transport in LINKED {
+    for (transport, in_order) in LINKED.into_iter().flat_map(|t| [(t, false), (t, true)]) {
         let (mut tasks, session) = linked(transport).await?;
         let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
@@ -252,10 +252,14 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
         let gone = tasks.pop().ok_or("no second task")?;
         let (name, address) = (gone.name(), gone.address.clone());
         let start = Instant::now();
+        if in_order {
+            gone.worker.shutdown(Duration::ZERO).await;
+        }
         drop(gone);
         let failed = running.await?.err().ok_or("it went on")?;
         assert_eq!(failed.code, graph::Code::Unavailable, "{transport}: {failed}");
         assert!(failed.message.contains(&name) && failed.message.contains(&address), "{failed}");
+        assert_eq!(failed.message.contains("is shutting down"), in_order, "{failed}");
         assert!(start.elapsed() < LONG / 4, "{:?}", start.elapsed());
         until("the link's end", || tasks[0].worker.links() == (0, 0))?;
     }

@@ -1,5 +1,6 @@
 //! Branches and loops, as graphs in textual form with the CPU's kernels.
 
+use super::action::Action;
 use super::*;
 use crate::cancel::Cancellation;
 use crate::device::CpuDevice;
@@ -156,6 +157,95 @@ fn a_branch_runs_one_side_and_what_depends_on_the_other_is_dead() -> Result<()> 
         assert_eq!(yes, ints(&[Some(10), Some(1), Some(10), None, None, Some(8), Some(9)]));
         let no = run(&executor, &[("x", 5.into()), ("pred", false.into())], &names)?;
         assert_eq!(no, ints(&[Some(-5), Some(0), None, None, Some(7), Some(8), Some(9)]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_constant_that_waits_as_its_readers_do_is_given_to_them_without_running() -> Result<()> {
+    let text = Text::of(
+        "
+        switch = Switch[T=int32](x, pred)
+        yes = Identity[T=int32](switch:1)
+        with_yes = Const[dtype=int32, value=int32<>{7}](^yes)
+        sum = AddV2[T=int32](yes, with_yes)
+        alone = Neg[T=int32](with_also)
+        with_also = Const[dtype=int32, value=int32<>{8}](^yes)
+        with_switch = Const[dtype=int32, value=int32<>{9}](^switch)
+        other = AddV2[T=int32](switch, with_switch)
+        one_of_two = Const[dtype=int32, value=int32<>{1}](^yes)
+        two_of_two = Const[dtype=int32, value=int32<>{2}](^yes)
+        three = AddV2[T=int32](one_of_two, two_of_two)
+        variable = VariableV2[dtype=int32, shape=<>]
+        set = Assign[T=int32](variable, x)
+        read = Identity[T=int32](set)
+        after_read = Const[dtype=int32, value=int32<>{4}](^read)
+        written = AssignAdd[T=int32](set, after_read)
+        ",
+    );
+    let executor = text
+        .recv("x", "int32")
+        .recv("pred", "bool")
+        .fetch("sum", "int32")
+        .fetch("alone", "int32")
+        .fetch("other", "int32")
+        .fetch("three", "int32")
+        .fetch("read", "int32")
+        .executor()?;
+    let of_name = |name: &str| executor.plan.nodes.iter().find(|n| &*n.node.name == name);
+    let is_constant = |name: &str| of_name(name).map(|n| matches!(n.action, Action::Constant));
+    assert_eq!(
+        ["with_yes", "with_also", "with_switch"].map(is_constant),
+        [Some(true), Some(false), Some(true)]
+    );
+    // Each would let its reader live where neither does; a write waits for a read through it.
+    assert_eq!(["one_of_two", "two_of_two", "after_read"].map(is_constant), [Some(false); 3]);
+    let names = ["sum", "alone", "other", "three", "read"];
+    let yes = run(&executor, &[("x", 5.into()), ("pred", true.into())], &names)?;
+    assert_eq!(yes, ints(&[Some(12), Some(-8), None, Some(3), Some(5)]));
+    let no = run(&executor, &[("x", 5.into()), ("pred", false.into())], &names)?;
+    assert_eq!(no, ints(&[None, None, Some(14), None, Some(5)]));
+    Ok(())
+}
+
+/// As clients write loops of several values, and as functions become loops.
+#[test]
+fn constants_of_a_turn_live_where_their_readers_do() -> Result<()> {
+    let attrs = "T=int32, frame_name=\"l\", parallel_iterations=10";
+    let executor = Text::of(&format!(
+        "
+        zero = Const[dtype=int32, value=int32<>{{0}}]
+        enter = Enter[{attrs}](zero)
+        other_enter = Enter[{attrs}](zero)
+        merge = Merge[T=int32, N=2](enter, next)
+        other_merge = Merge[T=int32, N=2](other_enter, other_next)
+        limit = Const[dtype=int32, value=int32<>{{9}}](^merge)
+        less = Less[T=int32](merge, limit)
+        more = LoopCond(less, ^other_merge)
+        switch = Switch[T=int32](merge, more)
+        other_switch = Switch[T=int32](other_merge, more)
+        pivot = Identity[T=int32](switch:1)
+        timed = NoOp(^pivot)
+        one = Const[dtype=int32, value=int32<>{{1}}](^timed)
+        two = Const[dtype=int32, value=int32<>{{2}}](^timed)
+        last = Const[dtype=int32, value=int32<>{{3}}](^timed)
+        then = AddV2[T=int32](switch:1, one)
+        other_then = AddV2[T=int32](other_switch:1, two)
+        seen = AddV2[T=int32](other_switch, last)
+        next = NextIteration[T=int32](then)
+        other_next = NextIteration[T=int32](other_then)
+        exit = Exit[T=int32](other_switch)
+        "
+    ))
+    .fetch("exit", "int32")
+    .executor()?;
+    let of_name = |name: &str| executor.plan.nodes.iter().find(|n| &*n.node.name == name);
+    let is_constant = |name: &str| of_name(name).map(|n| matches!(n.action, Action::Constant));
+    assert_eq!(["limit", "one", "two"].map(is_constant), [Some(true); 3]);
+    // Its reader lives when the loop ends, and it does not.
+    assert_eq!(is_constant("last"), Some(false));
+    for _ in 0..10 {
+        assert_eq!(run(&executor, &[], &["exit"])?, ints(&[Some(18)]));
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::rendezvous::RendezvousKey;
 use crate::value::Value;
 use graph::fingerprint;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,14 +67,32 @@ struct Turns {
     /// The number of the newest.
     newest: u64,
     /// What each turn gets: Enters that are constant, and their values, none if dead.
-    constants: Vec<(u32, Value)>,
+    constants: Arrivals,
     /// What waits for the next turn, which may not start yet.
-    waiting: Vec<(u32, Value)>,
+    waiting: Arrivals,
     /// Enters that have not run.
     enters_left: usize,
     /// Exits of the newest turn that are dead: if it is the last one, what follows the loop is dead too.
     dead_exits: Vec<u32>,
     is_over: bool,
+    /// Turns that are over and hold no values, to be used again.
+    spare: SmallVec<[Arc<Iteration>; 2]>,
+}
+
+/// Nodes whose values go into a turn from before it, and the values; none where they are dead.
+type Arrivals = SmallVec<[(u32, Value); 2]>;
+
+/// A node that waits for nothing more, in an iteration that is at hand.
+#[derive(Clone, Copy)]
+struct Ready {
+    node: u32,
+    is_dead: bool,
+}
+
+impl Ready {
+    fn task(self, iteration: Arc<Iteration>) -> Task {
+        Task { iteration, node: self.node, is_dead: self.is_dead }
+    }
 }
 
 /// What the nodes of a frame need in one turn: a count for each, and a value for each of their inputs.
@@ -174,6 +192,16 @@ impl Iteration {
         }
     }
 
+    /// The iteration of a turn that is over, for a later one, with one hold. `None` if another thread is about to let
+    /// go of it.
+    fn again(mut self: Arc<Iteration>, plan: &FramePlan, number: u64) -> Option<Arc<Iteration>> {
+        let turn = Arc::get_mut(&mut self)?;
+        turn.number = number;
+        *turn.holds.get_mut() = 1;
+        turn.cells.reset(plan, &plan.frames[turn.frame.index as usize]);
+        Some(self)
+    }
+
     fn hold(&self) {
         self.holds.fetch_add(1, Ordering::Relaxed);
     }
@@ -214,16 +242,17 @@ impl Turns {
         Turns {
             open: VecDeque::new(),
             newest: 0,
-            constants: Vec::new(),
-            waiting: Vec::new(),
+            constants: SmallVec::new(),
+            waiting: SmallVec::new(),
             enters_left: enters,
             dead_exits: Vec::new(),
             is_over: false,
+            spare: SmallVec::new(),
         }
     }
 
     /// What a turn that was just opened gets.
-    fn arrivals(&mut self) -> Vec<(u32, Value)> {
+    fn arrivals(&mut self) -> Arrivals {
         let mut all = std::mem::take(&mut self.waiting);
         all.extend(self.constants.iter().cloned());
         all
@@ -233,9 +262,28 @@ impl Turns {
     fn advance(&mut self, frame: &Arc<Frame>, plan: &FramePlan) -> Arc<Iteration> {
         self.newest += 1;
         self.dead_exits.clear();
-        let turn = Arc::new(Iteration::new(plan, frame.clone(), self.newest));
+        let again = self.spare.pop().and_then(|turn| turn.again(plan, self.newest));
+        let turn = again.unwrap_or_else(|| Arc::new(Iteration::new(plan, frame.clone(), self.newest)));
         self.open.push_back(turn.clone());
         turn
+    }
+
+    /// Ends the first turns as far as they are over; returns those in which dead nodes have left values, to be dropped
+    /// without the lock.
+    fn close_first(&mut self) -> SmallVec<[Arc<Iteration>; 2]> {
+        let mut littered = SmallVec::new();
+        // Acquire: what was done in the turn, so that its state can be used anew.
+        let is_over = |turn: &Arc<Iteration>| turn.holds.load(Ordering::Acquire) == 0;
+        while self.open.front().is_some_and(is_over)
+            && let Some(turn) = self.open.pop_front()
+        {
+            // SAFETY: nobody works in the turn any more.
+            match unsafe { turn.cells.slots.are_empty() } {
+                true => self.spare.push(turn),
+                false => littered.push(turn),
+            }
+        }
+        littered
     }
 }
 
@@ -332,8 +380,12 @@ impl Flow for Framed {
         // Frames and iterations hold each other; inner ones end before those that they are in.
         let mut all = Vec::new();
         while let Some(frame) = open.pop() {
-            for iteration in frame.turns.lock().open.drain(..) {
-                open.extend(iteration.children.lock().drain(..));
+            {
+                let turns = &mut *frame.turns.lock();
+                turns.spare.clear();
+                for iteration in turns.open.drain(..) {
+                    open.extend(iteration.children.lock().drain(..));
+                }
             }
             all.push(frame);
         }
@@ -364,17 +416,16 @@ fn spread(
     to: &Arc<Iteration>,
     node: u32,
     is_dead: bool,
-    next: &mut Option<Task>,
+    next: &mut Option<Ready>,
     local: &mut Local<Framed>,
 ) {
     let plan = &run.executor.plan;
     let planned = &plan.nodes[node as usize];
     let mut ready = |node: u32, is_dead: bool, local: &mut Local<Framed>| {
         let is_dead = is_dead && !matches!(plan.nodes[node as usize].action, Action::Nothing);
-        let task = Task { iteration: to.clone(), node, is_dead };
-        if let Some(before) = next.replace(task) {
+        if let Some(before) = next.replace(Ready { node, is_dead }) {
             to.hold();
-            run.make_ready(before, local);
+            run.make_ready(before.task(to.clone()), local);
         }
     };
     let mut some_dead = is_dead;
@@ -438,9 +489,9 @@ fn spread(
 }
 
 /// Ends a hold on an iteration, or hands it over to a node that is ready in it.
-fn settle(run: &Arc<Run<Framed>>, iteration: Arc<Iteration>, next: Option<Task>, local: &mut Local<Framed>) {
+fn settle(run: &Arc<Run<Framed>>, iteration: Arc<Iteration>, next: Option<Ready>, local: &mut Local<Framed>) {
     match next {
-        Some(task) => run.make_ready(task, local),
+        Some(ready) => run.make_ready(ready.task(iteration), local),
         None => let_go(run, iteration, local),
     }
 }
@@ -464,23 +515,20 @@ fn wind_up(run: &Arc<Run<Framed>>, frame: &Arc<Frame>, local: &mut Local<Framed>
     let plan = &run.executor.plan.frames;
     let info = &plan.frames[frame.index as usize];
     loop {
-        let mut ended: SmallVec<[Arc<Iteration>; 4]> = SmallVec::new();
+        let mut ended = SmallVec::new();
         let mut next_turn = None;
         let mut dead_exits = None;
         {
             let turns = &mut *frame.turns.lock();
             if turns.enters_left == 0 {
-                // Acquire: what was done in the turn, so that its state can be used anew.
-                let is_over = |turn: &Arc<Iteration>| turn.holds.load(Ordering::Acquire) == 0;
-                while turns.open.front().is_some_and(is_over) {
-                    ended.extend(turns.open.pop_front());
-                }
+                ended = turns.close_first();
             }
             if !turns.waiting.is_empty() && turns.open.len() < info.parallel {
                 next_turn = Some((turns.advance(frame, plan), turns.arrivals()));
             } else if turns.open.is_empty() && !turns.is_over {
                 turns.is_over = true;
                 dead_exits = Some(std::mem::take(&mut turns.dead_exits));
+                ended.append(&mut turns.spare);
             }
         }
         for turn in ended {
@@ -493,8 +541,8 @@ fn wind_up(run: &Arc<Run<Framed>>, frame: &Arc<Frame>, local: &mut Local<Framed>
             let mut next = None;
             arrive(run, &turn, arrivals, &mut next, local);
             match next {
-                Some(task) => {
-                    run.make_ready(task, local);
+                Some(ready) => {
+                    run.make_ready(ready.task(turn), local);
                     return None;
                 }
                 None if turn.release() => continue,
@@ -508,8 +556,8 @@ fn wind_up(run: &Arc<Run<Framed>>, frame: &Arc<Frame>, local: &mut Local<Framed>
             spread(run, parent, node, true, &mut next, local);
         }
         return match next {
-            Some(task) => {
-                run.make_ready(task, local);
+            Some(ready) => {
+                run.make_ready(ready.task(parent.clone()), local);
                 None
             }
             None => Some(parent.clone()),
@@ -521,8 +569,8 @@ fn wind_up(run: &Arc<Run<Framed>>, frame: &Arc<Frame>, local: &mut Local<Framed>
 fn arrive(
     run: &Arc<Run<Framed>>,
     turn: &Arc<Iteration>,
-    arrivals: Vec<(u32, Value)>,
-    next: &mut Option<Task>,
+    arrivals: Arrivals,
+    next: &mut Option<Ready>,
     local: &mut Local<Framed>,
 ) {
     for (node, value) in arrivals {
@@ -554,7 +602,7 @@ fn enter(
     };
     for turn in targets {
         let mut next = None;
-        arrive(run, &turn, vec![(node, value.clone())], &mut next, local);
+        arrive(run, &turn, smallvec![(node, value.clone())], &mut next, local);
         settle(run, turn, next, local);
     }
     let all_have_entered = {
@@ -609,7 +657,7 @@ fn next_turn(
             let first = turns.open.front().map_or(0, |turn| turn.number);
             if iteration.number < turns.newest {
                 let turn = turns.open.get((iteration.number + 1 - first) as usize).cloned();
-                turn.inspect(|turn| turn.hold()).map(|turn| (turn, vec![(node, value)]))
+                turn.inspect(|turn| turn.hold()).map(|turn| (turn, smallvec![(node, value)]))
             } else {
                 turns.waiting.push((node, value));
                 (turns.open.len() < parallel).then(|| (turns.advance(frame, plan), turns.arrivals()))

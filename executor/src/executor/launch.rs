@@ -42,7 +42,12 @@ impl<F: Flow> Run<F> {
         match arrived {
             Some(result) => {
                 drop(state);
-                go_on(self, local, result);
+                match &mut local.left {
+                    Some(left) if self.executor.plan.has_many_consumers(id) => {
+                        left.push(Box::new(move |run, local| go_on(run, local, result)));
+                    }
+                    _ => go_on(self, local, result),
+                }
             }
             None => {
                 // This thread counts too, so the step cannot end in between.

@@ -12,6 +12,7 @@ mod flow;
 mod frame_plan;
 mod frames;
 mod launch;
+mod liveness;
 mod node;
 mod plan;
 mod run;

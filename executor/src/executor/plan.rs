@@ -2,6 +2,7 @@
 
 use super::action::{self, Action, host_ports};
 use super::frame_plan::{self, FramePlan, Frames};
+use super::liveness::follows_its_consumers;
 use crate::device::Device;
 use crate::error::Result;
 use crate::function::Functions;
@@ -45,6 +46,8 @@ pub(super) struct Plan {
 
 /// Partitions of more nodes are not brief, whatever they are.
 const MOST_BRIEF: usize = 32;
+
+const MANY_CONSUMERS: usize = 32;
 
 pub(super) struct PlanNode {
     pub(super) action: Action,
@@ -181,7 +184,7 @@ impl Plan {
             // A Merge is told of each input that comes.
             let feeds_merge =
                 || topology.consumers(id).iter().any(|c| !c.is_control() && is_merge(c.node.index()));
-            if topology.producers(id).is_empty()
+            if follows_its_consumers(graph, topology, id)
                 && !feeds_merge()
                 && let Some(values) = plan.nodes[id.index()].constant(device, &step)
             {
@@ -277,7 +280,7 @@ impl Plan {
                         continue;
                     }
                 }
-                if counted[to] != i as u32 {
+                if counted[to] != i as u32 && self.constant_of[to] == NOT_CONSTANT {
                     counted[to] = i as u32;
                     self.pending[to] += 1;
                     waits.push(to as u32);
@@ -330,6 +333,12 @@ impl Plan {
 
     pub(super) fn edges(&self, node: &PlanNode) -> &[Edge] {
         &self.edges[node.edges.range()]
+    }
+
+    /// Whether so many read what the node gives that they are better given it by the thread that runs them: another
+    /// processor's memory is slow.
+    pub(super) fn has_many_consumers(&self, id: u32) -> bool {
+        self.nodes[id as usize].edges.range().len() >= MANY_CONSUMERS
     }
 
     /// The places of a node's edges among all.

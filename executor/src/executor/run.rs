@@ -52,7 +52,12 @@ pub(super) struct Local<F: Flow> {
     pub(super) alone: bool,
     /// Where kernels leave outputs; empty between nodes.
     pub(super) outputs: SmallVec<[Value; 4]>,
+    /// While a step begins on a thread that it does not stay on: what others are to go on with.
+    pub(super) left: Option<Vec<GoOn<F>>>,
 }
+
+/// The rest of an operation that has ended.
+pub(super) type GoOn<F> = Box<dyn FnOnce(&Arc<Run<F>>, &mut Local<F>) + Send>;
 
 const PATIENCE: u32 = 64;
 
@@ -101,6 +106,7 @@ impl<F: Flow> Run<F> {
     /// on another thread.
     pub(super) fn start_receives(self: Arc<Run<F>>) {
         self.work(|run, local| {
+            local.left = Some(Vec::new());
             for &id in &run.executor.plan.sources {
                 if let Some(recorder) = &run.recorder {
                     recorder.scheduled(id);
@@ -108,6 +114,10 @@ impl<F: Flow> Run<F> {
                 run.run_node(run.flow.source(id), local);
             }
             run.give_way(local);
+            let left = local.left.take().unwrap_or_default();
+            if !left.is_empty() {
+                run.go_on_elsewhere(local, |run, local| left.into_iter().for_each(|go_on| go_on(run, local)));
+            }
         });
     }
 
@@ -226,17 +236,24 @@ impl<F: Flow> Run<F> {
         tasks: impl IntoIterator<Item = F::Task> + Send + 'static,
         local: &mut Local<F>,
     ) {
+        self.go_on_elsewhere(local, |run, local| {
+            for task in tasks {
+                local.backlog += u64::from(run.executor.cost(F::node(&task)));
+                local.ready.push(task);
+            }
+        });
+    }
+
+    /// Lets another thread work on the step.
+    fn go_on_elsewhere(
+        self: &Arc<Run<F>>,
+        local: &mut Local<F>,
+        begin: impl FnOnce(&Arc<Run<F>>, &mut Local<F>) + Send + 'static,
+    ) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
         let run = self.clone();
-        self.executor.pool.spawn(move || {
-            run.work(|run, local| {
-                for task in tasks {
-                    local.backlog += u64::from(run.executor.cost(F::node(&task)));
-                    local.ready.push(task);
-                }
-            });
-        });
+        self.executor.pool.spawn(move || run.work(begin));
     }
 
     /// Ends the step with a failure of this node: nodes that have not started will not.
@@ -289,6 +306,7 @@ impl<F: Flow> Local<F> {
             current: 0,
             alone: false,
             outputs: SmallVec::new(),
+            left: None,
         }
     }
 

@@ -52,6 +52,15 @@ impl Slots {
         unsafe { std::slice::from_raw_parts_mut(first, slots.len()) }
     }
 
+    /// Whether no slot has a value.
+    ///
+    /// # Safety
+    /// Nobody else may be using the slots.
+    pub(super) unsafe fn are_empty(&self) -> bool {
+        // SAFETY: the caller has the slots to itself.
+        unsafe { self.inputs(0..self.0.len()) }.iter().all(|value| matches!(value, Value::None))
+    }
+
     /// Drops what was left.
     ///
     /// # Safety

@@ -368,6 +368,32 @@ fn values_flow_from_recv_through_kernels_to_send_step_after_step() -> Result<()>
 }
 
 #[test]
+fn a_value_that_many_read_is_given_to_all_of_them() -> Result<()> {
+    let mut b = Bench::new();
+    let (x, y) = (b.add("x", recv(), &[], &[])?, b.add("y", recv(), &[], &[])?);
+    let mut sum = y;
+    for i in 0..100 {
+        sum = b.add(&format!("sum{i}"), compute("Add", 2, 1), &[sum, x], &[])?;
+    }
+    b.add("fetch", send(), &[sum], &[])?;
+    let executor = b.executor()?;
+    for late in [None, Some("x"), Some("y")] {
+        let step = new_step();
+        let values = [("x", 2.0), ("y", 1.0)];
+        for (name, value) in values.iter().filter(|(name, _)| Some(*name) != late) {
+            feed(&step, name, *value)?;
+        }
+        let done = start(&executor, &step, false);
+        for (name, value) in values.iter().filter(|(name, _)| Some(*name) == late) {
+            feed(&step, name, *value)?;
+        }
+        wait(&done)?;
+        assert_eq!(fetch(&step, "fetch")?, 201.0);
+    }
+    Ok(())
+}
+
+#[test]
 fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;

@@ -56,6 +56,7 @@ impl Tensor {
         Ok(Tensor { dtype, shape, storage })
     }
 
+    #[inline]
     pub fn scalar<T: Element>(value: T) -> Tensor {
         let bytes = bytemuck::bytes_of(&value);
         let storage = Inline::holding(bytes).map(Storage::Inline).unwrap_or_else(|| {
@@ -165,14 +166,17 @@ impl Tensor {
         Ok(Tensor { dtype: DType::Variant, shape, storage: Storage::Variants(Arc::new(values)) })
     }
 
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
+    #[inline]
     pub fn num_elements(&self) -> usize {
         self.shape.num_elements()
     }
@@ -192,6 +196,7 @@ impl Tensor {
     ///
     /// # Errors
     /// `InvalidArgument` if the tensor's type is not `T`'s.
+    #[inline]
     pub fn values<T: Element>(&self) -> Result<&[T]> {
         self.expect::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()?))
@@ -204,6 +209,7 @@ impl Tensor {
     }
 
     /// The one element of a tensor that has just one.
+    #[inline]
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.values::<T>()? {
             [value] => Ok(*value),
@@ -222,6 +228,7 @@ impl Tensor {
     }
 
     /// The elements' little-endian bytes; an error for types without plain elements.
+    #[inline]
     pub fn bytes(&self) -> Result<&[u8]> {
         match &self.storage {
             Storage::Inline(i) => Ok(i.bytes()),
@@ -291,6 +298,7 @@ impl Tensor {
     }
 
     /// Whether nobody else reads the storage, so that writing needs no copy.
+    #[inline]
     pub fn is_unique(&self) -> bool {
         match &self.storage {
             Storage::Inline(_) => true,

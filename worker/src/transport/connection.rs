@@ -31,6 +31,8 @@ pub(super) struct Connection {
     /// There is something for the writing thread.
     handed: Condvar,
     broken: AtomicBool,
+    /// The other end has said that it is shutting down.
+    is_left: AtomicBool,
 }
 
 #[derive(Default)]
@@ -51,11 +53,32 @@ impl Connection {
             state: Mutex::default(),
             handed: Condvar::new(),
             broken: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
         }
     }
 
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
+    }
+
+    /// Tells the other end that this process is shutting down.
+    pub(super) fn take_leave(self: &Arc<Self>) {
+        if self.post(&Frame::Leaving, None).is_ok() {
+            self.flush();
+        }
+    }
+
+    /// The other end has [taken leave](Connection::take_leave).
+    pub(super) fn is_left(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+
+    /// Why there is no connection with `peer` any more: `what` tells which of its uses has ended.
+    pub(super) fn broke(&self, what: &str, peer: &str) -> String {
+        match self.is_left.load(Ordering::Acquire) {
+            true => format!("{what} {peer} has ended: {peer} is shutting down"),
+            false => format!("{what} {peer} broke"),
+        }
     }
 
     /// Adds a frame to what leaves with the next [`Connection::flush`], and tells how much that is, bytes. On a broken

@@ -34,7 +34,8 @@ impl Form {
     }
 }
 
-/// One message. Those in the first group go from who sends tensors to who receives them, those in the second back.
+/// One message. Those in the first group go from who sends tensors to who receives them, those in the second back, the
+/// last either way.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// A plain tensor; the payload is its elements.
@@ -93,6 +94,9 @@ pub(super) enum Frame {
         id: u64,
         failure: Option<Status>,
     },
+
+    /// The process is shutting down: the connection will end.
+    Leaving,
 }
 
 const ELEMENTS: u8 = 1;
@@ -110,6 +114,7 @@ const TAKEN: u8 = 12;
 const RETURNED: u8 = 13;
 const RAN: u8 = 14;
 const PARCEL: u8 = 15;
+const LEAVING: u8 = 16;
 
 /// What the bytes of a peer that has lost its way are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -134,7 +139,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=PARCEL).contains(&kind) || head > MAX_HEAD {
+        if !(ELEMENTS..=LEAVING).contains(&kind) || head > MAX_HEAD {
             return Err(Malformed("header"));
         }
         Ok(Header { kind, head, payload: u64::from_le_bytes(payload) })
@@ -211,6 +216,7 @@ impl Frame {
                 }
                 RAN
             }
+            Frame::Leaving => LEAVING,
         }
     }
 
@@ -251,6 +257,7 @@ impl Frame {
                 let failure = if head.0.is_empty() { None } else { Some(head.status()?) };
                 Frame::Ran { id, failure }
             }
+            LEAVING => Frame::Leaving,
             _ => return Err(Malformed("kind")),
         };
         if head.0.is_empty() { Ok(frame) } else { Err(Malformed("head")) }
@@ -349,6 +356,7 @@ mod tests {
             Frame::Returned { loan: 1 },
             Frame::Ran { id: 2, failure: None },
             Frame::Ran { id: 2, failure: Some(failure) },
+            Frame::Leaving,
         ])
     }
 

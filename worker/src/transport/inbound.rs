@@ -173,6 +173,7 @@ impl Inbound {
                 }
             }
             Frame::Cleanup { step_id } => worker.steps.cleanup(step_id),
+            Frame::Leaving => self.connection.is_left(),
             _ => return Err(Malformed("frame: it is the receiver's").into()),
         }
         Ok(())
@@ -230,6 +231,10 @@ impl Inbound {
         self.answer(&Frame::Ran { id, failure }, Some(message.into()));
     }
 
+    pub(super) fn take_leave(&self) {
+        self.connection.take_leave();
+    }
+
     /// Ends the connection, and the runs that its peer had asked for.
     pub(super) fn close(&self) {
         self.connection.close();
@@ -239,7 +244,7 @@ impl Inbound {
 
     /// That the link has broken, naming the peer.
     pub(crate) fn broke(&self) -> Error {
-        let text = format!("the connection for tensors from {} broke", self.caller.name);
+        let text = self.connection.broke("the connection for tensors from", &self.caller.name);
         Error::new(Code::Unavailable, text)
     }
 }

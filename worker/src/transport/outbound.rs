@@ -218,7 +218,7 @@ impl Outbound {
 
     /// That the link has broken, naming the peer.
     pub(crate) fn broke(&self) -> Error {
-        Error::new(Code::Unavailable, format!("the connection for tensors to {} broke", self.peer))
+        Error::new(Code::Unavailable, self.connection.broke("the connection for tensors to", &self.peer))
     }
 
     /// Runs a graph at the other end; dropping the future cancels that.
@@ -246,8 +246,8 @@ impl Outbound {
     }
 
     fn run_lost(&self) -> Status {
-        let text = format!("RunGraph to {} failed: the connection broke", self.peer);
-        Status::new(Code::Unavailable, text)
+        let why = self.connection.broke("the connection to", &self.peer);
+        Status::new(Code::Unavailable, format!("RunGraph failed: {why}"))
     }
 
     /// Tells the peer that a step is over, together with what it is told next: the next step, most often.
@@ -295,9 +295,14 @@ impl Outbound {
                     let _ = give.send(response);
                 }
             }
+            Frame::Leaving => self.connection.is_left(),
             _ => return Err(Malformed("frame: it is the sender's").into()),
         }
         Ok(Heard::Nothing)
+    }
+
+    pub(super) fn take_leave(&self) {
+        self.connection.take_leave();
     }
 
     pub(super) fn close(&self) {

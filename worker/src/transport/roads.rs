@@ -277,14 +277,26 @@ impl Roads {
         (up, from.len())
     }
 
+    /// Tells all other ends that this process is shutting down.
+    pub(crate) fn take_leave(&self) {
+        let (links, inbounds) = self.all();
+        links.iter().for_each(|link| link.take_leave());
+        inbounds.iter().for_each(|inbound| inbound.take_leave());
+    }
+
     /// Ends all links, and takes no more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         drop(self.ports.lock().take());
-        let roads: Vec<_> = self.by_address.lock().values().cloned().collect();
-        roads.iter().filter_map(|road| road.link()).for_each(|link| link.close());
-        let inbounds: Vec<_> = self.inbounds.read().values().cloned().collect();
+        let (links, inbounds) = self.all();
+        links.iter().for_each(|link| link.close());
         inbounds.iter().for_each(|inbound| inbound.close());
+    }
+
+    /// Links that stand. One from a process of several devices comes several times.
+    fn all(&self) -> (Vec<Arc<Outbound>>, Vec<Arc<Inbound>>) {
+        let links = self.by_address.lock().values().filter_map(|road| road.link()).collect();
+        (links, self.inbounds.read().values().cloned().collect())
     }
 }
 

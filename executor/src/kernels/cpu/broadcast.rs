@@ -184,7 +184,11 @@ pub(crate) fn zip_run_with<T: Copy, R: Copy>(
     y: Operand<'_, T>,
     op: impl Fn(T, T) -> R,
 ) {
-    vectorized(ZipLoop { out, x, y, op });
+    match (x, y) {
+        // Scalars, most often: they have no use for vectors.
+        (Operand::One(x), Operand::One(y)) => out.fill(op(x, y)),
+        (x, y) => vectorized(ZipLoop { out, x, y, op }),
+    }
 }
 
 /// Applies `O` to each pair of elements of a run.
@@ -193,7 +197,7 @@ pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
     x: Operand<'_, T>,
     y: Operand<'_, T>,
 ) {
-    vectorized(ZipLoop { out, x, y, op: O::apply });
+    zip_run_with(out, x, y, O::apply);
 }
 
 /// A kernel's whole work: output 0 is `zip` of inputs 0 and 1.
@@ -214,9 +218,13 @@ pub(super) fn binary<A: Lane, R: Lane>(
 /// `zip` of two tensors of one element each: graphs are full of them, and they need no plan.
 fn zip_of_one<A: Lane, R: Lane>(x: &Tensor, y: &Tensor, zip: &Zip<'_, A::Wide, R::Wide>) -> Result<Tensor> {
     let mut out = [R::Wide::zeroed()];
-    let (a, b) = (x.values::<A>()?[0], y.values::<A>()?[0]);
+    let (a, b) = (x.item::<A>()?, y.item::<A>()?);
     zip(&mut out, Operand::One(a.to_wide()), Operand::One(b.to_wide()));
-    Ok(Tensor::from_slice(&[R::of_wide(out[0])], x.shape().clone())?)
+    let out = R::of_wide(out[0]);
+    match x.shape().rank() {
+        0 => Ok(Tensor::scalar(out)),
+        _ => Ok(Tensor::full(out, x.shape().clone())?),
+    }
 }
 
 /// Where an operand's elements are.

@@ -95,7 +95,7 @@ impl Draft<'_> {
         false
     }
 
-    fn body(&mut self, func: &FuncAttr) -> Result<Arc<Body>> {
+    pub(super) fn body(&mut self, func: &FuncAttr) -> Result<Arc<Body>> {
         let known = self.bodies.entry(func.name.clone()).or_default();
         if let Some((_, body)) = known.iter().find(|(f, _)| f == func) {
             return Ok(body.clone());
@@ -136,7 +136,10 @@ impl Draft<'_> {
                 return Ok(None);
             }
         }
-        self.add(id, "input_control_node", "NoOp", &[], Vec::new(), waits).map(Some)
+        match waits[..] {
+            [wait] => Ok(Some(wait)),
+            _ => self.add(id, "input_control_node", "NoOp", &[], Vec::new(), waits).map(Some),
+        }
     }
 
     /// A node of a body as it stands in the graph.

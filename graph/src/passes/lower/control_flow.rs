@@ -5,6 +5,8 @@ use crate::attr::{AttrValue, FuncAttr};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{NodeId, Output};
+use crate::node::Node;
+use crate::topology::Topology;
 
 impl Draft<'_> {
     /// If and Case. `attrs` name the branches in the order of the Switch's outputs; without any they are a list.
@@ -123,15 +125,15 @@ impl Draft<'_> {
                 state.push(merge.into());
             }
         }
-        let turning: Vec<NodeId> = merges.iter().flatten().copied().collect();
-        let turn = self.add(id, "loop_cond_control", "NoOp", &[], Vec::new(), turning)?;
+        let turn = self.turn(&cond, &merges)?;
         let bool_out = self.graph.library.lookup(&cond.name)?.output_types(&cond.attrs)?;
         let [cond_type] = bool_out[..] else {
             crate::invalid!("the condition {} has {} outputs, not 1", cond.name, bool_out.len());
         };
-        let asked = self.call(id, "cond", &cond, (&types, &[cond_type]), state.clone(), vec![turn])?;
+        let asked = self.call(id, "cond", &cond, (&types, &[cond_type]), state.clone(), turn)?;
         let truth = self.truth(id, asked.into())?;
-        let again = self.add(id, "LoopCond", "LoopCond", &[], vec![truth], vec![asked])?;
+        let after = self.effects_of(&cond, asked)?;
+        let again = self.add(id, "LoopCond", "LoopCond", &[], vec![truth], after)?;
         let mut exits: Vec<Output> = Vec::with_capacity(types.len());
         let mut pivot = None;
         let mut inputs = Vec::with_capacity(types.len());
@@ -153,12 +155,13 @@ impl Draft<'_> {
             exits.push(self.add(id, "exit", "Exit", &attrs, vec![switch.into()], Vec::new())?.into());
         }
         let turned = self.call(id, "body", &body, (&types, &types), inputs, pivot.into_iter().collect())?;
+        // What a turn does is done before the next one starts.
+        let after = self.effects_of(&body, turned)?;
         for (i, merge) in merges.iter().enumerate() {
             let Some(merge) = merge else { continue };
             let from = vec![Output::new(turned, i)];
-            // What a turn does is done before the next one starts.
             let next =
-                self.add(id, "next_iteration", "NextIteration", &typed(types[i]), from, vec![turned])?;
+                self.add(id, "next_iteration", "NextIteration", &typed(types[i]), from, after.clone())?;
             self.inputs[merge.index()].push(next.into());
         }
         let ended =
@@ -166,6 +169,26 @@ impl Draft<'_> {
         let ended: Vec<NodeId> = ended.collect();
         self.order_constants(id, &mut exits, &constant, &ended)?;
         self.replace(id, exits, ended)
+    }
+
+    /// What the condition's nodes wait for that have no inputs: they run once a turn. All values of a turn live or die
+    /// together; of those that the condition reads, the first will do, for then constants wait for what their readers
+    /// wait for.
+    fn turn(&mut self, cond: &FuncAttr, merges: &[Option<NodeId>]) -> Result<Vec<NodeId>> {
+        let body = self.body(cond)?;
+        let topology = Topology::new(&body.graph);
+        let mut read = merges.iter().zip(&body.args).filter(|(_, arg)| !topology.consumers(**arg).is_empty());
+        let of_read = read.find_map(|(merge, _)| *merge);
+        Ok(of_read.or_else(|| merges.iter().flatten().next().copied()).into_iter().collect())
+    }
+
+    /// What to wait for so that a call has done all that it does besides giving values: nothing, if that is nothing.
+    fn effects_of(&mut self, func: &FuncAttr, call: NodeId) -> Result<Vec<NodeId>> {
+        let body = self.body(func)?;
+        let is_port = |inner: NodeId| body.args.contains(&inner) || body.returns.contains(&inner);
+        let acts = |(inner, node): (NodeId, &Node)| node.op.is_stateful() && !is_port(inner);
+        let has_effects = body.graph.nodes().any(acts) || !body.control_returns.is_empty();
+        Ok(if has_effects { vec![call] } else { Vec::new() })
     }
 
     /// What the loop passes on unchanged is there when the loop has ended, not before.
