@@ -32,7 +32,7 @@ pub(super) struct Connection {
     handed: Condvar,
     broken: AtomicBool,
     /// The other end has said that it is shutting down.
-    is_left: AtomicBool,
+    left: AtomicBool,
 }
 
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Connection {
             state: Mutex::default(),
             handed: Condvar::new(),
             broken: AtomicBool::new(false),
-            is_left: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -69,13 +69,13 @@ impl Connection {
     }
 
     /// The other end has [taken leave](Connection::take_leave).
-    pub(super) fn is_left(&self) {
-        self.is_left.store(true, Ordering::Release);
+    pub(super) fn note_leave(&self) {
+        self.left.store(true, Ordering::Release);
     }
 
     /// Why there is no connection with `peer` any more: `what` tells which of its uses has ended.
     pub(super) fn broke(&self, what: &str, peer: &str) -> String {
-        match self.is_left.load(Ordering::Acquire) {
+        match self.left.load(Ordering::Acquire) {
             true => format!("{what} {peer} has ended: {peer} is shutting down"),
             false => format!("{what} {peer} broke"),
         }

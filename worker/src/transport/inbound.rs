@@ -173,7 +173,7 @@ impl Inbound {
                 }
             }
             Frame::Cleanup { step_id } => worker.steps.cleanup(step_id),
-            Frame::Leaving => self.connection.is_left(),
+            Frame::Leaving => self.connection.note_leave(),
             _ => return Err(Malformed("frame: it is the receiver's").into()),
         }
         Ok(())

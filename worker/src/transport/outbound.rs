@@ -295,7 +295,7 @@ impl Outbound {
                     let _ = give.send(response);
                 }
             }
-            Frame::Leaving => self.connection.is_left(),
+            Frame::Leaving => self.connection.note_leave(),
             _ => return Err(Malformed("frame: it is the sender's").into()),
         }
         Ok(Heard::Nothing)

@@ -16,6 +16,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Callers who have not said hello yet; more are turned away.
@@ -34,6 +35,8 @@ pub(super) struct Ports {
     pub(super) unix: Option<String>,
     pub(super) tcp: Option<SocketAddr>,
     listening: Vec<OwnedFd>,
+    /// Those that accept.
+    threads: Vec<Thread>,
     closed: Arc<AtomicBool>,
 }
 
@@ -61,7 +64,7 @@ impl Ports {
             lanes: Mutex::default(),
             closed: closed.clone(),
         });
-        let mut ports = Ports { unix: None, tcp: None, listening: Vec::new(), closed };
+        let mut ports = Ports { unix: None, tcp: None, listening: Vec::new(), threads: Vec::new(), closed };
         let mut failed = None;
         if transport.shares_memory() {
             match ports.open_unix(&door) {
@@ -85,7 +88,8 @@ impl Ports {
         let name = format!("anabranch-{}-{:016x}", std::process::id(), rand::random::<u64>());
         let listener = UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(&name)?)?;
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
-        door.attend(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?;
+        self.threads
+            .push(door.attend(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?);
         Ok(name)
     }
 
@@ -105,7 +109,7 @@ impl Ports {
             address.set_ip(named);
         }
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
-        door.attend(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?;
+        self.threads.push(door.attend(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?);
         Ok(address)
     }
 }
@@ -117,6 +121,8 @@ impl Drop for Ports {
             // Wakes the thread that accepts.
             let _ = rustix::net::shutdown(listener, Shutdown::Both);
         }
+        // And the one that pauses.
+        self.threads.iter().for_each(Thread::unpark);
     }
 }
 
@@ -124,10 +130,10 @@ impl Door {
     fn attend(
         self: &Arc<Self>,
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
-    ) -> io::Result<()> {
+    ) -> io::Result<Thread> {
         let door = self.clone();
         let thread = reader_thread().name("anabranch-door".into());
-        thread.spawn(move || {
+        let accepting = thread.spawn(move || {
             while !door.closed.load(Ordering::Acquire) {
                 match accept() {
                     Ok(Ok(socket)) => door.take_in(socket),
@@ -135,12 +141,12 @@ impl Door {
                     Err(_) if door.closed.load(Ordering::Acquire) => {}
                     Err(error) => {
                         tracing::warn!("links for tensors cannot be accepted for now: {error}");
-                        std::thread::sleep(PAUSE);
+                        std::thread::park_timeout(PAUSE);
                     }
                 }
             }
         })?;
-        Ok(())
+        Ok(accepting.thread().clone())
     }
 
     /// Hears a caller on a thread of his own.

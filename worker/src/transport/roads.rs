@@ -269,12 +269,8 @@ impl Roads {
 
     /// Links that stand: to other processes, and from them.
     pub(crate) fn links(&self) -> (usize, usize) {
-        let up = self.by_address.lock().values().filter(|road| road.link().is_some()).count();
-        let inbounds = self.inbounds.read();
-        let mut from: Vec<*const Inbound> = inbounds.values().map(Arc::as_ptr).collect();
-        from.sort_unstable();
-        from.dedup();
-        (up, from.len())
+        let (links, inbounds) = self.all();
+        (links.len(), inbounds.len())
     }
 
     /// Tells all other ends that this process is shutting down.
@@ -293,10 +289,14 @@ impl Roads {
         inbounds.iter().for_each(|inbound| inbound.close());
     }
 
-    /// Links that stand. One from a process of several devices comes several times.
+    /// Links that stand, each once.
     fn all(&self) -> (Vec<Arc<Outbound>>, Vec<Arc<Inbound>>) {
         let links = self.by_address.lock().values().filter_map(|road| road.link()).collect();
-        (links, self.inbounds.read().values().cloned().collect())
+        let mut inbounds: Vec<Arc<Inbound>> = self.inbounds.read().values().cloned().collect();
+        // One from a process of several devices is there for each.
+        inbounds.sort_unstable_by_key(Arc::as_ptr);
+        inbounds.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        (links, inbounds)
     }
 }
 
