@@ -19,7 +19,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    fn open(&self, path: &Path) -> Result<Source> {
+    pub(super) fn open(&self, path: &Path) -> Result<Source> {
         match self.buffer {
             Some(size) => Source::with_buffer(path, self.compression, size),
             None => Source::open(path, self.compression),
@@ -77,7 +77,9 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     if !offsets.is_empty() && offsets.len() != files.paths.len() {
         crate::invalid!("`byte_offsets` must have the same size as `filenames`");
     }
-    strings("TFRecord", files, move |files, i, path| {
+    // What is decompressed comes in pieces of one size, whatever is asked for.
+    let buffer = files.buffer.filter(|_| files.compression == Compression::None);
+    strings("TFRecord", Files { buffer, ..files }, move |files, i, path| {
         let mut reader = RecordReader::new(files.open(path)?);
         if let Some(offset) = offsets.get(i) {
             reader.advance_to(*offset)?;

@@ -7,6 +7,7 @@ pub(crate) mod batch;
 pub(crate) mod cache;
 mod context;
 pub(crate) mod element;
+pub(crate) mod csv;
 pub(crate) mod files;
 pub(crate) mod function;
 pub(crate) mod grouped;
