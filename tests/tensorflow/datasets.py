@@ -283,7 +283,8 @@ v",u
 7,8,e
 8,9,f,g,h
 x,10,i,j
-12345678901,11,k,l
+12345678901,11,k,l
+
 
 12, 13 ,m,"n"'''
 
@@ -330,11 +331,6 @@ def values_without_quotes():
 @pipeline
 def values_within_quotes_that_end_nowhere():
     return csv("open", [b'1,"a\n2,b\n', b"3,c"], lambda: [tf.int32, tf.string])
-
-
-@pipeline
-def columns_that_do_not_rise():
-    return csv("fall", [b"1,2"], lambda: [tf.int32, tf.int32], select_cols=[1, 0])
 
 
 @pipeline

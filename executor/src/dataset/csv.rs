@@ -56,10 +56,15 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
                 let Some(path) = files.paths.get(next) else { return Ok(None) };
                 let mut source = files.open(path)?;
                 next += 1;
-                if csv.has_header && csv.record(&mut source)?.is_none() {
-                    invalid!("Can't read header of file");
+                if csv.has_header {
+                    let Some(header) = csv.header(&mut source)? else {
+                        invalid!("Can't read header of file");
+                    };
+                    reading = Some(source);
+                    header?;
+                } else {
+                    reading = Some(source);
                 }
-                reading = Some(source);
             }
         })
     })
@@ -109,6 +114,13 @@ impl Record<'_> {
 }
 
 impl Csv {
+    /// Passes over the first record; what is wrong with its quotes is an error of its own.
+    fn header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
+        let nothing =
+            Csv { columns: Columns::Only(Vec::new()), defaults: Vec::new(), missing: Bytes::new(), ..*self };
+        Ok(nothing.record(source)?.map(|header| header.map(|_| ())))
+    }
+
     /// The next record's values, or what is wrong with it; `None` at the end.
     ///
     /// # Errors
@@ -206,7 +218,8 @@ impl Csv {
                         return Ok((field, end));
                     }
                     None => {
-                        record.is_wrong("Quote inside a string has to be escaped by another quote".to_owned());
+                        record
+                            .is_wrong("Quote inside a string has to be escaped by another quote".to_owned());
                     }
                 },
             }

@@ -242,7 +242,8 @@ impl Plan {
         let hands_on = passes_ref[id.index()] || is_fetch(node);
         // What has no output beside it, such as a shape, is not handed on.
         let is_handed_on = |slot| hands_on && (slot < outputs.len() || outputs.is_empty());
-        self.takes_ref.extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
+        self.takes_ref
+            .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }

@@ -27,6 +27,8 @@ enum State {
     Tail(Vec<u8>, Crc),
     /// After a zlib stream, whatever follows.
     End,
+    /// After what is wrong, which stays so.
+    Damaged(String),
 }
 
 /// The checksum and the length of a member's data, 4 bytes each.
@@ -53,6 +55,7 @@ impl Inflater {
             self.read = 0;
             if let Err(error) = self.inflate() {
                 self.output.clear();
+                self.state = State::Damaged(error.to_string());
                 return Err(error);
             }
             if self.output.is_empty() && self.waiting.is_empty() && !self.refill()? {
@@ -92,6 +95,7 @@ impl Inflater {
                     self.waiting = 0..0;
                     return Ok(());
                 }
+                State::Damaged(what) => return Err(damaged(what)),
                 State::Zlib(stream) => {
                     let (taken, ended) = decompress(stream, input, &mut self.output)?;
                     (taken, ended.then_some(State::End))

@@ -43,11 +43,7 @@ pub(super) const OPS: &[OpDef] = &[
         }),
     ),
     row("BesselY0", FLOAT, gradient!(|s, x, y, dy| s.neg(s.mul(dy, of(s, "BesselY1", x))))),
-    row(
-        "BesselY1",
-        FLOAT,
-        gradient!(|s, x, y, dy| s.mul(dy, s.sub(of(s, "BesselY0", x), s.div(y, x)))),
-    ),
+    row("BesselY1", FLOAT, gradient!(|s, x, y, dy| s.mul(dy, s.sub(of(s, "BesselY0", x), s.div(y, x))))),
     row("BesselK0", FLOAT, gradient!(|s, x, y, dy| s.neg(s.mul(dy, of(s, "BesselK1", x))))),
     row("BesselK0e", FLOAT, gradient!(|s, x, y, dy| s.mul(dy, s.sub(y, of(s, "BesselK1e", x))))),
     row(

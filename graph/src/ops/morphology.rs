@@ -80,7 +80,7 @@ fn infer(infer: &mut Infer<'_>) -> Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dilation {
     strides: [i64; 2],
-    rates: [i64; 2],
+    rates: [i32; 2],
     padding: Padding,
 }
 
@@ -91,14 +91,15 @@ pub struct Reach {
     pub filter: usize,
     pub output: usize,
     stride: i64,
-    rate: i64,
+    rate: i32,
     pad_before: i64,
 }
 
 impl Dilation {
     pub fn of(node: &impl ReadAttr) -> Result<Dilation> {
         let padding = Padding::parse(&node.read_attr::<String>("padding")?, &[], DataFormat::Nhwc)?;
-        Ok(Dilation { strides: across_space(node, "strides")?, rates: across_space(node, "rates")?, padding })
+        let strides = across_space(node, "strides")?.map(i64::from);
+        Ok(Dilation { strides, rates: across_space(node, "rates")?, padding })
     }
 
     /// Along rows (axis 0) or columns (axis 1), of so many of the input and of the filter. A rate may be anything, and
@@ -111,11 +112,11 @@ impl Dilation {
         if stride <= 0 {
             crate::invalid!("Stride must be > 0, but got {stride}");
         }
-        let overflow = || Error::invalid("the size of a dilation is out of range");
-        let signed = |v: usize| i64::try_from(v).ok().filter(|&v| v <= i64::MAX / 8).ok_or_else(overflow);
-        let (i, f) = (signed(input)?, signed(filter)?);
-        let spread = (f - 1).checked_mul(rate - 1).filter(|s| s.abs() <= i64::MAX / 8);
-        let effective = f + spread.ok_or_else(overflow)?;
+        let overflow = |_| Error::invalid("the size of a dilation is out of range");
+        let signed = |v: usize| i32::try_from(v).map_err(overflow);
+        let (i, f) = (i64::from(signed(input)?), signed(filter)?);
+        // In 32 bits, as TensorFlow's rates are: one that is far too large may mean another.
+        let effective = i64::from(f.wrapping_add((f - 1).wrapping_mul(rate.wrapping_sub(1))));
         let (output, pad_before) = match self.padding {
             Padding::Same => {
                 let output = (i + stride - 1) / stride;
@@ -143,25 +144,29 @@ impl Reach {
     pub fn taps(&self, output: usize) -> impl Iterator<Item = (usize, usize)> {
         let (start, rate, input) = (self.start(output), self.rate, self.input);
         (0..self.filter).filter_map(move |tap| {
-            let position = usize::try_from(start.checked_add((tap as i64).checked_mul(rate)?)?).ok()?;
+            let position = (start as i32).wrapping_add((tap as i32).wrapping_mul(rate));
+            let position = usize::try_from(position).ok()?;
             (position < input).then_some((tap, position))
         })
     }
 }
 
 /// Rows' and columns' of an attribute that is 1 for batches and channels.
-fn across_space(node: &impl ReadAttr, name: &str) -> Result<[i64; 2]> {
+fn across_space(node: &impl ReadAttr, name: &str) -> Result<[i32; 2]> {
     let values: Vec<i64> = node.read_attr(name)?;
-    if values.iter().any(|&v| i32::try_from(v).is_err()) {
-        crate::invalid!("Attr {name} has a value out of range for an int32");
-    }
+    let values = values.into_iter().map(i32::try_from).collect::<Result<Vec<i32>, _>>();
+    let values =
+        values.map_err(|_| Error::invalid(format!("Attr {name} has a value out of range for an int32")))?;
     match values[..] {
         [1, rows, columns, 1] => Ok([rows, columns]),
         [_, _, _, _] => Err(Error::unimplemented(format!(
             "Only support {name} across spatial dimensions; those of batch and depth must be 1."
         ))),
         _ => {
-            crate::invalid!("Dilation2D requires the {name} attribute to contain 4 values, but got: {}", values.len())
+            crate::invalid!(
+                "Dilation2D requires the {name} attribute to contain 4 values, but got: {}",
+                values.len()
+            )
         }
     }
 }

@@ -118,7 +118,8 @@ fn infer_sparse(infer: &mut Infer<'_>) -> Result<()> {
 }
 
 fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
-    let types = row_partition_types(&infer.attr::<Vec<Bytes>>("row_partition_types")?, infer.num_inputs() - 3)?;
+    let types =
+        row_partition_types(&infer.attr::<Vec<Bytes>>("row_partition_types")?, infer.num_inputs() - 3)?;
     let levels = types.iter().filter(|kind| **kind != Partition::Size).count();
     let wanted = infer.value_as_shape(0)?;
     let (Some(wanted), Some(values)) = (wanted.dims(), infer.input(1).dims().map(<[_]>::to_vec)) else {
@@ -132,7 +133,10 @@ fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
         );
     }
     let inner = values.iter().skip(1);
-    let dims = wanted.iter().enumerate().map(|(i, &d)| d.or_else(|| *inner.clone().nth(i.checked_sub(levels + 1)?)?));
+    let dims = wanted
+        .iter()
+        .enumerate()
+        .map(|(i, &d)| d.or_else(|| *inner.clone().nth(i.checked_sub(levels + 1)?)?));
     infer.set(0, PartialShape::of_dims(dims.collect::<Vec<_>>()));
     Ok(())
 }
@@ -162,7 +166,7 @@ pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partitio
         b"ROW_SPLITS" => Ok(Partition::Splits),
         b"ROW_LENGTHS" | b"ROW_LIMITS" | b"ROW_STARTS" => {
             crate::invalid!("Unsupported partition type: {}", String::from_utf8_lossy(name))
-        },
+        }
         _ => crate::invalid!("Unknown string for partition info type: {}", String::from_utf8_lossy(name)),
     };
     let types = names.iter().map(kind).collect::<Result<Vec<_>>>()?;

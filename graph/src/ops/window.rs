@@ -181,7 +181,15 @@ impl Window {
             );
         }
         let size = |v: i64| usize::try_from(v).map_err(|_| overflow());
-        Ok(Window { input, filter, stride, dilation, output: size(output)?, pad_before: size(before)?, skip_before: 0 })
+        Ok(Window {
+            input,
+            filter,
+            stride,
+            dilation,
+            output: size(output)?,
+            pad_before: size(before)?,
+            skip_before: 0,
+        })
     }
 
     /// With what no window reaches left over on both sides, not behind the last one: as TensorFlow's patches of volumes
@@ -194,7 +202,8 @@ impl Window {
     /// The input position under tap `tap` of the window at `output`; `None` in the padding.
     #[inline]
     pub fn at(&self, output: usize, tap: usize) -> Option<usize> {
-        let position = (output * self.stride + tap * self.dilation + self.skip_before).checked_sub(self.pad_before)?;
+        let position =
+            (output * self.stride + tap * self.dilation + self.skip_before).checked_sub(self.pad_before)?;
         if position < self.input { Some(position) } else { None }
     }
 

@@ -59,19 +59,19 @@ macro_rules! functions {
 
 // Without their `e` they are products in the element's type, which overflow where its exponential does.
 functions! {
-    I0e = |x: T| first_scaled(0, x.into()) as T;
-    I1e = |x: T| first_scaled(1, x.into()) as T;
-    I0 = |x: T| x.abs().exp() * first_scaled(0, x.into()) as T;
-    I1 = |x: T| x.abs().exp() * first_scaled(1, x.into()) as T;
-    K0e = |x: T| second_scaled(0, x.into()) as T;
-    K1e = |x: T| second_scaled(1, x.into()) as T;
-    K0 = |x: T| times_decay(second_scaled(0, x.into()) as T, (-x).exp());
-    K1 = |x: T| times_decay(second_scaled(1, x.into()) as T, (-x).exp());
-    J0 = |x: T| if x.is_infinite() { T::NAN } else { libm::j0(x.into()) as T };
-    J1 = |x: T| if x.is_infinite() { T::NAN } else { libm::j1(x.into()) as T };
-    Y0 = |x: T| at_positive(x.into(), libm::y0) as T;
+    I0e = |x: T| first_scaled(0, x as f64) as T;
+    I1e = |x: T| first_scaled(1, x as f64) as T;
+    I0 = |x: T| x.abs().exp() * first_scaled(0, x as f64) as T;
+    I1 = |x: T| x.abs().exp() * first_scaled(1, x as f64) as T;
+    K0e = |x: T| second_scaled(0, x as f64) as T;
+    K1e = |x: T| second_scaled(1, x as f64) as T;
+    K0 = |x: T| times_decay(second_scaled(0, x as f64) as T, (-x).exp());
+    K1 = |x: T| times_decay(second_scaled(1, x as f64) as T, (-x).exp());
+    J0 = |x: T| if x.is_infinite() { T::NAN } else { libm::j0(x as f64) as T };
+    J1 = |x: T| if x.is_infinite() { T::NAN } else { libm::j1(x as f64) as T };
+    Y0 = |x: T| at_positive(x as f64, libm::y0) as T;
     // TensorFlow has no sign at the pole in single precision.
-    Y1 = |x: T| if x == 0.0 && T::DIGITS == f32::DIGITS { T::NAN } else { at_positive(x.into(), libm::y1) as T };
+    Y1 = |x: T| if x == 0.0 && T::DIGITS == f32::DIGITS { T::NAN } else { at_positive(x as f64, libm::y1) as T };
 }
 
 /// A modified function of the second kind, whose pole stays one.

@@ -138,7 +138,8 @@ fn columns(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<usize>> 
     if columns.windows(2).any(|pair| pair[0] >= pair[1]) {
         crate::invalid!("{name} should be strictly increasing indices");
     }
-    let number = |&column: &i64| usize::try_from(column).or_else(|_| crate::invalid!("{name} should be non-negative"));
+    let number =
+        |&column: &i64| usize::try_from(column).or_else(|_| crate::invalid!("{name} should be non-negative"));
     columns.iter().map(number).collect()
 }
 

@@ -107,7 +107,8 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
     let size = size.to_i64s()?[0];
     let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
     let weighted = weights.num_elements() > 0;
-    let alike = if dense { weights.shape() == input.shape() } else { weights.num_elements() == input.num_elements() };
+    let alike =
+        if dense { weights.shape() == input.shape() } else { weights.num_elements() == input.num_elements() };
     if weighted && !alike {
         invalid!(
             "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \

@@ -43,7 +43,11 @@ fn to_sparse(ctx: &mut KernelContext<'_>) -> Result<()> {
             invalid!("First value of ragged splits must be 0.");
         }
         if let Some(pair) = level_splits.windows(2).find(|pair| pair[1] < pair[0]) {
-            invalid!("Ragged splits should be non decreasing, but we got {} followed by {}", pair[0], pair[1]);
+            invalid!(
+                "Ragged splits should be non decreasing, but we got {} followed by {}",
+                pair[0],
+                pair[1]
+            );
         }
         let below = splits.get(level + 1).map_or(rows as i64, |next| next.len() as i64 - 1);
         if last != below {

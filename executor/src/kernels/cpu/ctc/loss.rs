@@ -38,7 +38,8 @@ fn labels(ctx: &KernelContext<'_>, batch: usize) -> Result<Vec<Vec<usize>>> {
     let mut out = vec![Vec::new(); batch];
     let places = places.values::<i64>()?;
     // The width of the matrix is no input: the last column that is named is its last.
-    let columns = places.iter().skip(1).step_by(2).fold(0, |most, &column| column.saturating_add(1).max(most));
+    let columns =
+        places.iter().skip(1).step_by(2).fold(0, |most, &column| column.saturating_add(1).max(most));
     check_sorted(places.chunks_exact(2), &[batch as i64, columns])
         .map_err(|e| Error::invalid(format!("label SparseTensor is not valid: {e}")))?;
     let (places, _) = places.as_chunks::<2>();

@@ -31,7 +31,8 @@ pub(super) fn solve<F: Entry>(ctx: &mut KernelContext<'_>, fast: bool) -> Result
     if regularizer.is_nan() || regularizer < 0.0 {
         invalid!("l2_regularizer must be >= 0.");
     }
-    let least = if matches!(dtype, DType::Float | DType::Complex64) { f32::EPSILON.into() } else { f64::EPSILON };
+    let least =
+        if matches!(dtype, DType::Float | DType::Complex64) { f32::EPSILON.into() } else { f64::EPSILON };
     let mut values = Vec::new();
     for (a, b) in a.matrices.iter().zip(&b.matrices) {
         let solution = if fast { normal(a, b, regularizer)? } else { shortest(a, b, least) };

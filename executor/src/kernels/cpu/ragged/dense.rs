@@ -10,7 +10,8 @@ use graph::{Code, Shape, Tensor};
 
 pub(super) fn to_tensor<E: Moved>(ctx: &mut KernelContext<'_>, types: &[Partition]) -> Result<()> {
     let (values, default) = (ctx.input(1)?, ctx.input(2)?);
-    let partitions = (3..ctx.num_inputs()).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
+    let partitions =
+        (3..ctx.num_inputs()).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
     let Some((&count, inner)) = values.shape().split_first() else {
         invalid!("rt_input.flat_values must not be a scalar");
     };
@@ -20,11 +21,14 @@ pub(super) fn to_tensor<E: Moved>(ctx: &mut KernelContext<'_>, types: &[Partitio
     };
     let rows = if types[0] == Partition::Size { first } else { partitions[0].len() as i64 - 1 };
     let Ok(rows) = usize::try_from(rows) else { invalid!("Dimension {rows} must be >= 0") };
-    let levels: Vec<_> = types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != Partition::Size).collect();
+    let levels: Vec<_> =
+        types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != Partition::Size).collect();
     let dims = output_dims(ctx.input(0)?, rows, &levels, inner)?;
+    let shape = Shape::new(&dims)?;
     // Where each row of a level, and at last each value, goes; in units of values.
     let mut stride: usize = product(&dims[1..=levels.len()])?;
-    let mut places: Vec<Option<usize>> = (0..rows).map(|row| (row < dims[0]).then_some(row * stride)).collect();
+    let mut places: Vec<Option<usize>> =
+        (0..rows).map(|row| (row < dims[0]).then_some(row * stride)).collect();
     for ((kind, partition), &width) in levels.iter().zip(&dims[1..]) {
         stride /= width.max(1);
         places = match kind {
@@ -36,7 +40,7 @@ pub(super) fn to_tensor<E: Moved>(ctx: &mut KernelContext<'_>, types: &[Partitio
         invalid!("the partitions have {} values, rt_input.flat_values {count}", places.len());
     }
     let size: usize = inner.iter().product();
-    let out = E::build(values.dtype(), Shape::new(&dims)?, |out| {
+    let out = E::build(values.dtype(), shape, |out| {
         let from = E::view(values)?;
         if size == 0 {
             return Ok(());
@@ -96,7 +100,9 @@ fn output_dims(
 
 fn longest(kind: Partition, partition: &[i64]) -> usize {
     let length = match kind {
-        Partition::Splits => partition.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0),
+        Partition::Splits => {
+            partition.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0)
+        }
         _ => partition.chunk_by(|a, b| a == b).map(|run| run.len() as i64).max().unwrap_or(0),
     };
     usize::try_from(length).unwrap_or(0)

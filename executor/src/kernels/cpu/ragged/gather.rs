@@ -79,6 +79,9 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DTy
 
 /// Splits must rise from 0 or more to at most `below`.
 fn check(splits: &[i64], below: usize) -> Result<()> {
+    if splits.is_empty() {
+        invalid!("Ragged splits may not be empty");
+    }
     if splits.first().is_some_and(|&first| first < 0) || splits.windows(2).any(|pair| pair[1] < pair[0]) {
         invalid!("Ragged splits must be sorted");
     }

@@ -178,7 +178,11 @@ impl<W: Float> Ftrl<W> {
         if self.lr != W::zero() || !self.multiply_by_lr {
             expect_positive(self.lr)?;
         }
-        expect_penalties(&[("l1", self.l1), ("l2", self.l2), ("l2 shrinkage", self.shrinkage.unwrap_or(W::zero()))])?;
+        expect_penalties(&[
+            ("l1", self.l1),
+            ("l2", self.l2),
+            ("l2 shrinkage", self.shrinkage.unwrap_or(W::zero())),
+        ])?;
         if self.lr_power.is_nan() || self.lr_power > W::zero() {
             crate::invalid!("lr_power is not a non-positive scalar: []");
         }
