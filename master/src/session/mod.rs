@@ -14,7 +14,7 @@ use graph::{Code, DeviceAttributes, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{Kernels, Names};
 use proto::link::CreateWorkerSession;
-use proto::{Status, convert, pb};
+use proto::{Epoch, Status, convert, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -160,6 +160,7 @@ impl Session {
             },
             master_task: master_task.to_string(),
             master_incarnation: *master_incarnation,
+            epoch: Epoch::of(&self.config),
             deadline: Some(deadline),
         }
     }
