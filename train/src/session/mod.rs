@@ -81,6 +81,8 @@ pub struct MonitoredSession {
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
+    /// A step that may never go well has been given another session since the last one that went well.
+    is_excused: bool,
 }
 
 impl MonitoredSession {
@@ -111,7 +113,7 @@ impl MonitoredSession {
                 opened => break opened?,
             }
         };
-        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0 })
+        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, is_excused: false })
     }
 
     /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
@@ -131,12 +133,15 @@ impl MonitoredSession {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
             let error = match self.run_once(feeds, fetches, targets) {
-                Ok(values) => return Ok(Some(values)),
+                Ok(values) => {
+                    self.is_excused = false;
+                    return Ok(Some(values));
+                }
                 Err(error) => self.cause(error),
             };
             if error.code() == Code::OutOfRange {
                 self.job.coordinator.request_stop();
-            } else if error.is_transient() {
+            } else if error.is_transient() || self.may_excuse(&error) {
                 self.recover(error)?;
             } else {
                 self.job.coordinator.fail(error.clone());
@@ -249,6 +254,13 @@ impl MonitoredSession {
     /// Why a step failed: what ended its session, if something did.
     fn cause(&self, error: Error) -> Error {
         self.job.candidacy.change().or_else(|| self.job.coordinator.take_failure()).unwrap_or(error)
+    }
+
+    /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
+    /// away before: in a new session the replica waits until they are back.
+    fn may_excuse(&mut self, error: &Error) -> bool {
+        let may = error.code() == Code::FailedPrecondition && self.job.training.coordination.is_synchronous();
+        may && !std::mem::replace(&mut self.is_excused, true)
     }
 
     /// Goes on in a new session, where tasks that died are others now.
