@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -60,7 +61,7 @@ impl Cluster {
         for (job, count) in jobs {
             let mut of_job = Vec::new();
             for _ in 0..*count {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let listener = free_port()?;
                 of_job.push(listener.local_addr()?);
                 held.push(listener);
             }
@@ -233,6 +234,23 @@ impl Cluster {
         let task = self.running.get_mut(&(job.to_owned(), index));
         Ok(task.map(Child::try_wait).transpose()?.is_some_and(|status| status.is_none()))
     }
+}
+
+/// A port below those that the system gives to connections: it stays free while its task is dead, however often
+/// others try it.
+pub fn free_port() -> Fallible<TcpListener> {
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that test side by side begin at different ones.
+    let first = std::process::id().wrapping_mul(1_607);
+    for _ in 0..COUNT {
+        let port = FIRST + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port as u16)) {
+            return Ok(listener);
+        }
+    }
+    Err("no port is free".into())
 }
 
 /// The program of a job's tasks: of this build, or of the directory that `ANABRANCH_PROGRAMS` names.

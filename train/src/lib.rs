@@ -25,6 +25,8 @@ mod variables;
 
 pub use clip::{Clip, global_norm};
 pub use coordination::Coordination;
+#[cfg(feature = "etcd")]
+pub use election::EtcdStore;
 pub use election::{FileStore, LeaderStore};
 pub use embedding::Spread;
 pub use error::{Error, Result};

@@ -1,7 +1,11 @@
 //! Who of several is the chief: places where they agree on one, each time under a higher number.
 
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdStore;
 pub use file::FileStore;
 
 use crate::error::Result;

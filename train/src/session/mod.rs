@@ -28,7 +28,7 @@ use replica::ReplicaHook;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where a session's master is.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct MonitoredConfig {
     pub ready_deadline: Duration,
     /// How long a step may take, with the gradients that it waits for.
     pub step_deadline: Duration,
-    /// How long a job may take to go on when a task has died.
+    /// How long a job may take to begin while tasks are missing, and to go on when one has died.
     pub recovery_deadline: Duration,
     /// How long the chief waits at its end for other replicas to finish, and threads for their last step.
     pub stop_grace: Duration,
@@ -107,12 +107,7 @@ impl MonitoredSession {
         let candidacy = Candidacy::new(&config.role)?;
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
         let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock };
-        let session = loop {
-            match job.open(&mut hooks, false) {
-                Err(change @ (Error::Elected { .. } | Error::Deposed { .. })) => tracing::info!("{change}"),
-                opened => break opened?,
-            }
-        };
+        let session = job.open(&mut hooks, false)?;
         Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, is_excused: false })
     }
 
@@ -267,30 +262,10 @@ impl MonitoredSession {
     fn recover(&mut self, cause: Error) -> Result<()> {
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
-        let started = Instant::now();
         let context = self.job.context(&self.session);
         self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
-        let mut cause = cause;
-        for retries in 0.. {
-            match self.job.open(&mut self.hooks, true) {
-                Ok(session) => {
-                    self.session = session;
-                    return Ok(());
-                }
-                Err(error)
-                    if error.is_transient() && started.elapsed() < self.job.config.recovery_deadline =>
-                {
-                    tracing::warn!("retry {}: {error}", retries + 1);
-                    cause = error;
-                }
-                Err(error) if error.is_transient() => {
-                    return Err(Error::GaveUp { retries, waited: started.elapsed(), cause: Box::new(error) });
-                }
-                Err(error) => return Err(error),
-            }
-            std::thread::park_timeout(Duration::from_millis(100 << retries.min(4)));
-        }
-        Err(cause)
+        self.session = self.job.open(&mut self.hooks, true)?;
+        Ok(())
     }
 
     /// A step that ran out of time, by the workers that it waited for.

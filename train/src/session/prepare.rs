@@ -9,9 +9,11 @@ use crate::saver::{Saver, latest_checkpoint};
 use crate::sync::UpdateLock;
 use crate::training::Training;
 use client::Session;
-use graph::{Graph, Tensor};
+use graph::{Code, Graph, Tensor};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What is the same in all sessions of a replica.
 #[derive(Debug)]
@@ -27,12 +29,36 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Opens a session, waits until the variables are ready, and lets the hooks begin what runs beside the steps.
-    /// `was_ready` says whether the variables had values in an earlier session of this replica.
+    /// Opens a session, waits until the variables are ready, and lets the hooks begin what runs beside the steps. Tries
+    /// again, for as long as a recovery may take, while tasks are missing or die. `was_ready` says whether the
+    /// variables had values in an earlier session of this replica.
     ///
     /// # Errors
-    /// `Elected` or `Deposed` if the replica's part became another meanwhile; what has failed otherwise.
+    /// What another session would not mend, or `GaveUp`.
     pub(super) fn open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
+        let started = Instant::now();
+        let mut retries = 0;
+        loop {
+            let error = match self.try_open(hooks, was_ready) {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            // Who opens a session gives up on missing tasks long before a job does.
+            let is_late = matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded;
+            if !error.is_transient() && !is_late {
+                return Err(error);
+            }
+            let waited = started.elapsed();
+            if waited >= self.config.recovery_deadline {
+                return Err(Error::GaveUp { retries, waited, cause: Box::new(error) });
+            }
+            retries += 1;
+            tracing::warn!("retry {retries}: {error}");
+            thread::park_timeout(Duration::from_millis(100 << retries.min(4)));
+        }
+    }
+
+    fn try_open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
         let part = self.candidacy.stand()?;
         let mut options = self.config.session.clone();
         if let Some(epoch) = part.epoch {
