@@ -15,13 +15,16 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Cluster {
     addresses: BTreeMap<String, Vec<SocketAddr>>,
-    running: BTreeMap<(String, usize), Child>,
+    running: BTreeMap<Place, Child>,
     flags: Vec<String>,
     /// What tasks of a job run instead of a server.
     programs: BTreeMap<String, Program>,
     /// Where a task finds another, if not at its address.
-    routes: BTreeMap<((String, usize), (String, usize)), SocketAddr>,
+    routes: BTreeMap<(Place, Place), SocketAddr>,
 }
+
+/// A job and an index.
+type Place = (String, usize);
 
 /// What a task runs; its place in the cluster comes with it in `TF_CONFIG`.
 #[derive(Clone, Debug)]
@@ -90,7 +93,7 @@ impl Cluster {
     /// The cluster as a task sees it.
     fn seen_by(&self, job: &str, index: usize) -> BTreeMap<&str, Vec<String>> {
         let own = (job.to_owned(), index);
-        let route = |to: (String, usize), address: &SocketAddr| {
+        let route = |to: Place, address: &SocketAddr| {
             self.routes.get(&(own.clone(), to)).unwrap_or(address).to_string()
         };
         let of_job = |(job, all): (&'_ String, &Vec<SocketAddr>)| {
