@@ -3,10 +3,11 @@
 //! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or on a
 //! cluster of `anabranch-worker` processes. [`train`] holds variables, optimizers and the strategies that spread
 //! a model over devices and tasks.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub use {client, executor, graph, master, placer, proto, train, worker};
 
+mod allocator;
 pub mod gpu_flags;
 pub mod serve;
 mod task_flags;

@@ -1,7 +1,7 @@
 //! Runs a task of a cluster as a process: listens, answers until told to stop, and ends its steps in order.
 
-use crate::TaskFlags;
 use crate::gpu_flags::GpuFlags;
+use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
 use proto::Cluster;
@@ -138,12 +138,10 @@ async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Res
     Ok(())
 }
 
-/// mimalloc gives freed pages back to the system a while later, when next a large block is freed: in a process that
-/// has come to rest, that would be never.
 async fn give_back() -> Infallible {
     loop {
         tokio::time::sleep(GIVE_BACK_EVERY).await;
-        drop(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
+        allocator::give_back();
     }
 }
 

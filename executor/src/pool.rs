@@ -41,6 +41,15 @@ thread_local! {
     static IS_LENT: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Until dropped, also by a panic, the thread is lent; then it is what it was.
+struct Lent(bool);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        IS_LENT.set(self.0);
+    }
+}
+
 impl Pool {
     /// # Errors
     /// `ResourceExhausted` if the threads cannot be started.
@@ -75,10 +84,11 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Lets the calling thread, which is none of a pool, run short work itself from now on: what it brings is taken
-    /// up without waking another. What comes next waits meanwhile.
-    pub fn lend_thread() {
-        IS_LENT.set(true);
+    /// Does something on a thread that is none of a pool, and lets it run the short work itself that this brings: that
+    /// is taken up without waking another.
+    pub fn lend_thread<T>(something: impl FnOnce() -> T) -> T {
+        let _lent = Lent(IS_LENT.replace(true));
+        something()
     }
 
     /// Whether [`Pool::run_short`] would run work here.
@@ -180,20 +190,25 @@ mod tests {
         let outer = receiver.recv_timeout(Duration::from_secs(60));
         assert_eq!(outer, Ok(("not lent", true)));
         let lent = std::thread::spawn(move || {
-            Pool::lend_thread();
-            let (within, again) = (pool.clone(), note.clone());
-            pool.run_short(move || {
-                let nested = note.clone();
-                within.run_short(move || nested("nested"));
-                note("outer");
-                std::panic::resume_unwind(Box::new("work that panics"));
+            let (within, again, after) = (pool.clone(), note.clone(), note.clone());
+            Pool::lend_thread(|| {
+                pool.run_short(move || {
+                    let nested = note.clone();
+                    within.run_short(move || nested("nested"));
+                    note("outer");
+                    std::panic::resume_unwind(Box::new("work that panics"));
+                });
+                pool.run_short(move || again("after a panic"));
             });
-            pool.run_short(move || again("after a panic"));
+            pool.run_short(move || after("no longer lent"));
         });
         assert!(lent.join().is_ok());
         let mut seen: Vec<_> = receiver.iter().collect();
         seen.sort_unstable();
-        assert_eq!(seen, [("after a panic", false), ("nested", true), ("outer", false)]);
+        assert_eq!(
+            seen,
+            [("after a panic", false), ("nested", true), ("no longer lent", true), ("outer", false)]
+        );
         Ok(())
     }
 

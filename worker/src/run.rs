@@ -8,7 +8,7 @@ use crate::steps::{Run, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
 use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
-use executor::{Error, Trace, Value};
+use executor::{Error, Pool, Trace, Value};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
@@ -179,10 +179,13 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
     if graph.parts.is_empty() {
         join.answer();
     }
-    for (index, part) in graph.parts.iter().enumerate() {
-        let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
-        part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));
-    }
+    // What is short runs here: another thread would take as long to wake.
+    Pool::lend_thread(|| {
+        for (index, part) in graph.parts.iter().enumerate() {
+            let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
+            part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));
+        }
+    });
     ended
 }
 

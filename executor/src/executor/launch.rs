@@ -1,8 +1,10 @@
 //! Operations that end later, on a thread that is not ours: receives, transfers, asynchronous kernels.
 
+use super::LIGHT;
 use super::flow::Flow;
 use super::run::{Local, Run};
 use crate::error::{Error, Result};
+use crate::pool::Pool;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +21,8 @@ enum Landing<T> {
 
 impl<F: Flow> Run<F> {
     /// Starts an operation of node `id` and goes on with its result: at once if it is there when `start`
-    /// returns, else on a pool thread when it comes. A failure is the node's.
+    /// returns, else when it comes: on a pool thread, but for what little goes on at once on a thread that brings it and
+    /// [was lent](Pool::lend_thread). A failure is the node's.
     pub(super) fn launch<T: Send + 'static>(
         self: &Arc<Run<F>>,
         id: u32,
@@ -57,14 +60,16 @@ impl<F: Flow> Run<F> {
                 *state = Landing::Waiting(Box::new(move |result| {
                     let pool = run.executor.pool.clone();
                     // Who brings a failure may be in the midst of ending the step.
-                    let is_short = result.is_ok() && run.executor.receives_lightly();
+                    let runs_here = result.is_ok() && Pool::is_lent_thread();
+                    let is_bounded = runs_here && !run.executor.receives_lightly();
                     let work = move || {
                         run.work(|run, local| {
                             local.current = id;
+                            local.allowance = is_bounded.then_some(LIGHT);
                             go_on(run, local, result);
                         });
                     };
-                    match is_short {
+                    match runs_here {
                         true => pool.run_short(work),
                         false => pool.spawn(work),
                     }

@@ -1,10 +1,11 @@
 //! One step of a partition: which node runs next, on which thread, and how the step ends.
 
+use super::action::Action;
 use super::flow::Flow;
 use super::panicked;
 use super::plan::PlanNode;
 use super::trace::{Recorder, Trace};
-use super::{EXPENSIVE, Executor};
+use super::{EXPENSIVE, Executor, NODE};
 use crate::cancel::Registration;
 use crate::error::{Error, Result};
 use crate::kernel::Step;
@@ -54,6 +55,8 @@ pub(super) struct Local<F: Flow> {
     pub(super) outputs: SmallVec<[Value; 4]>,
     /// While a step begins on a thread that it does not stay on: what others are to go on with.
     pub(super) left: Option<Vec<GoOn<F>>>,
+    /// What may still run here before others go on, ns; `None` for no bound.
+    pub(super) allowance: Option<u64>,
 }
 
 /// The rest of an operation that has ended.
@@ -63,6 +66,9 @@ const PATIENCE: u32 = 64;
 
 /// A backlog of this, ns, is shared with a thread that has nothing to do.
 const SHARED_FROM: u64 = 30_000;
+
+/// Kernels whose inputs are no larger, bytes, are taken for fast until they have been measured.
+const SMALL: usize = 4 << 10;
 
 /// A step that may loop looks after so many nodes whether other steps wait for its thread.
 const TURN: u32 = 1024;
@@ -181,11 +187,40 @@ impl<F: Flow> Run<F> {
                     self.hand_over([held], local);
                 }
             }
+            if local.allowance.is_some() && !self.allows(&task, local) {
+                local.ready.push(task);
+                return self.give_way(local);
+            }
             if self.executor.is_expensive(F::node(&task)) {
                 self.step.rendezvous.flush();
             }
             self.run_node(task, local);
         }
+    }
+
+    /// Whether a node still goes into what may run here. What has not been measured yet does if its inputs are small.
+    fn allows(&self, task: &F::Task, local: &mut Local<F>) -> bool {
+        let Some(allowance) = &mut local.allowance else { return true };
+        let plan = &self.executor.plan;
+        let planned = &plan.nodes[F::node(task) as usize];
+        let known = self.executor.costs[F::node(task) as usize].load(Ordering::Relaxed);
+        let is_small = |input: &Value| match input {
+            Value::Host(tensor) => tensor.num_bytes() <= SMALL,
+            Value::None => true,
+            Value::Device(_) | Value::Ref(_) => false,
+        };
+        if known == 0
+            && let Action::Kernel(_) = planned.action
+            // SAFETY: this thread has the task, whose producers have all counted it down.
+            && !unsafe { self.flow.inputs(task, plan.slots(planned)) }.iter().all(is_small)
+        {
+            return false;
+        }
+        match allowance.checked_sub(NODE + u64::from(known)) {
+            Some(left) => *allowance = left,
+            None => return false,
+        }
+        true
     }
 
     pub(super) fn is_alone(&self) -> bool {
@@ -307,6 +342,7 @@ impl<F: Flow> Local<F> {
             alone: false,
             outputs: SmallVec::new(),
             left: None,
+            allowance: None,
         }
     }
 

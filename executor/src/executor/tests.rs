@@ -416,14 +416,45 @@ fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() ->
         assert!(!ends_here(&executor)?, "on a thread that was not lent");
     }
     let lent = std::thread::spawn(move || -> Result<()> {
-        Pool::lend_thread();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !ends_here(&executor)? {
+        while !Pool::lend_thread(|| ends_here(&executor))? {
             assert!(Instant::now() < deadline, "it never does");
         }
         Ok(())
     });
     lent.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))
+}
+
+#[test]
+fn of_a_long_step_a_lent_thread_runs_only_the_beginning() -> Result<()> {
+    let mut b = Bench::new();
+    let x = b.add("x", recv(), &[], &[])?;
+    let begins = b.add("begins", compute("Thread", 1, 0), &[x], &[])?;
+    let mut last = b.add("first", compute("Add", 2, 1), &[x, x], &[begins])?;
+    for i in 0..5000 {
+        last = b.add(&format!("n{i}"), compute("Add", 2, 1), &[last, x], &[])?;
+    }
+    b.add("ends", compute("Thread", 1, 0), &[last], &[])?;
+    b.add("fetch", send(), &[last], &[])?;
+    let executor = b.executor()?;
+    let lent = std::thread::Builder::new().name("lent".into());
+    let run = lent.spawn(move || -> Result<Vec<String>> {
+        for _ in 0..2 * MEASURED_AT_FIRST {
+            let step = new_step();
+            let done = start(&executor, &step, false);
+            Pool::lend_thread(|| feed(&step, "x", 1.0))?;
+            wait(&done)?;
+            assert_eq!(fetch(&step, "fetch")?, 5002.0);
+        }
+        b.events()
+    });
+    let run = run.map_err(|e| Error::internal(e.to_string()))?;
+    let events = run.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))?;
+    for step in events.chunks(2) {
+        let [begins, ends] = step else { return Err(Error::internal(format!("{step:?}"))) };
+        assert!(begins == "lent" && ends.starts_with("compute"), "{step:?}");
+    }
+    Ok(())
 }
 
 #[test]

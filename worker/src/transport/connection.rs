@@ -1,6 +1,7 @@
 //! The writing end of a link, and its connections. Whoever has something to send writes what fits at once; what does
 //! not is left to a thread of the link, so that compute threads never wait for a peer.
 
+use super::cork;
 use super::frame::{Frame, Malformed};
 use super::outbox::{Next, Outbox};
 use super::socket::Socket;
@@ -98,8 +99,16 @@ impl Connection {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Sees to it that all that was posted leaves. Does not wait.
+    /// Sees to it that all that was posted leaves: now, or at the end of what this thread [hears](cork::corked). Does
+    /// not wait.
     pub(super) fn flush(self: &Arc<Self>) {
+        if !cork::waits(self) {
+            self.flush_now();
+        }
+    }
+
+    /// As [`Connection::flush`], in any case now.
+    pub(super) fn flush_now(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.writes || state.outbox.is_empty() || self.is_broken() {
             return;

@@ -2,6 +2,7 @@
 
 use super::budget::TOLD_SHARE;
 use super::connection::Connection;
+use super::cork::corked;
 use super::frame::{Form, Frame, Malformed, Name};
 use super::meeting::Caller;
 use super::outbound::UNASKED;
@@ -14,7 +15,8 @@ use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::shared_memory::PeerMemory;
-use executor::{Error, Value};
+use executor::{Error, Pool, Value};
+use futures::FutureExt;
 use graph::tensor::Region;
 use graph::{Buffer, Code, Tensor};
 use parking_lot::Mutex;
@@ -23,15 +25,18 @@ use proto::convert::tensor_from_proto;
 use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Blocks of a peer's memory that are mapped here.
 const MOST_BLOCKS: usize = 1 << 16;
 /// Runs that a peer may have begun and that have not ended.
 const MOST_RUNS: usize = 1 << 16;
+/// What has come is heard without a pause for so long.
+const BATCH: Duration = Duration::from_micros(200);
 
 /// A link that stands, from one process.
 pub(crate) struct Inbound {
@@ -97,12 +102,36 @@ impl Inbound {
     }
 
     /// Takes what the other end sends, until the link ends.
-    pub(super) fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
-        let mut reader = Reader::new(self.connection.clone());
+    pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
+        let mut reader = Reader::new(self.connection.clone())?;
         let mut blocks = Blocks::default();
-        while let Some((frame, payload)) = reader.frame()? {
+        while let Some((frame, content)) = Content::next(&mut reader).await? {
             let Some(worker) = worker.upgrade() else { return Ok(()) };
-            self.hear(frame, payload, &mut reader, &mut blocks, &worker)?;
+            Pool::lend_thread(|| {
+                corked(|| self.hear_batch(frame, content, &mut reader, &mut blocks, &worker))
+            })?;
+            drop(worker);
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Takes a frame, and those behind it that are here already, for a while.
+    fn hear_batch(
+        self: &Arc<Self>,
+        frame: Frame,
+        content: Content,
+        reader: &mut Reader,
+        blocks: &mut Blocks,
+        worker: &Arc<Worker>,
+    ) -> io::Result<()> {
+        let start = Instant::now();
+        self.hear(frame, content, blocks, worker)?;
+        while reader.holds_frame() && start.elapsed() < BATCH {
+            // It is all there: nothing of it is awaited.
+            let Some(next) = Content::next(reader).now_or_never() else { break };
+            let Some((frame, content)) = next? else { break };
+            self.hear(frame, content, blocks, worker)?;
         }
         Ok(())
     }
@@ -110,30 +139,17 @@ impl Inbound {
     fn hear(
         self: &Arc<Self>,
         frame: Frame,
-        payload: usize,
-        reader: &mut Reader,
+        content: Content,
         blocks: &mut Blocks,
         worker: &Arc<Worker>,
     ) -> io::Result<()> {
-        match frame {
-            Frame::Elements(name, form) => {
-                if form.len() != Some(payload) {
-                    return Err(Malformed("tensor: its length is not its shape's").into());
-                }
-                let mut buffer = match Buffer::unspecified(payload) {
-                    Ok(buffer) => buffer,
-                    Err(error) => {
-                        reader.skip(payload)?;
-                        self.fail(worker, &name, error.into());
-                        return Ok(());
-                    }
-                };
-                reader.fill(buffer.as_mut_slice())?;
+        match (frame, content) {
+            (Frame::Elements(name, form), Content::Elements(buffer)) => {
                 let tensor = tensor(form, buffer)?;
                 self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
             }
-            Frame::Message(name) => {
-                let message = reader.message(payload)?;
+            (Frame::Elements(name, _), Content::TooLarge(error)) => self.fail(worker, &name, error.into()),
+            (Frame::Message(name), Content::Message(message)) => {
                 let message = pb::TensorProto::decode(message).map_err(|_| Malformed("tensor"))?;
                 match tensor_from_proto(message) {
                     Ok(tensor) => {
@@ -142,8 +158,8 @@ impl Inbound {
                     Err(error) => self.fail(worker, &name, error.into()),
                 }
             }
-            Frame::Dead(name) => self.deposit(worker, name, Sent::dead()),
-            Frame::Lent { name, form, block, loan } => {
+            (Frame::Dead(name), _) => self.deposit(worker, name, Sent::dead()),
+            (Frame::Lent { name, form, block, loan }, _) => {
                 let loan = Loan { lender: self.clone(), number: loan };
                 let memory = blocks.get(block)?;
                 if form.len() != Some(memory.bytes().len()) {
@@ -152,28 +168,28 @@ impl Inbound {
                 let tensor = tensor(form, Buffer::borrowed(Box::new(Lent { memory, _loan: loan })))?;
                 self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
             }
-            Frame::Parcel { name, parcel } => {
+            (Frame::Parcel { name, parcel }, _) => {
                 let sent = self.shelf.as_ref().and_then(|shelf| shelf.take(parcel));
                 self.deposit(worker, name, sent.ok_or(Malformed("parcel: it is not there"))?);
             }
-            Frame::Block { block, len } => blocks.add(block, len, reader)?,
-            Frame::BlockGone { block } => drop(blocks.by_number.remove(&block)),
-            Frame::Offer(name) => match arrive(worker, &name) {
+            (Frame::Block { block, len }, Content::Memory(memory)) => blocks.add(block, len, &memory)?,
+            (Frame::BlockGone { block }, _) => drop(blocks.by_number.remove(&block)),
+            (Frame::Offer(name), _) => match arrive(worker, &name) {
                 Ok(step) => step.rendezvous.offered(self, &name.key),
                 Err(status) => drop(status),
             },
-            Frame::Run { id, timeout } => {
-                let request = pb::RunGraphRequest::decode(reader.message(payload)?);
-                self.run(worker, id, timeout, request.map_err(|_| Malformed("run"))?)?;
+            (Frame::Run { id, timeout }, Content::Message(message)) => {
+                let request = pb::RunGraphRequest::decode(message).map_err(|_| Malformed("run"))?;
+                self.run(worker, id, timeout, request)?;
             }
-            Frame::Cancel { id } => {
+            (Frame::Cancel { id }, _) => {
                 let cancelled = self.runs.lock().remove(&id);
                 if let Some(Some(run)) = cancelled {
                     run.abort();
                 }
             }
-            Frame::Cleanup { step_id } => worker.steps.cleanup(step_id),
-            Frame::Leaving => self.connection.note_leave(),
+            (Frame::Cleanup { step_id }, _) => worker.steps.cleanup(step_id),
+            (Frame::Leaving, _) => self.connection.note_leave(),
             _ => return Err(Malformed("frame: it is the receiver's").into()),
         }
         Ok(())
@@ -271,6 +287,44 @@ pub(crate) fn weight(sent: &Sent) -> u64 {
     }
 }
 
+/// What comes with a frame.
+enum Content {
+    Nothing,
+    Elements(Buffer),
+    /// Elements that there was no memory for.
+    TooLarge(graph::Error),
+    Message(Bytes),
+    /// The descriptor of a block.
+    Memory(File),
+}
+
+impl Content {
+    /// The next frame with what comes along; `None` at the end.
+    async fn next(reader: &mut Reader) -> io::Result<Option<(Frame, Content)>> {
+        let Some((frame, payload)) = reader.frame().await? else { return Ok(None) };
+        let content = Content::of(&frame, payload, reader).await?;
+        Ok(Some((frame, content)))
+    }
+
+    async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
+        Ok(match frame {
+            Frame::Elements(_, form) if form.len() != Some(payload) => {
+                return Err(Malformed("tensor: its length is not its shape's").into());
+            }
+            Frame::Elements(..) => match Buffer::unspecified(payload) {
+                Ok(buffer) => Content::Elements(reader.fill(buffer).await?),
+                Err(error) => {
+                    reader.skip(payload).await?;
+                    Content::TooLarge(error)
+                }
+            },
+            Frame::Message(_) | Frame::Run { .. } => Content::Message(reader.message(payload).await?),
+            Frame::Block { .. } => Content::Memory(reader.descriptor()?),
+            _ => Content::Nothing,
+        })
+    }
+}
+
 /// The peer's memory that is mapped here.
 #[derive(Default)]
 struct Blocks {
@@ -278,12 +332,12 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn add(&mut self, block: u64, len: u64, reader: &mut Reader) -> io::Result<()> {
+    fn add(&mut self, block: u64, len: u64, memory: &File) -> io::Result<()> {
         if self.by_number.len() >= MOST_BLOCKS {
             return Err(Malformed("block: there are too many").into());
         }
         let len = usize::try_from(len).map_err(|_| Malformed("block"))?;
-        let memory = PeerMemory::map(&reader.descriptor()?, len)?;
+        let memory = PeerMemory::map(memory, len)?;
         self.by_number.insert(block, Arc::new(memory));
         Ok(())
     }

@@ -15,8 +15,9 @@
 //! carry the elements, written from the tensor and read into one.
 //!
 //! **Push.** A Send leaves at once, whether or not its receiver asks; all that a thread sends before it pauses leaves in
-//! one write ([`outbox`]), by that thread if the socket takes it, else by the link's own. The receiver's threads put
-//! values into the rendezvous of their steps, which may not have begun here: such steps are bounded in number and time.
+//! one write ([`outbox`]), by that thread if the socket takes it, else by the link's own. The receiver puts values into
+//! the rendezvous of their steps, which may not have begun here: such steps are bounded in number and time. What has come
+//! together is heard together, and what it makes leave does so at once ([`cork`]).
 //! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks.
 //!
 //! **Ends.** A broken link fails what waits for it by name, and the steps that had sent over it; those that did neither
@@ -25,6 +26,7 @@
 
 mod budget;
 mod connection;
+mod cork;
 mod frame;
 mod inbound;
 mod linked;

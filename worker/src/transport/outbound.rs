@@ -107,10 +107,6 @@ impl Outbound {
         })
     }
 
-    pub(super) fn reader(&self) -> Reader {
-        Reader::new(self.connection.clone())
-    }
-
     /// Takes a value to leave with the next [`Outbound::flush`]. False if too much is on its way: then it is to be
     /// kept and [offered](Outbound::offer).
     ///
@@ -207,7 +203,7 @@ impl Outbound {
     /// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
     fn post_value(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
         if self.connection.post(frame, payload).map_err(unsendable)? >= FULL {
-            self.flush();
+            self.connection.flush_now();
         }
         Ok(true)
     }
@@ -266,16 +262,17 @@ impl Outbound {
     }
 
     /// Takes what the other end says, until the link ends.
-    pub(super) fn listen(&self, reader: &mut Reader, on_wanted: impl Fn(Name)) -> io::Result<()> {
-        while let Some((frame, payload)) = reader.frame()? {
-            if let Heard::Wanted(name) = self.hear(frame, payload, reader)? {
+    pub(super) async fn listen(&self, on_wanted: impl Fn(Name)) -> io::Result<()> {
+        let mut reader = Reader::new(self.connection.clone())?;
+        while let Some((frame, payload)) = reader.frame().await? {
+            if let Heard::Wanted(name) = self.hear(frame, payload, &mut reader).await? {
                 on_wanted(name);
             }
         }
         Ok(())
     }
 
-    fn hear(&self, frame: Frame, payload: usize, reader: &mut Reader) -> io::Result<Heard> {
+    async fn hear(&self, frame: Frame, payload: usize, reader: &mut Reader) -> io::Result<Heard> {
         match frame {
             Frame::Want(name) => return Ok(Heard::Wanted(name)),
             Frame::Taken { bytes } => self.state.lock().budget.taken(bytes),
@@ -285,7 +282,7 @@ impl Outbound {
                 drop(returned);
             }
             Frame::Ran { id, failure } => {
-                let message = reader.message(payload)?;
+                let message = reader.message(payload).await?;
                 let response = match failure {
                     Some(status) => Err(status),
                     None => Ok(pb::RunGraphResponse::decode(message).map_err(|_| Malformed("answer"))?),

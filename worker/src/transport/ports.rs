@@ -4,7 +4,7 @@
 use super::Transport;
 use super::connection::Connection;
 use super::meeting::{HELLO, Hello, Role, WELCOME};
-use super::roads::{GREETING, Roads, read_within, reader_thread};
+use super::roads::{GREETING, Roads, greeting_thread, read_within};
 use super::socket::Socket;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -132,7 +132,7 @@ impl Door {
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
     ) -> io::Result<Thread> {
         let door = self.clone();
-        let thread = reader_thread().name("anabranch-door".into());
+        let thread = greeting_thread().name("anabranch-door".into());
         let accepting = thread.spawn(move || {
             while !door.closed.load(Ordering::Acquire) {
                 match accept() {
@@ -156,7 +156,7 @@ impl Door {
             door.strangers.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let spawned = reader_thread().spawn(move || {
+        let spawned = greeting_thread().spawn(move || {
             let greeted = door.greet(&socket);
             door.strangers.fetch_sub(1, Ordering::Relaxed);
             match greeted {

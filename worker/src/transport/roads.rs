@@ -2,6 +2,7 @@
 
 use super::Transport;
 use super::connection::Connection;
+use super::frame::Name;
 use super::inbound::Inbound;
 use super::meeting::{ANSWERED, ASKED, Caller, Hello, Invitation, Role, WELCOME, Way};
 use super::outbound::{Outbound, Reach};
@@ -10,7 +11,6 @@ use super::road::{FOREIGN, Road, UNREACHED};
 use super::shelf::Shelf;
 use super::socket::Socket;
 use crate::worker::Worker;
-use executor::Pool;
 use graph::TaskName;
 use parking_lot::{Mutex, RwLock};
 use proto::channel::{Peer, Repeat};
@@ -34,7 +34,7 @@ use tonic::metadata::MetadataValue;
 const QUESTION: Duration = Duration::from_secs(5);
 /// A connection of a link has so long to be made and welcomed.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
-const READER_STACK: usize = 512 << 10;
+const GREETING_STACK: usize = 512 << 10;
 
 /// Of one process, whatever its sessions call the tasks.
 pub(crate) struct Roads {
@@ -132,7 +132,7 @@ impl Roads {
         })
     }
 
-    /// Begins a meeting: asks, and connects on a thread of the link's own, which then listens to it.
+    /// Begins a meeting: asks, and connects on a thread of its own.
     pub(super) fn meet(self: &Arc<Self>, road: &Arc<Road>) {
         let (roads, road) = (self.clone(), road.clone());
         self.runtime.spawn(async move {
@@ -143,7 +143,7 @@ impl Roads {
                 }
                 Ok(None) => road.down(FOREIGN),
                 Ok(Some(invitation)) => {
-                    let (again, thread) = (road.clone(), reader_thread());
+                    let (again, thread) = (road.clone(), greeting_thread());
                     if thread.spawn(move || roads.go(&road, &invitation)).is_err() {
                         again.down(FOREIGN);
                     }
@@ -152,8 +152,8 @@ impl Roads {
         });
     }
 
-    /// Connects in the best way that works, and stays with the link until it ends.
-    fn go(self: Arc<Self>, road: &Arc<Road>, invitation: &Invitation) {
+    /// Connects in the best way that works.
+    fn go(self: &Arc<Self>, road: &Arc<Road>, invitation: &Invitation) {
         let mut failed = None;
         for way in invitation.ways(self.transport, &host()) {
             match self.connect(&way, invitation, self.caller(road.peer.address())) {
@@ -209,11 +209,11 @@ impl Roads {
         }
     }
 
-    /// Uses a link until it ends.
-    fn attend(&self, road: &Arc<Road>, link: Arc<Outbound>) {
+    /// Uses a link, and listens to it until it ends.
+    fn attend(self: &Arc<Self>, road: &Arc<Road>, link: Arc<Outbound>) {
         let worker = self.worker();
-        let mut reader = link.reader();
         road.up(link.clone());
+        let end = EndOfOutbound { roads: self.clone(), road: road.clone(), link: link.clone() };
         // Closed meanwhile: then nobody else ends it.
         if self.closed.load(Ordering::Acquire) {
             link.close();
@@ -221,30 +221,22 @@ impl Roads {
         if let Some(worker) = worker.upgrade() {
             worker.steps.each(|step| step.rendezvous.link_up(road, &link));
         }
-        let ended = link.listen(&mut reader, |name| {
-            let step = worker.upgrade().and_then(|worker| worker.steps.get(name.step_id));
-            if let Some(step) = step {
-                step.rendezvous.wanted(&link, &name.key);
-            }
-        });
-        road.down(UNREACHED);
-        link.close();
-        if let Err(error) = ended {
-            tracing::debug!("the link to {} ended: {error}", road.name());
-        }
-        if let Some(worker) = worker.upgrade() {
-            worker.steps.each(|step| {
-                if step.rendezvous.has_pushed_over(&link) {
-                    step.cancel(link.broke());
+        self.runtime.spawn(async move {
+            let wanted = |name: Name| {
+                let step = worker.upgrade().and_then(|worker| worker.steps.get(name.step_id));
+                if let Some(step) = step {
+                    step.rendezvous.wanted(&link, &name.key);
                 }
-            });
-        }
-        link.give_up();
+            };
+            if let Err(error) = link.listen(wanted).await {
+                tracing::debug!("the link to {} ended: {error}", end.road.name());
+            }
+            drop(end);
+        });
     }
 
-    /// Takes in a link that another process has made, until it ends.
-    pub(super) fn admit(&self, connection: Connection, link: u64, caller: Caller) {
-        Pool::lend_thread();
+    /// Takes in a link that another process has made, and listens to it until it ends.
+    pub(super) fn admit(self: &Arc<Self>, connection: Connection, link: u64, caller: Caller) {
         let inbound = Inbound::new(connection, caller, Shelf::of(link));
         {
             let mut inbounds = self.inbounds.write();
@@ -252,19 +244,17 @@ impl Roads {
                 inbounds.insert(*incarnation, inbound.clone());
             }
         }
+        let end = EndOfInbound { roads: self.clone(), inbound: inbound.clone() };
         if self.closed.load(Ordering::Acquire) {
             inbound.close();
         }
         let worker = self.worker();
-        let ended = inbound.serve(&worker);
-        inbound.close();
-        self.inbounds.write().retain(|_, other| !Arc::ptr_eq(other, &inbound));
-        if let Err(error) = ended {
-            tracing::debug!("the link {inbound:?} ended: {error}");
-        }
-        if let Some(worker) = worker.upgrade() {
-            worker.steps.each(|step| step.rendezvous.lost(&inbound));
-        }
+        self.runtime.spawn(async move {
+            if let Err(error) = inbound.serve(&worker).await {
+                tracing::debug!("the link {inbound:?} ended: {error}");
+            }
+            drop(end);
+        });
     }
 
     /// Links that stand: to other processes, and from them.
@@ -300,14 +290,53 @@ impl Roads {
     }
 }
 
+/// What follows, when dropped, from the end of a link to another process, whatever ended it.
+struct EndOfOutbound {
+    roads: Arc<Roads>,
+    road: Arc<Road>,
+    link: Arc<Outbound>,
+}
+
+impl Drop for EndOfOutbound {
+    fn drop(&mut self) {
+        self.road.down(UNREACHED);
+        self.link.close();
+        if let Some(worker) = self.roads.worker().upgrade() {
+            worker.steps.each(|step| {
+                if step.rendezvous.has_pushed_over(&self.link) {
+                    step.cancel(self.link.broke());
+                }
+            });
+        }
+        self.link.give_up();
+    }
+}
+
+/// The same of a link from another process.
+struct EndOfInbound {
+    roads: Arc<Roads>,
+    inbound: Arc<Inbound>,
+}
+
+impl Drop for EndOfInbound {
+    fn drop(&mut self) {
+        self.inbound.close();
+        self.roads.inbounds.write().retain(|_, other| !Arc::ptr_eq(other, &self.inbound));
+        if let Some(worker) = self.roads.worker().upgrade() {
+            worker.steps.each(|step| step.rendezvous.lost(&self.inbound));
+        }
+    }
+}
+
 impl fmt::Debug for Roads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Roads({} of {})", self.transport, self.caller.name)
     }
 }
 
-pub(super) fn reader_thread() -> std::thread::Builder {
-    std::thread::Builder::new().name("anabranch-recv".into()).stack_size(READER_STACK)
+/// For what waits until the other end has greeted.
+pub(super) fn greeting_thread() -> std::thread::Builder {
+    std::thread::Builder::new().name("anabranch-meet".into()).stack_size(GREETING_STACK)
 }
 
 /// The addresses of a machine's name, which may be an address itself.
@@ -346,18 +375,13 @@ pub(super) fn read_within(time: Duration, socket: &Socket, mut into: &mut [u8]) 
     let end = Instant::now() + time;
     let mut unwanted = VecDeque::new();
     while !into.is_empty() {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        socket.set_timeout(Some(left))?;
-        match socket.receive(into, &mut unwanted)? {
+        match socket.receive(into, &mut unwanted, Some(end))? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => into = &mut into[read..],
         }
         unwanted.clear();
     }
-    socket.set_timeout(None)
+    Ok(())
 }
 
 /// A number that this process took when it first needed one: workers within it have it in common.

@@ -1,5 +1,6 @@
 //! One connection's bytes and descriptors.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -11,7 +12,8 @@ use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
 
 /// A dead host is found by probes, as on connections of gRPC.
 const PROBE_AFTER: Duration = Duration::from_secs(10);
@@ -45,11 +47,21 @@ impl Socket {
         Ok(Socket::Tcp(stream))
     }
 
-    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Socket::Unix(stream) => stream.set_read_timeout(timeout),
-            Socket::Tcp(stream) => stream.set_read_timeout(timeout),
-        }
+    /// The same connection, for a task of a runtime that reads it.
+    ///
+    /// # Errors
+    /// That the runtime cannot watch it.
+    pub(super) fn source(&self) -> io::Result<Source> {
+        Ok(match self {
+            Socket::Unix(stream) => {
+                stream.set_nonblocking(true)?;
+                Source::Unix(tokio::net::UnixStream::from_std(stream.try_clone()?)?)
+            }
+            Socket::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                Source::Tcp(tokio::net::TcpStream::from_std(stream.try_clone()?)?)
+            }
+        })
     }
 
     /// Writes some of the bytes, the descriptor with the first of them.
@@ -62,7 +74,6 @@ impl Socket {
         descriptor: Option<BorrowedFd<'_>>,
         waits: bool,
     ) -> io::Result<usize> {
-        let flags = SendFlags::NOSIGNAL | if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
         let descriptors = descriptor.as_slice();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         loop {
@@ -70,31 +81,42 @@ impl Socket {
             if !descriptors.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(descriptors));
             }
-            match sendmsg(self, slices, &mut control, flags) {
+            match sendmsg(self, slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if waits => self.wait(PollFlags::OUT, None)?,
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 result => return Ok(result?),
             }
         }
     }
 
-    /// Reads some bytes; 0 at the end. Descriptors that come along go behind those in `descriptors`.
-    pub(super) fn receive(&self, into: &mut [u8], descriptors: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    /// Reads some bytes once they come; 0 at the end. Descriptors that come along go behind those in `descriptors`.
+    ///
+    /// # Errors
+    /// `TimedOut` if none come by then.
+    pub(super) fn receive(
+        &self,
+        into: &mut [u8],
+        descriptors: &mut VecDeque<OwnedFd>,
+        by: Option<Instant>,
+    ) -> io::Result<usize> {
         loop {
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            match recvmsg(self, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(received) => {
-                    for message in control.drain() {
-                        if let RecvAncillaryMessage::ScmRights(given) = message {
-                            descriptors.extend(given);
-                        }
-                    }
-                    return Ok(received.bytes);
-                }
+            match receive(self.as_fd(), into, descriptors) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN, by)?,
+                result => return result,
             }
+        }
+    }
+
+    fn wait(&self, until: PollFlags, by: Option<Instant>) -> io::Result<()> {
+        let left = by.map(|by| by.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(self, until)], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -104,6 +126,60 @@ impl Socket {
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
         };
+    }
+}
+
+/// One connection, as a task of a runtime reads it.
+#[derive(Debug)]
+pub(super) enum Source {
+    Unix(tokio::net::UnixStream),
+    Tcp(tokio::net::TcpStream),
+}
+
+impl Source {
+    /// As [`Socket::receive`], without a thread that waits.
+    pub(super) async fn receive(
+        &self,
+        into: &mut [u8],
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> io::Result<usize> {
+        loop {
+            let read = match self {
+                Source::Unix(stream) => {
+                    stream.readable().await?;
+                    stream.try_io(Interest::READABLE, || receive(stream.as_fd(), into, descriptors))
+                }
+                Source::Tcp(stream) => {
+                    stream.readable().await?;
+                    stream.try_io(Interest::READABLE, || receive(stream.as_fd(), into, descriptors))
+                }
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Reads what is there.
+fn receive(from: BorrowedFd<'_>, into: &mut [u8], descriptors: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    loop {
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        match recvmsg(from, &mut [IoSliceMut::new(into)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(received) => {
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(given) = message {
+                        descriptors.extend(given);
+                    }
+                }
+                return Ok(received.bytes);
+            }
+        }
     }
 }
 
