@@ -12,8 +12,9 @@ pub enum Role {
     Chief,
     /// Another one.
     Worker,
-    /// The one that leads in this store. When it dies, another goes on; when it is back, it is a worker. Only what has
-    /// an *epoch* ([`proto::Epoch`]) can be refused once it is over: a job with elected chiefs has none of another role.
+    /// The one that leads in this store. When it dies, another goes on; when it is back, it is a worker. No replica of
+    /// such a job is told `Chief`: only what has an epoch ([`proto::Epoch`]) can be refused once it is over. One that is
+    /// told `Worker` never leads.
     Elected(Arc<dyn LeaderStore>),
 }
 
