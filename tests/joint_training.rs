@@ -5,7 +5,7 @@ mod support;
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{DType, Graph, Output, Scope};
 use anabranch::train::{
-    Aggregation, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, SyncMode,
+    Aggregation, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy, SyncMode,
     Training, Variables, hooks,
 };
 use std::process::Stdio;
@@ -53,7 +53,7 @@ fn train(chief_is_ours: bool) -> Fallible<(Vec<f32>, i64)> {
     let peer = script.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let replica = replica(ours as u32)?;
     let config = MonitoredConfig {
-        is_chief: chief_is_ours,
+        role: Role::fixed(chief_is_ours),
         foreign_chief: !chief_is_ours,
         ready_deadline: Duration::from_secs(120),
         step_deadline: Duration::from_secs(120),

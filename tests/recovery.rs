@@ -4,58 +4,24 @@
 mod support;
 
 use anabranch::client::{Session, SessionOptions};
-use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
-use anabranch::train::{
-    Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver, Strategy,
-    SyncMode, Training, Variables, hooks,
-};
+use anabranch::graph::{DType, Tensor};
+use anabranch::train::{Every, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks};
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::folder::Folder;
+use support::replica::{Replica, replica};
 
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
-const COLUMNS: usize = 3;
-
-struct Replica {
-    graph: Graph,
-    training: Training,
-    saver: Arc<Saver>,
-    values: Vec<Output>,
-}
-
-/// A linear model whose batch follows from the global step alone, so that a step done again is the same.
-fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
-    let root = Scope::new();
-    let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
-    let (scope, for_variables) = strategy.scopes(&root);
-    let variables = Variables::new(&for_variables);
-    let numbers: Vec<f32> = (0..7 * COLUMNS).map(|i| ((i * 5 + worker as usize) % 11) as f32 / 7.0).collect();
-    let data = scope.constant(Tensor::from_slice(&numbers, Shape::new(&[7, COLUMNS])?)?);
-    let optimizer = Optimizer::momentum(0.01, 0.9);
-    let training = strategy.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
-        let step = variables.global_step().value;
-        let row = scope.gather(data, scope.floor_mod(step, scope.constant(7i64)), 0);
-        let w = variables.get("w", DType::Float, &[COLUMNS], &Initializer::Constant(0.5));
-        let b = variables.get("b", DType::Float, &[COLUMNS], &Initializer::Zeros);
-        let error = scope.sub(scope.add(scope.mul(row, w.value), b.value), scope.constant(1.0f32));
-        scope.sum(scope.square(error), &[0], false)
-    })?;
-    let all = variables.all();
-    let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
-    let values = all.iter().map(|v| v.value).collect();
-    Ok(Replica { graph: root.finish()?, training, saver, values })
-}
 
 fn work(worker: usize, target: &str, folder: &Path, sync: SyncMode) -> Fallible<u32> {
     let replica = replica(worker as u32, sync)?;
     let is_chief = worker == 0;
     let config = MonitoredConfig {
-        is_chief,
+        role: Role::fixed(is_chief),
         checkpoint_folder: Some(folder.to_owned()),
         session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
         ready_deadline: Duration::from_secs(60),

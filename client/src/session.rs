@@ -172,6 +172,11 @@ impl Session {
         Ok(runtime::wait(async move { link.close_session(&handle).await })??)
     }
 
+    /// Whether the session has been closed from this side.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
     /// The master, for calls of a session that is open.
     pub(crate) fn master(&self) -> Result<Arc<dyn MasterLink>> {
         drop(self.open_state()?);

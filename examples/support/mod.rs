@@ -5,7 +5,7 @@ use anabranch::client::{Server, ServerConfig};
 use anabranch::graph::{Code, DType, Output, Scope, TaskName};
 use anabranch::proto::{Cluster, Status};
 use anabranch::train::{
-    Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
+    Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy,
     Training, Variables, hooks,
 };
 use std::error::Error;
@@ -47,7 +47,7 @@ pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: 
     let stop = hooks::StopAtStep { last_step: steps };
     let last = hooks::FinalOps { fetches: values, ..Default::default() };
     let all: Vec<Box<dyn Hook>> = vec![input.hook(), Box::new(stop), Box::new(last.clone())];
-    let config = MonitoredConfig { is_chief, ..MonitoredConfig::default() };
+    let config = MonitoredConfig { role: Role::fixed(is_chief), ..MonitoredConfig::default() };
     let mut session = MonitoredSession::new(master, root.finish()?, training, None, all, config)?;
     while session.run(&[], &[], &[train])?.is_some() {}
     session.finish()?;

@@ -205,6 +205,17 @@ impl SessionCluster {
         SessionCluster::new(members, attributes, self.names.clone())
     }
 
+    /// Without these tasks.
+    pub(crate) fn without(
+        &self,
+        members: &Members,
+        left_out: &BTreeSet<TaskName>,
+    ) -> Result<SessionCluster, Status> {
+        let mut attributes = self.attributes.clone();
+        attributes.retain(|task, _| !left_out.contains(task));
+        SessionCluster::new(members, attributes, self.names.clone())
+    }
+
     pub(crate) fn link(&self, task: &TaskName) -> Result<Arc<dyn WorkerLink>, Status> {
         let link = self.links.get(task).cloned();
         link.ok_or_else(|| Status::new(Code::Internal, format!("the session does not use {task}")))

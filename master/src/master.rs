@@ -145,7 +145,7 @@ impl Master {
         let session = Arc::new(session);
         let (give, given) = oneshot::channel();
         tokio::spawn(async move {
-            let opened = session.open(&session.cluster().links, deadline).await;
+            let opened = session.start(deadline).await;
             let unclaimed = Unclaimed(Some(session));
             // Unclaimed, the session ends.
             drop(give.send(opened.map(|()| unclaimed)));

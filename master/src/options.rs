@@ -63,6 +63,7 @@ const BY_SESSION: &[&str] = &[
     "device_filters",
     "experimental.disable_functional_ops_lowering",
     "experimental.disable_output_partition_graphs",
+    "experimental.session_metadata",
     "experimental.share_cluster_devices_in_session",
     "experimental.share_session_state_in_clusterspec_propagation",
     "graph_options.optimizer_options.max_folded_constant_in_bytes",

@@ -24,12 +24,19 @@ type Test<T = ()> = Result<T, Box<dyn Error>>;
 /// A worker that reports each call, and holds those named in `held` until told to go on.
 #[derive(Debug)]
 struct Worker {
+    task: TaskName,
     calls: mpsc::UnboundedSender<&'static str>,
     held: Mutex<Option<&'static str>>,
     go_on: Semaphore,
 }
 
 impl Worker {
+    fn new(index: u32, held: Option<&'static str>) -> (Arc<Worker>, mpsc::UnboundedReceiver<&'static str>) {
+        let (sender, calls) = mpsc::unbounded_channel();
+        let (task, go_on) = (TaskName::new("w", index), Semaphore::new(0));
+        (Arc::new(Worker { task, calls: sender, held: Mutex::new(held), go_on }), calls)
+    }
+
     async fn called(&self, call: &'static str) -> Result<(), Status> {
         self.calls.send(call).map_err(|e| Status::invalid(e.to_string()))?;
         if *self.held.lock() == Some(call) {
@@ -44,7 +51,7 @@ impl Worker {
 impl WorkerLink for Worker {
     async fn status(&self, _: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
         Ok(vec![DeviceAttributes {
-            name: DeviceName::new(&TaskName::new("w", 0), "CPU", 0),
+            name: DeviceName::new(&self.task, "CPU", 0),
             memory_limit: 1 << 20,
             incarnation: 7,
             physical_description: Default::default(),
@@ -118,13 +125,16 @@ struct Setup {
 
 impl Setup {
     fn new(held: Option<&'static str>) -> Setup {
-        let (sender, calls) = mpsc::unbounded_channel();
-        let worker = Arc::new(Worker { calls: sender, held: Mutex::new(held), go_on: Semaphore::new(0) });
-        let link: Arc<dyn WorkerLink> = worker.clone();
-        let task = TaskName::new("w", 0);
+        let (worker, calls) = Worker::new(0, held);
+        Setup::with(worker.clone(), calls, &[worker])
+    }
+
+    /// The master of the first worker.
+    fn with(worker: Arc<Worker>, calls: mpsc::UnboundedReceiver<&'static str>, all: &[Arc<Worker>]) -> Setup {
+        let link = |worker: &Arc<Worker>| (worker.task.clone(), worker.clone() as Arc<dyn WorkerLink>);
         let master = Master::new(MasterConfig {
-            task: task.clone(),
-            workers: BTreeMap::from([(task, link)]),
+            task: worker.task.clone(),
+            workers: all.iter().map(link).collect::<BTreeMap<_, _>>(),
             address: String::new(),
             default_config: Default::default(),
             connect_deadline: LONG,
@@ -163,6 +173,22 @@ async fn a_session_that_nobody_waits_for_is_ended() -> Test {
     assert!(creating.await.is_err_and(|e| e.is_cancelled()));
     setup.worker.go_on.add_permits(1);
     assert_eq!(setup.next_call().await?, "delete");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_does_not_wait_for_a_task_that_it_does_not_need_and_that_stops() -> Test {
+    let (own, calls) = Worker::new(0, None);
+    let (other, mut other_calls) = Worker::new(1, Some("create"));
+    let mut setup = Setup::with(own.clone(), calls, &[own, other]);
+    let session = timeout(LONG / 2, setup.session()).await??;
+    for call in ["create", "delete"] {
+        assert_eq!(timeout(LONG, other_calls.recv()).await?, Some(call));
+    }
+    setup.master.run_step(step(&session, "n1")).await?;
+    assert_eq!(setup.next_call().await?, "create");
+    let devices = setup.master.list_devices(Some(&session)).await?;
+    assert_eq!(devices.local.len() + devices.remote.len(), 1);
     Ok(())
 }
 

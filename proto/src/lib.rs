@@ -9,6 +9,7 @@ pub mod channel;
 pub mod cluster;
 pub mod convert;
 pub mod deadline;
+mod epoch;
 pub mod fields;
 pub mod grpc;
 pub mod link;
@@ -17,6 +18,7 @@ mod seen_ids;
 mod status;
 
 pub use cluster::Cluster;
+pub use epoch::Epoch;
 pub use remote::RemoteWorker;
 pub use seen_ids::SeenIds;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};

@@ -1,5 +1,6 @@
 //! What a master asks of a worker, and how, whether both are one process or the wire is between them.
 
+use crate::epoch::Epoch;
 use crate::pb;
 use crate::status::Status;
 use async_trait::async_trait;
@@ -55,6 +56,8 @@ pub struct CreateWorkerSession {
     pub master_task: String,
     /// The master's own incarnation: a new one from the same task ends the sessions of the old.
     pub master_incarnation: u64,
+    /// All calls that name the session are of this epoch; the worker refuses them once it has seen a later one.
+    pub epoch: Option<Epoch>,
     pub deadline: Option<Instant>,
 }
 

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -14,8 +15,23 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Cluster {
     addresses: BTreeMap<String, Vec<SocketAddr>>,
-    running: BTreeMap<(String, usize), Child>,
+    running: BTreeMap<Place, Child>,
     flags: Vec<String>,
+    /// What tasks of a job run instead of a server.
+    programs: BTreeMap<String, Program>,
+    /// Where a task finds another, if not at its address.
+    routes: BTreeMap<(Place, Place), SocketAddr>,
+}
+
+/// A job and an index.
+type Place = (String, usize);
+
+/// What a task runs; its place in the cluster comes with it in `TF_CONFIG`.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
 }
 
 impl Cluster {
@@ -48,13 +64,14 @@ impl Cluster {
         for (job, count) in jobs {
             let mut of_job = Vec::new();
             for _ in 0..*count {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let listener = free_port()?;
                 of_job.push(listener.local_addr()?);
                 held.push(listener);
             }
             addresses.insert((*job).to_owned(), of_job);
         }
-        Ok(Cluster { addresses, running: BTreeMap::new(), flags: Vec::new() })
+        let (running, flags) = (BTreeMap::new(), Vec::new());
+        Ok(Cluster { addresses, running, flags, programs: BTreeMap::new(), routes: BTreeMap::new() })
     }
 
     /// Processes that are started from now on get this flag.
@@ -62,18 +79,49 @@ impl Cluster {
         self.flags.push(flag.to_owned());
     }
 
+    /// Tasks of this job run this, from now on.
+    pub fn run(&mut self, job: &str, program: Program) {
+        self.programs.insert(job.to_owned(), program);
+    }
+
+    /// A task finds another one here; told to processes that are started from now on.
+    pub fn reach(&mut self, from: (&str, usize), to: (&str, usize), address: SocketAddr) {
+        let [from, to] = [from, to].map(|(job, index)| (job.to_owned(), index));
+        self.routes.insert((from, to), address);
+    }
+
+    /// The cluster as a task sees it.
+    fn seen_by(&self, job: &str, index: usize) -> BTreeMap<&str, Vec<String>> {
+        let own = (job.to_owned(), index);
+        let route = |to: Place, address: &SocketAddr| {
+            self.routes.get(&(own.clone(), to)).unwrap_or(address).to_string()
+        };
+        let of_job = |(job, all): (&'_ String, &Vec<SocketAddr>)| {
+            all.iter().enumerate().map(|(i, address)| route((job.clone(), i), address)).collect()
+        };
+        self.addresses.iter().map(|entry| (entry.0.as_str(), of_job(entry))).collect()
+    }
+
     /// Starts (or starts again) one task, told its place by `TF_CONFIG`: tasks of a job "master" are masters by
     /// themselves, all others workers.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
-        let cluster: BTreeMap<&String, Vec<String>> = self
-            .addresses
-            .iter()
-            .map(|(j, all)| (j, all.iter().map(SocketAddr::to_string).collect()))
-            .collect();
+        let cluster = self.seen_by(job, index);
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
-        let child = Command::new(program(job))
+        let mut command = match self.programs.get(job) {
+            Some(program) => {
+                let mut command = Command::new(&program.path);
+                command.args(&program.arguments).envs(program.environment.iter().cloned());
+                command.stdout(Stdio::null());
+                command
+            }
+            None => {
+                let mut command = Command::new(program(job));
+                command.args(&self.flags);
+                command
+            }
+        };
+        let child = command
             .env("TF_CONFIG", config.to_string())
-            .args(&self.flags)
             .stdin(Stdio::null())
             .stderr(File::options().create(true).append(true).open(self.log_file(job, index))?)
             .spawn()?;
@@ -165,15 +213,20 @@ impl Cluster {
 
     /// Waits until a task has ended.
     pub fn wait(&mut self, job: &str, index: usize) -> Fallible<ExitStatus> {
+        self.wait_for(job, index, DEADLINE)
+    }
+
+    /// As [`Cluster::wait`], for so long; it is killed then.
+    pub fn wait_for(&mut self, job: &str, index: usize, patience: Duration) -> Fallible<ExitStatus> {
         let mut task = self.running.remove(&(job.to_owned(), index)).ok_or("not running")?;
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = task.try_wait()? {
                 return Ok(status);
             }
             if Instant::now() > deadline {
                 task.kill()?;
-                return Err(format!("/job:{job}/task:{index} did not stop within {DEADLINE:?}").into());
+                return Err(format!("/job:{job}/task:{index} did not stop within {patience:?}").into());
             }
             std::thread::park_timeout(Duration::from_millis(2));
         }
@@ -184,6 +237,23 @@ impl Cluster {
         let task = self.running.get_mut(&(job.to_owned(), index));
         Ok(task.map(Child::try_wait).transpose()?.is_some_and(|status| status.is_none()))
     }
+}
+
+/// A port below those that the system gives to connections: it stays free while its task is dead, however often
+/// others try it.
+pub fn free_port() -> Fallible<TcpListener> {
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that test side by side begin at different ones.
+    let first = std::process::id().wrapping_mul(1_607);
+    for _ in 0..COUNT {
+        let port = FIRST + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port as u16)) {
+            return Ok(listener);
+        }
+    }
+    Err("no port is free".into())
 }
 
 /// The program of a job's tasks: of this build, or of the directory that `ANABRANCH_PROGRAMS` names.

@@ -4,10 +4,13 @@
 pub mod cluster;
 pub mod environment;
 pub mod folder;
+pub mod job;
 pub mod load;
 pub mod op_nodes;
 pub mod op_table;
 pub mod python;
+pub mod relay;
+pub mod replica;
 pub mod rpc;
 
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

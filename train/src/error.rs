@@ -29,6 +29,13 @@ pub enum Error {
     #[error("the loss is {loss} after step {step}")]
     NotANumber { step: i64, loss: f64 },
 
+    /// Whoever leads goes on in a session of its own.
+    #[error("this replica leads '{name}' from now on, in term {term}")]
+    Elected { name: String, term: i64 },
+
+    #[error("this replica does not lead '{name}' any more: its term {term} is over")]
+    Deposed { name: String, term: i64 },
+
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
 
@@ -60,6 +67,7 @@ impl Error {
             }
             Error::Lost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
+            Error::Elected { .. } | Error::Deposed { .. } => Code::Aborted,
             Error::GaveUp { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),
             Error::Graph(error) => error.code(),
@@ -68,7 +76,8 @@ impl Error {
         }
     }
 
-    /// Whether a new session may succeed where this one failed: a task has gone, or is another process now.
+    /// Whether a new session may succeed where this one failed: a task has gone, or is another process now, or this
+    /// replica's part is another.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
     }

@@ -4,6 +4,7 @@
 
 mod clip;
 mod coordination;
+mod election;
 mod embedding;
 mod error;
 mod events;
@@ -24,6 +25,9 @@ mod variables;
 
 pub use clip::{Clip, global_norm};
 pub use coordination::Coordination;
+#[cfg(feature = "etcd")]
+pub use election::EtcdStore;
+pub use election::{FileStore, LeaderStore};
 pub use embedding::Spread;
 pub use error::{Error, Result};
 pub use events::Events;
@@ -37,8 +41,8 @@ pub use placer::Partitioner;
 pub use readiness::wait_until_initialized;
 pub use saver::{CheckpointState, Keep, Saver, latest_checkpoint};
 pub use session::{
-    Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, RunArgs,
-    RunValues, hooks,
+    Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, Role,
+    RunArgs, RunValues, hooks,
 };
 pub use staleness::BoundedStaleness;
 pub use strategy::{Aggregation, Strategy, SyncMode, UpdateOptions, VariablePlacement};

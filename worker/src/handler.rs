@@ -69,7 +69,7 @@ impl WorkerService for Handler {
         request: Request<CreateWorkerSessionRequest>,
     ) -> Reply<CreateWorkerSessionResponse> {
         let session = convert::create_session_from_proto(request.into_inner(), None)?;
-        self.worker.create_session(&session)?;
+        self.worker.create_session(&session).await?;
         Ok(Response::new(CreateWorkerSessionResponse {}))
     }
 

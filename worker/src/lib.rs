@@ -6,6 +6,7 @@
 
 mod config;
 mod devices;
+mod epochs;
 mod errand;
 mod fetch;
 mod graphs;

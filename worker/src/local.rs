@@ -27,7 +27,7 @@ impl WorkerLink for LocalWorker {
     }
 
     async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
-        self.worker.create_session(&session)
+        self.worker.create_session(&session).await
     }
 
     async fn delete_session(&self, session: &str, _: Option<Instant>) -> Result<(), Status> {

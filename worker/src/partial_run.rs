@@ -32,7 +32,7 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
 fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), Status> {
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?;
+    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
     let step = place.step.clone();
     let mut known = step.partial_run.lock();
     if let Some(end) = &*known {

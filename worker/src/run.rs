@@ -27,7 +27,7 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     }
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?;
+    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
     let step = place.step.clone();
     step.rendezvous.bind(worker.remote(&session));
     let mut guard = Guard { step: &step, worker, armed: true };

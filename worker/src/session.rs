@@ -1,8 +1,10 @@
 //! Sessions of masters on this worker: the devices and tasks as each knows them, its graphs and their kernels.
 
 use crate::devices::Devices;
+use crate::epochs::{Stay, Tenure};
 use crate::graphs::RegisteredGraph;
 use crate::peers::Peers;
+use crate::steps::StepState;
 use executor::KernelCache;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
@@ -23,6 +25,7 @@ pub(crate) struct Session {
     /// Of the nodes that splitting its graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
+    tenure: Option<Arc<Tenure>>,
     graphs: Mutex<Graphs>,
 }
 
@@ -33,9 +36,18 @@ struct Graphs {
 }
 
 impl Session {
-    fn new(task: TaskName, devices: Devices, peers: Arc<Peers>, master: Option<(String, u64)>) -> Session {
+    fn new(task: TaskName, devices: Devices, peers: Arc<Peers>) -> Session {
         let (kernels, names) = (KernelCache::new(), Names::worker());
-        Session { task, devices, peers, kernels, names, master, graphs: Mutex::default() }
+        let (master, tenure) = (None, None);
+        Session { task, devices, peers, kernels, names, master, tenure, graphs: Mutex::default() }
+    }
+
+    /// Lets a step begin, and go on while what this returns is held.
+    ///
+    /// # Errors
+    /// `Aborted` if the session's epoch is over.
+    pub(crate) fn enter(&self, step: &Arc<StepState>) -> Result<Option<Stay>, Status> {
+        self.tenure.as_ref().map(|tenure| tenure.enter(step)).transpose()
     }
 
     /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.
@@ -74,7 +86,7 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn new(task: TaskName, devices: Devices, peers: Arc<Peers>) -> Sessions {
-        let shared = Arc::new(Session::new(task, devices, peers, None));
+        let shared = Arc::new(Session::new(task, devices, peers));
         Sessions { shared, by_handle: Mutex::default() }
     }
 
@@ -83,7 +95,11 @@ impl Sessions {
     ///
     /// # Errors
     /// `InvalidArgument` for an empty handle or a broken cluster.
-    pub(crate) fn create(&self, request: &CreateWorkerSession) -> Result<(), Status> {
+    pub(crate) fn create(
+        &self,
+        request: &CreateWorkerSession,
+        tenure: Option<Arc<Tenure>>,
+    ) -> Result<(), Status> {
         if request.session.is_empty() {
             return Err(Status::invalid("Session must be non-empty."));
         }
@@ -97,7 +113,7 @@ impl Sessions {
         } else {
             self.shared.devices.clone()
         };
-        let session = Session::new(task, devices, peers, master.clone());
+        let session = Session { master: master.clone(), tenure, ..Session::new(task, devices, peers) };
         let mut by_handle = self.by_handle.lock();
         if let Some((task, incarnation)) = master {
             by_handle.retain(|_, s| s.master.as_ref().is_none_or(|(t, i)| *t != task || *i == incarnation));
@@ -129,20 +145,23 @@ impl Sessions {
     /// The session; an empty handle is the one that masters share which never create any.
     ///
     /// # Errors
-    /// `Aborted`, marked as a restart of the worker: that is how sessions are lost.
+    /// `Aborted`: if its epoch is over, or marked as a restart of the worker, which is how sessions are lost.
     pub(crate) fn get(&self, handle: &str) -> Result<Arc<Session>, Status> {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
     /// As [`Sessions::get`], of those that were created.
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
-        self.by_handle.lock().get(handle).cloned().ok_or_else(|| {
+        let found = self.by_handle.lock().get(handle).cloned();
+        let session = found.ok_or_else(|| {
             let text = format!(
                 "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
                 self.shared.task
             );
             Status::new(Code::Aborted, text).restarted()
-        })
+        })?;
+        session.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
+        Ok(session)
     }
 }
 
@@ -173,15 +192,15 @@ mod tests {
     #[tokio::test]
     async fn a_restarted_master_ends_the_sessions_of_its_past() -> Result<(), Status> {
         let sessions = sessions();
-        sessions.create(&request("a", 1))?;
+        sessions.create(&request("a", 1), None)?;
         let first = sessions.get("a")?;
-        sessions.create(&request("a", 1))?;
+        sessions.create(&request("a", 1), None)?;
         assert!(Arc::ptr_eq(&first, &sessions.get("a")?));
-        sessions.create(&request("b", 1))?;
+        sessions.create(&request("b", 1), None)?;
         let other =
             CreateWorkerSession { master_task: "/job:worker/replica:0/task:1".into(), ..request("c", 9) };
-        sessions.create(&other)?;
-        sessions.create(&request("d", 2))?;
+        sessions.create(&other, None)?;
+        sessions.create(&request("d", 2), None)?;
         let there: Vec<bool> = ["a", "b", "c", "d"].iter().map(|h| sessions.get(h).is_ok()).collect();
         assert_eq!(there, [false, false, true, true]);
         sessions.delete("c");
@@ -189,7 +208,7 @@ mod tests {
         let gone = sessions.get("c").err().map(|s| (s.code, s.restarted, s.message));
         let text = "Session handle is not found: c. Possibly this worker (\"/job:ps/replica:0/task:0\") just restarted.";
         assert_eq!(gone, Some((Code::Aborted, true, text.to_owned())));
-        let empty = sessions.create(&request("", 1)).err().map(|s| (s.code, s.message));
+        let empty = sessions.create(&request("", 1), None).err().map(|s| (s.code, s.message));
         assert_eq!(empty, Some((Code::InvalidArgument, "Session must be non-empty.".to_owned())));
         Ok(())
     }
@@ -208,12 +227,12 @@ mod tests {
             isolate_session_state: true,
             ..request("a", 1)
         };
-        sessions.create(&isolated)?;
+        sessions.create(&isolated, None)?;
         let (own, base) = (sessions.get("a")?.devices.attributes(), sessions.get("")?.devices.attributes());
         assert_eq!(own[1].name.to_string(), "/job:foo/replica:0/task:3/device:CPU:1");
         assert_eq!(own[1].incarnation, base[1].incarnation);
         let shared = CreateWorkerSession { server_def, ..request("b", 1) };
-        sessions.create(&shared)?;
+        sessions.create(&shared, None)?;
         let renamed = sessions.get("b")?.devices.attributes();
         assert_eq!(renamed[1], own[1]);
         let [own, shared, base] = ["a", "b", ""].map(|handle| {

@@ -1,8 +1,10 @@
 //! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
 //! or a task that wants its tensors.
 
+use crate::epochs::Stay;
 use crate::partial_run::End;
 use crate::rendezvous::StepRendezvous;
+use crate::session::Session;
 use executor::Error;
 use executor::cancel::Cancellation;
 use executor::rendezvous::Rendezvous;
@@ -133,7 +135,7 @@ impl Steps {
         table.early.remove(&id);
         drop(table);
         self.running.send_modify(|n| *n += 1);
-        Ok(Run { step, steps: self.clone() })
+        Ok(Run { step, steps: self.clone(), _stay: None })
     }
 
     /// The step to wait at for a tensor, whether it has started or not.
@@ -339,6 +341,19 @@ fn cleaned(id: i64, task: &TaskName) -> Error {
 pub(crate) struct Run {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
+    /// A later epoch waits for its end.
+    _stay: Option<Stay>,
+}
+
+impl Run {
+    /// The run as one of a session.
+    ///
+    /// # Errors
+    /// `Aborted` if the session's epoch is over.
+    pub(crate) fn within(mut self, session: &Session) -> Result<Run, Status> {
+        self._stay = session.enter(&self.step)?;
+        Ok(self)
+    }
 }
 
 impl Drop for Run {

@@ -2,6 +2,7 @@
 
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
+use crate::epochs::Epochs;
 use crate::graphs::RegisteredGraph;
 use crate::handler::Handler;
 use crate::local::LocalWorker;
@@ -32,6 +33,7 @@ pub struct Worker {
     pub(crate) config: WorkerConfig,
     pub(crate) devices: Devices,
     pub(crate) sessions: Sessions,
+    epochs: Epochs,
     pub(crate) steps: Arc<Steps>,
     /// Where receives from other tasks run: steps start them from compute threads.
     pub(crate) runtime: Handle,
@@ -63,6 +65,7 @@ impl Worker {
         let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
+            epochs: Epochs::new(config.task.clone()),
             steps: Arc::new(Steps::new(config.task.clone(), config.retention)),
             devices,
             runtime,
@@ -134,8 +137,17 @@ impl Worker {
         }
     }
 
-    pub(crate) fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
-        self.sessions.create(request)
+    /// Opens a session. When this returns, nothing runs any more that sessions of an earlier epoch had begun.
+    ///
+    /// # Errors
+    /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch take too
+    /// long to end.
+    pub(crate) async fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
+        let tenure = match &request.epoch {
+            Some(epoch) => Some(self.epochs.begin(epoch, self.config.cancel_grace).await?),
+            None => None,
+        };
+        self.sessions.create(request, tenure)
     }
 
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {

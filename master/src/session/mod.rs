@@ -1,11 +1,12 @@
 //! A session: a graph placed over some of the cluster's devices, and the steps that run on it.
 
+mod open;
 mod place;
 mod runs;
 
 use self::place::place;
 use crate::callables::Callables;
-use crate::cluster::{Links, Members, SessionCluster};
+use crate::cluster::{Members, SessionCluster};
 use crate::options::Reported;
 use crate::partial_run::PartialRun;
 use crate::plan_cache::PlanCache;
@@ -13,7 +14,6 @@ use bytes::Bytes;
 use graph::{Code, DeviceAttributes, Graph, TaskName};
 use parking_lot::Mutex;
 use placer::{Kernels, Names};
-use proto::link::CreateWorkerSession;
 use proto::{Status, convert, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ struct PartialRuns {
 
 impl Session {
     /// Places the graph over the devices of those who take part. What cannot be placed leaves nothing behind:
-    /// the workers are told later, by [`Session::open`].
+    /// the workers are told later, by [`Session::start`].
     pub(crate) fn new(
         handle: Arc<str>,
         config: pb::ConfigProto,
@@ -113,55 +113,6 @@ impl Session {
 
     pub(crate) fn cluster(&self) -> Arc<SessionCluster> {
         self.state.lock().cluster.clone()
-    }
-
-    /// Opens the session on these workers.
-    pub(crate) async fn open(&self, links: &Links, deadline: Instant) -> Result<(), Status> {
-        let cluster = self.cluster();
-        let opened = links.iter().map(|(task, link)| {
-            let request = self.worker_session(task, &cluster, deadline);
-            async move {
-                link.create_session(request)
-                    .await
-                    .map_err(|s| Status { message: format!("{task}: {s}"), ..s })
-            }
-        });
-        futures::future::join_all(opened).await.into_iter().collect()
-    }
-
-    fn worker_session(
-        &self,
-        task: &TaskName,
-        cluster: &SessionCluster,
-        deadline: Instant,
-    ) -> CreateWorkerSession {
-        let experimental = self.config.experimental.clone().unwrap_or_default();
-        let shares_devices =
-            self.config.share_cluster_devices_in_session || experimental.share_cluster_devices_in_session;
-        // A cluster of the session's own brings state of its own, unless told otherwise.
-        let isolate = match self.members.cluster_def {
-            Some(_) => !experimental.share_session_state_in_clusterspec_propagation,
-            None => self.config.isolate_session_state,
-        };
-        let (master_task, master_incarnation) = &self.engine.master;
-        CreateWorkerSession {
-            session: self.handle.clone(),
-            server_def: pb::ServerDef {
-                cluster: self.members.cluster_def.clone(),
-                job_name: task.job.to_string(),
-                task_index: task.task as i32,
-                protocol: "grpc".to_owned(),
-                ..Default::default()
-            },
-            isolate_session_state: isolate,
-            cluster_devices: match shares_devices {
-                true => cluster.attributes.values().flatten().cloned().collect(),
-                false => Vec::new(),
-            },
-            master_task: master_task.to_string(),
-            master_incarnation: *master_incarnation,
-            deadline: Some(deadline),
-        }
     }
 
     /// Adds nodes. Stateful nodes keep the device that they have; tasks that only the new nodes name join.
@@ -202,22 +153,6 @@ impl Session {
         state.requested = requested;
         state.version += 1;
         Ok(state.version)
-    }
-
-    /// The session's cluster with those who were not there at its start and whom the graph now needs.
-    async fn join(&self, graph: &Graph) -> Result<Arc<SessionCluster>, Status> {
-        let cluster = self.cluster();
-        let needs = self.members.needs(graph);
-        let absent = self.members.links.iter().filter(|(task, _)| !cluster.links.contains_key(task));
-        let absent: Links =
-            absent.filter(|(task, _)| needs(task)).map(|(task, link)| (task.clone(), link.clone())).collect();
-        if absent.is_empty() {
-            return Ok(cluster);
-        }
-        let deadline = Instant::now() + self.engine.connect_deadline;
-        let devices = self.members.devices(&absent, |_| true, deadline).await?;
-        self.open(&absent, deadline).await?;
-        Ok(Arc::new(cluster.joined_by(&self.members, devices)?))
     }
 
     /// Waits until no step is in flight.

@@ -3,6 +3,7 @@
 use super::{
     Budget, DefaultAttrs, graph_from_bytes, graph_to_bytes, named_tensor_from_proto, named_tensor_to_proto,
 };
+use crate::epoch::Epoch;
 use crate::link::{CreateWorkerSession, Extent, RegisterGraph, RunGraph, RunGraphOutcome};
 use crate::pb;
 use crate::status::Status;
@@ -12,9 +13,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub fn create_session_to_proto(session: CreateWorkerSession) -> pb::CreateWorkerSessionRequest {
+    let mut server_def = session.server_def;
+    if let Some(epoch) = session.epoch {
+        epoch.write(server_def.default_session_config.get_or_insert_default());
+    }
     pb::CreateWorkerSessionRequest {
         session_handle: session.session.to_string(),
-        server_def: Some(session.server_def),
+        server_def: Some(server_def),
         isolate_session_state: session.isolate_session_state,
         cluster_device_attributes: super::devices_to_proto(&session.cluster_devices),
         master_task: session.master_task,
@@ -26,9 +31,11 @@ pub fn create_session_from_proto(
     request: pb::CreateWorkerSessionRequest,
     deadline: Option<Instant>,
 ) -> Result<CreateWorkerSession, Status> {
+    let server_def = request.server_def.unwrap_or_default();
     Ok(CreateWorkerSession {
         session: request.session_handle.into(),
-        server_def: request.server_def.unwrap_or_default(),
+        epoch: server_def.default_session_config.as_ref().and_then(Epoch::of),
+        server_def,
         isolate_session_state: request.isolate_session_state,
         cluster_devices: super::devices_from_proto(request.cluster_device_attributes)?,
         master_task: request.master_task,

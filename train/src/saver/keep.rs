@@ -4,7 +4,7 @@ use super::state::CheckpointState;
 use crate::error::{Error, Result};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How many checkpoints are kept. The defaults are TensorFlow's.
@@ -22,29 +22,23 @@ impl Default for Keep {
     }
 }
 
-/// What has been saved to a folder.
+/// What is remembered between saves.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    folder: Option<PathBuf>,
-    /// Oldest first.
-    paths: Vec<PathBuf>,
     preserved: Option<Instant>,
 }
 
 impl Kept {
     /// Adds a checkpoint that is whole, and removes those that are not to be kept.
     pub(super) fn note(&mut self, folder: &Path, prefix: &Path, keep: Keep) -> Result<()> {
-        if self.folder.as_deref() != Some(folder) {
-            // What another process has saved here counts too.
-            self.paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
-            self.folder = Some(folder.to_owned());
-        }
-        self.paths.retain(|known| known != prefix);
-        self.paths.push(prefix.to_owned());
+        // Oldest first. What another process has saved here counts too.
+        let mut paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
+        paths.retain(|known| known != prefix);
+        paths.push(prefix.to_owned());
         let started = *self.preserved.get_or_insert_with(Instant::now);
         let mut superfluous = Vec::new();
-        while keep.max_to_keep > 0 && self.paths.len() > keep.max_to_keep {
-            let oldest = self.paths.remove(0);
+        while keep.max_to_keep > 0 && paths.len() > keep.max_to_keep {
+            let oldest = paths.remove(0);
             if keep.every.is_some_and(|every| started.elapsed() >= every) {
                 self.preserved = Some(Instant::now());
             } else {
@@ -53,7 +47,7 @@ impl Kept {
         }
         let state = CheckpointState {
             model_checkpoint_path: Some(prefix.to_owned()),
-            all_model_checkpoint_paths: self.paths.clone(),
+            all_model_checkpoint_paths: paths,
         };
         state.write(folder)?;
         superfluous.iter().try_for_each(|prefix| remove(prefix))

@@ -48,28 +48,17 @@ pub struct HookContext<'a> {
     pub session: &'a Arc<Session>,
     pub coordinator: &'a Coordinator,
     pub graph: &'a Graph,
-    lock: &'a UpdateLock,
+    /// Whether this replica is the chief in this session.
+    pub is_chief: bool,
+    pub(super) lock: &'a UpdateLock,
 }
 
-impl<'a> HookContext<'a> {
-    pub(super) fn new(
-        session: &'a Arc<Session>,
-        coordinator: &'a Coordinator,
-        lock: &'a UpdateLock,
-        graph: &'a Graph,
-    ) -> HookContext<'a> {
-        HookContext { session, coordinator, graph, lock }
-    }
-
+impl HookContext<'_> {
     /// Runs while no update of this replica's chief is under way: it sees all variables of a synchronous job at one
     /// step.
     pub fn between_updates<R>(&self, act: impl FnOnce() -> R) -> R {
         let _held = self.lock.lock();
         act()
-    }
-
-    pub(super) fn lock(&self) -> &UpdateLock {
-        self.lock
     }
 }
 

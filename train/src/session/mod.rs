@@ -1,30 +1,34 @@
 //! A session that trains: it makes the variables ready or waits for who does, runs hooks around each step, and goes on
 //! in a new session when a task has died.
 
+mod candidacy;
 mod coordinator;
 mod hook;
 pub mod hooks;
 mod prepare;
 mod queue_runner;
 mod replica;
+mod role;
 
 pub use coordinator::Coordinator;
 pub use hook::{Every, Hook, HookContext, RunArgs, RunValues};
 pub use queue_runner::QueueRunner;
+pub use role::Role;
 
 use crate::error::{Error, Result};
 use crate::saver::Saver;
 use crate::sync::{SyncReport, UpdateLock};
 use crate::training::Training;
+use candidacy::Candidacy;
 use client::{Server, Session, SessionOptions, StepOutcome};
 use graph::{Code, Graph, NodeId, Output, Tensor};
 use parking_lot::Mutex;
-use prepare::Preparation;
+use prepare::Job;
 use replica::ReplicaHook;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where a session's master is.
 #[derive(Clone, Debug)]
@@ -38,9 +42,8 @@ pub enum Master {
 /// How a [`MonitoredSession`] behaves.
 #[derive(Clone, Debug)]
 pub struct MonitoredConfig {
-    /// Whether this replica initialises and restores variables, saves them, and does what a strategy asks of one
-    /// replica. One replica of a job is the chief.
-    pub is_chief: bool,
+    /// Whether this replica is the chief.
+    pub role: Role,
     /// The chief is a client of TensorFlow: nobody aggregates but its queue runner.
     pub foreign_chief: bool,
     /// Where checkpoints are: the newest whole one is restored.
@@ -50,7 +53,7 @@ pub struct MonitoredConfig {
     pub ready_deadline: Duration,
     /// How long a step may take, with the gradients that it waits for.
     pub step_deadline: Duration,
-    /// How long a job may take to go on when a task has died.
+    /// How long a job may take to begin while tasks are missing, and to go on when one has died.
     pub recovery_deadline: Duration,
     /// How long the chief waits at its end for other replicas to finish, and threads for their last step.
     pub stop_grace: Duration,
@@ -59,7 +62,7 @@ pub struct MonitoredConfig {
 impl Default for MonitoredConfig {
     fn default() -> MonitoredConfig {
         MonitoredConfig {
-            is_chief: true,
+            role: Role::Chief,
             foreign_chief: false,
             checkpoint_folder: None,
             session: SessionOptions::default(),
@@ -73,22 +76,18 @@ impl Default for MonitoredConfig {
 
 /// A training session.
 pub struct MonitoredSession {
-    master: Master,
-    graph: Graph,
-    training: Training,
-    saver: Option<Arc<Saver>>,
-    config: MonitoredConfig,
+    job: Job,
     hooks: Vec<Box<dyn Hook>>,
-    coordinator: Coordinator,
-    lock: UpdateLock,
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
+    /// A step that may never go well has been given another session since the last one that went well.
+    is_excused: bool,
 }
 
 impl MonitoredSession {
     /// Opens a session and makes the variables ready: from the newest checkpoint, or with their first values. A
-    /// replica that is not the chief waits until they are.
+    /// replica that is not the chief waits until they are, or until it becomes the chief.
     ///
     /// # Errors
     /// `NotReady` by the variables that the chief has not made ready in time, `Lost` by those that cannot be
@@ -105,31 +104,11 @@ impl MonitoredSession {
         // First, so that its threads run before other hooks take steps.
         let own: Box<dyn Hook> = Box::new(ReplicaHook::new(&training, &config, report.clone()));
         let mut hooks: Vec<Box<dyn Hook>> = std::iter::once(own).chain(hooks).collect();
+        let candidacy = Candidacy::new(&config.role)?;
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
-        let preparation = Preparation {
-            master: &master,
-            graph: &graph,
-            training: &training,
-            saver: saver.as_deref(),
-            config: &config,
-            was_ready: false,
-        };
-        let session = preparation.until_ready(|session| {
-            created(&mut hooks, &HookContext::new(session, &coordinator, &lock, &graph))
-        })?;
-        Ok(MonitoredSession {
-            master,
-            graph,
-            training,
-            saver,
-            config,
-            hooks,
-            coordinator,
-            lock,
-            report,
-            session,
-            recoveries: 0,
-        })
+        let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock };
+        let session = job.open(&mut hooks, false)?;
+        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, is_excused: false })
     }
 
     /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
@@ -145,19 +124,22 @@ impl MonitoredSession {
         targets: &[NodeId],
     ) -> Result<Option<Vec<Tensor>>> {
         loop {
-            if self.coordinator.should_stop() {
-                return self.coordinator.failure().map_or(Ok(None), Err);
+            if self.job.coordinator.should_stop() {
+                return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
             let error = match self.run_once(feeds, fetches, targets) {
-                Ok(values) => return Ok(Some(values)),
-                Err(error) => self.coordinator.take_failure().unwrap_or(error),
+                Ok(values) => {
+                    self.is_excused = false;
+                    return Ok(Some(values));
+                }
+                Err(error) => self.cause(error),
             };
             if error.code() == Code::OutOfRange {
-                self.coordinator.request_stop();
-            } else if error.is_transient() {
+                self.job.coordinator.request_stop();
+            } else if error.is_transient() || self.may_excuse(&error) {
                 self.recover(error)?;
             } else {
-                self.coordinator.fail(error.clone());
+                self.job.coordinator.fail(error.clone());
                 return Err(self.explained(error));
             }
         }
@@ -165,11 +147,11 @@ impl MonitoredSession {
 
     /// Asks for the end of training; [`MonitoredSession::run`] gives `None` from now on.
     pub fn request_stop(&self) {
-        self.coordinator.request_stop();
+        self.job.coordinator.request_stop();
     }
 
     pub fn should_stop(&self) -> bool {
-        self.coordinator.should_stop()
+        self.job.coordinator.should_stop()
     }
 
     /// The session as it is now; it is another one after a task has died.
@@ -197,14 +179,27 @@ impl MonitoredSession {
 
     /// As [`MonitoredSession::finish`]; gives what came of gradients until the last replica had finished.
     pub fn finish_with_report(mut self) -> Result<SyncReport> {
-        self.coordinator.request_stop();
-        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        self.job.candidacy.rest();
+        loop {
+            match (self.end(), self.job.candidacy.change()) {
+                (Ok(()), _) => break,
+                // Another leads now, and this replica ends as a worker; or the other way round.
+                (Err(_), Some(change)) => self.recover(change)?,
+                (Err(error), None) => return Err(error),
+            }
+        }
+        self.job.candidacy.end();
+        Ok(self.sync_report())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.job.coordinator.request_stop();
+        let context = self.job.context(&self.session);
         // The last that was started ends first; a failure keeps none from its end.
         let ended: Vec<Result<()>> = self.hooks.iter_mut().rev().map(|hook| hook.end(&context)).collect();
-        let joined = self.coordinator.join(self.config.stop_grace);
+        let joined = self.job.coordinator.join(self.job.config.stop_grace);
         let closed = self.session.close().map_err(Error::from);
-        ended.into_iter().chain([joined, closed]).collect::<Result<()>>()?;
-        Ok(self.sync_report())
+        ended.into_iter().chain([joined, closed]).collect()
     }
 
     fn run_once(
@@ -213,14 +208,14 @@ impl MonitoredSession {
         fetches: &[Output],
         targets: &[NodeId],
     ) -> Result<Vec<Tensor>> {
-        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        let context = self.job.context(&self.session);
         let mut asked = Vec::with_capacity(self.hooks.len());
         for hook in &mut self.hooks {
             asked.push(hook.before_run(&context)?);
         }
-        let trains = targets.contains(&self.training.train);
-        let step_done = trains.then_some(self.training.step_done);
-        let mut step = self.session.step().timeout(self.config.step_deadline);
+        let trains = targets.contains(&self.job.training.train);
+        let step_done = trains.then_some(self.job.training.step_done);
+        let mut step = self.session.step().timeout(self.job.config.step_deadline);
         for (output, value) in feeds.iter().chain(asked.iter().flat_map(|args| &args.feeds)) {
             step = step.feed(*output, value.clone());
         }
@@ -251,51 +246,33 @@ impl MonitoredSession {
         Ok(values)
     }
 
+    /// Why a step failed: what ended its session, if something did.
+    fn cause(&self, error: Error) -> Error {
+        self.job.candidacy.change().or_else(|| self.job.coordinator.take_failure()).unwrap_or(error)
+    }
+
+    /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
+    /// away before: in a new session the replica waits until they are back.
+    fn may_excuse(&mut self, error: &Error) -> bool {
+        let may = error.code() == Code::FailedPrecondition && self.job.training.coordination.is_synchronous();
+        may && !std::mem::replace(&mut self.is_excused, true)
+    }
+
     /// Goes on in a new session, where tasks that died are others now.
     fn recover(&mut self, cause: Error) -> Result<()> {
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
-        let started = Instant::now();
-        let mut cause = cause;
-        for retries in 0.. {
-            let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
-            self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
-            let preparation = Preparation {
-                master: &self.master,
-                graph: &self.graph,
-                training: &self.training,
-                saver: self.saver.as_deref(),
-                config: &self.config,
-                was_ready: true,
-            };
-            let (hooks, coordinator, lock, graph) =
-                (&mut self.hooks, &self.coordinator, &self.lock, &self.graph);
-            let tried = preparation
-                .until_ready(|session| created(hooks, &HookContext::new(session, coordinator, lock, graph)));
-            match tried {
-                Ok(session) => {
-                    self.session = session;
-                    return Ok(());
-                }
-                Err(error) if error.is_transient() && started.elapsed() < self.config.recovery_deadline => {
-                    tracing::warn!("retry {}: {error}", retries + 1);
-                    cause = error;
-                }
-                Err(error) if error.is_transient() => {
-                    return Err(Error::GaveUp { retries, waited: started.elapsed(), cause: Box::new(error) });
-                }
-                Err(error) => return Err(error),
-            }
-            std::thread::park_timeout(Duration::from_millis(100 << retries.min(4)));
-        }
-        Err(cause)
+        let context = self.job.context(&self.session);
+        self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+        self.session = self.job.open(&mut self.hooks, true)?;
+        Ok(())
     }
 
     /// A step that ran out of time, by the workers that it waited for.
     fn explained(&self, error: Error) -> Error {
-        match &self.training.coordination {
+        match &self.job.training.coordination {
             crate::Coordination::Sync(sync) if error.code() == Code::DeadlineExceeded => {
-                let stalled = sync.stalled(&self.session, self.config.step_deadline);
+                let stalled = sync.stalled(&self.session, self.job.config.step_deadline);
                 stalled.ok().flatten().unwrap_or(error)
             }
             _ => error,
@@ -303,15 +280,11 @@ impl MonitoredSession {
     }
 }
 
-fn created(hooks: &mut [Box<dyn Hook>], context: &HookContext<'_>) -> Result<()> {
-    hooks.iter_mut().try_for_each(|hook| hook.after_create_session(context))
-}
-
 impl Drop for MonitoredSession {
     fn drop(&mut self) {
         // Threads that still run see that it is over.
-        self.coordinator.request_stop();
-        let context = HookContext::new(&self.session, &self.coordinator, &self.lock, &self.graph);
+        self.job.coordinator.request_stop();
+        let context = self.job.context(&self.session);
         self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
     }
 }
@@ -320,10 +293,10 @@ impl fmt::Debug for MonitoredSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "MonitoredSession({:?}, {} hooks, chief: {})",
+            "MonitoredSession({:?}, {} hooks, {:?})",
             self.session,
             self.hooks.len(),
-            self.config.is_chief
+            self.job.config.role
         )
     }
 }

@@ -1,56 +1,107 @@
 //! From nothing to a session whose variables have values: the chief gives them, others wait.
 
-use super::{Master, MonitoredConfig};
+use super::candidacy::Candidacy;
+use super::{Coordinator, Hook, HookContext, Master, MonitoredConfig};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::readiness::{missing, until_none};
 use crate::saver::{Saver, latest_checkpoint};
+use crate::sync::UpdateLock;
 use crate::training::Training;
 use client::Session;
-use graph::{Graph, Tensor};
+use graph::{Code, Graph, Tensor};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// What a session starts from.
+/// What is the same in all sessions of a replica.
 #[derive(Debug)]
-pub(super) struct Preparation<'a> {
-    pub(super) master: &'a Master,
-    pub(super) graph: &'a Graph,
-    pub(super) training: &'a Training,
-    pub(super) saver: Option<&'a Saver>,
-    pub(super) config: &'a MonitoredConfig,
-    /// Whether the variables had values in an earlier session of this replica.
-    pub(super) was_ready: bool,
+pub(super) struct Job {
+    pub(super) master: Master,
+    pub(super) graph: Graph,
+    pub(super) training: Training,
+    pub(super) saver: Option<Arc<Saver>>,
+    pub(super) config: MonitoredConfig,
+    pub(super) candidacy: Candidacy,
+    pub(super) coordinator: Coordinator,
+    pub(super) lock: UpdateLock,
 }
 
-impl Preparation<'_> {
-    /// Opens a session, waits until the variables are ready, and lets `start` begin what runs beside the steps.
-    pub(super) fn until_ready(
-        &self,
-        start: impl FnOnce(&Arc<Session>) -> Result<()>,
-    ) -> Result<Arc<Session>> {
-        let options = self.config.session.clone();
-        let session = Arc::new(match self.master {
+impl Job {
+    /// Opens a session, waits until the variables are ready, and lets the hooks begin what runs beside the steps. Tries
+    /// again, for as long as a recovery may take, while tasks are missing or die. `was_ready` says whether the
+    /// variables had values in an earlier session of this replica.
+    ///
+    /// # Errors
+    /// What another session would not mend, or `GaveUp`.
+    pub(super) fn open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
+        let started = Instant::now();
+        let mut retries = 0;
+        loop {
+            let error = match self.try_open(hooks, was_ready) {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            // Who opens a session gives up on missing tasks long before a job does.
+            let is_late = matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded;
+            if !error.is_transient() && !is_late {
+                return Err(error);
+            }
+            let waited = started.elapsed();
+            if waited >= self.config.recovery_deadline {
+                return Err(Error::GaveUp { retries, waited, cause: Box::new(error) });
+            }
+            retries += 1;
+            tracing::warn!("retry {retries}: {error}");
+            thread::park_timeout(Duration::from_millis(100 << retries.min(4)));
+        }
+    }
+
+    fn try_open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
+        let part = self.candidacy.stand()?;
+        let mut options = self.config.session.clone();
+        if let Some(epoch) = part.epoch {
+            epoch.write(&mut options.config);
+        }
+        let session = Arc::new(match &self.master {
             Master::InProcess(server) => Session::on(server, self.graph.clone(), options)?,
             Master::At(target) => Session::connect(target, self.graph.clone(), options)?,
         });
-        if self.config.is_chief {
-            self.make_ready(&session)?;
+        let context = self.context(&session);
+        let started = self
+            .candidacy
+            .bind(&session)
+            .and_then(|()| self.until_ready(&session, part.is_chief, was_ready))
+            .and_then(|()| hooks.iter_mut().try_for_each(|hook| hook.after_create_session(&context)));
+        if let Err(error) = started {
+            hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+            return Err(self.candidacy.change().unwrap_or(error));
+        }
+        Ok(session)
+    }
+
+    pub(super) fn context<'a>(&'a self, session: &'a Arc<Session>) -> HookContext<'a> {
+        let (coordinator, graph, lock) = (&self.coordinator, &self.graph, &self.lock);
+        HookContext { session, coordinator, graph, is_chief: self.candidacy.is_chief(), lock }
+    }
+
+    fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
+        if is_chief {
+            self.make_ready(session, was_ready)?;
         } else {
-            self.wait_until_ready(&session)?;
+            self.wait_until_ready(session)?;
         }
         match &self.training.coordination {
-            Coordination::Free => {}
-            Coordination::Sync(sync) => sync.join(&session)?,
-            Coordination::BoundedStaleness(bounded) => bounded.join(&session)?,
+            Coordination::Free => Ok(()),
+            Coordination::Sync(sync) => sync.join(session),
+            Coordination::BoundedStaleness(bounded) => bounded.join(session),
         }
-        start(&session)?;
-        Ok(session)
     }
 
     /// The chief's part. Variables that have values keep them, unless some of a synchronous job's have lost theirs:
     /// then all go back to the newest checkpoint.
-    fn make_ready(&self, session: &Session) -> Result<()> {
+    fn make_ready(&self, session: &Session, was_ready: bool) -> Result<()> {
         let probes = &self.training.probes;
         let missing = missing(session, probes)?;
         let coordination = &self.training.coordination;
@@ -65,7 +116,7 @@ impl Preparation<'_> {
             sync.shut(session)?;
         }
         let folder = self.config.checkpoint_folder.as_deref();
-        let newest = match (self.saver, folder) {
+        let newest = match (&self.saver, folder) {
             (Some(saver), Some(folder)) => latest_checkpoint(folder)?.map(|prefix| (saver, prefix)),
             _ => None,
         };
@@ -75,7 +126,7 @@ impl Preparation<'_> {
                 saver.restore_lost(session, &prefix, &missing)?;
             }
             Some((saver, prefix)) => saver.restore(session, &prefix)?,
-            None if self.may_initialize(session, &missing, probes.len())? => {
+            None if self.may_initialize(session, &missing, was_ready)? => {
                 session.run(&[], &[], &[self.training.initialize])?;
             }
             // All that variables need is there; what replicas know of each other is not.
@@ -98,11 +149,11 @@ impl Preparation<'_> {
 
     /// Whether there is nothing to lose: no variable has a value, or an initialisation was cut off before the first
     /// step.
-    fn may_initialize(&self, session: &Session, missing: &[String], all: usize) -> Result<bool> {
-        if self.was_ready || missing.is_empty() {
+    fn may_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
+        if was_ready || missing.is_empty() {
             return Ok(false);
         }
-        if missing.len() == all {
+        if missing.len() == self.training.probes.len() {
             return Ok(true);
         }
         if missing.iter().any(|name| name == "global_step") {

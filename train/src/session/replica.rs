@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 pub(super) struct ReplicaHook {
     coordination: Coordination,
     probes: Vec<(String, Output)>,
-    is_chief: bool,
     foreign_chief: bool,
     step_deadline: Duration,
     stop_grace: Duration,
@@ -36,7 +35,6 @@ impl ReplicaHook {
         ReplicaHook {
             coordination: training.coordination.clone(),
             probes: training.probes.clone(),
-            is_chief: config.is_chief,
             foreign_chief: config.foreign_chief,
             step_deadline: config.step_deadline,
             stop_grace: config.stop_grace,
@@ -51,14 +49,14 @@ impl ReplicaHook {
         self.stop = Arc::default();
         let (session, coordinator) = (context.session.clone(), context.coordinator.clone());
         let (sync, stop, probes) = (sync.clone(), self.stop.clone(), self.probes.clone());
-        let (lock, report, deadline) = (context.lock().clone(), self.report.clone(), self.step_deadline);
+        let (lock, report, deadline) = (context.lock.clone(), self.report.clone(), self.step_deadline);
         let body = move || {
             let aggregator =
                 Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
                 // A session that was closed under it is no news.
-                Err(_) if stop.load(Ordering::Acquire) => {}
+                Err(_) if stop.load(Ordering::Acquire) || session.is_closed() => {}
                 Err(error) => {
                     coordinator.note(error);
                     // The replica's own step waits for tokens that do not come any more.
@@ -75,7 +73,7 @@ impl ReplicaHook {
 impl Hook for ReplicaHook {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         match self.coordination.clone() {
-            Coordination::Sync(sync) if self.is_chief => self.start(context, &sync),
+            Coordination::Sync(sync) if context.is_chief => self.start(context, &sync),
             _ => Ok(()),
         }
     }
@@ -146,6 +144,6 @@ impl Hook for ReplicaHook {
 
 impl fmt::Debug for ReplicaHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReplicaHook(chief: {})", self.is_chief)
+        write!(f, "ReplicaHook({:?})", self.thread)
     }
 }

@@ -19,7 +19,8 @@ pub(super) struct Seen {
 /// What follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Workers whose gradients are of an earlier step, with that step. In places they are dropped; accumulators have
+    /// Workers whose gradients are of another step, with that step: an earlier one, or one that the job has gone back
+    /// from. In places they are dropped; accumulators have
     /// taken them or not.
     pub(super) late: Vec<(usize, i64)>,
     pub(super) verdict: Verdict,
@@ -56,7 +57,7 @@ impl Seen {
         }
         let contributors: Vec<bool> = workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
         let late = workers()
-            .filter(|(_, (p, a))| waits(**p, **a) && **p < self.step && **p != NOTHING)
+            .filter(|(_, (p, a))| waits(**p, **a) && **p != self.step && **p != NOTHING)
             .map(|(worker, (p, _))| (worker, *p))
             .collect();
         let have = self.accumulated.unwrap_or_else(|| contributors.iter().filter(|c| **c).count());
@@ -126,6 +127,13 @@ mod tests {
             seen(0, &[NOTHING, FINISHED], &[NOTHING, NOTHING]).decide(2).verdict,
             Verdict::Wait { have: 0, need: 1, missing: vec![0] }
         );
+    }
+
+    #[test]
+    fn gradients_of_a_step_that_the_job_has_gone_back_from_are_late() {
+        let back = seen(3, &[3, 5], &[NOTHING, NOTHING]).decide(2);
+        assert_eq!(back.late, [(1, 5)]);
+        assert_eq!(back.verdict, Verdict::Wait { have: 1, need: 2, missing: vec![1] });
     }
 
     #[test]

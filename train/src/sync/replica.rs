@@ -9,6 +9,7 @@ use crate::strategy::Aggregation;
 use crate::training::Update;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, PartialShape, Scope, Shape, Tensor};
+use std::collections::BTreeMap;
 
 /// What stands in `sync_rep_pushed` for a worker that has not pushed yet, and for one that has finished.
 pub(super) const NOTHING: i64 = -1;
@@ -170,7 +171,9 @@ impl Build<'_> {
             Places::InOrder(places) => places.means(&chief, gradients),
             Places::Accumulators(places) => places.means(&chief, gradients),
         };
-        let updated = self.update.apply(&chief, self.variables, &means);
+        // Who pushes again meanwhile, of variables that are half way, comes too late.
+        let all_read = all_done(&chief, &at, &means);
+        let updated = self.update.apply(&scope.control(&[all_read]), self.variables, &means);
         let give_tokens = |after: &[NodeId]| {
             let then = at.control(after);
             let step = then.read_variable(global_step.handle, DType::Int64);
@@ -235,6 +238,20 @@ impl Build<'_> {
         };
         (train, replicas)
     }
+}
+
+/// Done where `at` is when all gradients are there; each device says so once.
+fn all_done(scope: &Scope, at: &Scope, gradients: &[(Variable, Gradient)]) -> NodeId {
+    let mut by_device: BTreeMap<String, (NodeId, Vec<NodeId>)> = BTreeMap::new();
+    for (variable, gradient) in gradients {
+        let beside = variable.handle.node;
+        let device = scope.read(|graph, _| graph.node(beside).device.to_string()).unwrap_or_default();
+        let of_device = by_device.entry(device).or_insert_with(|| (beside, Vec::new()));
+        of_device.1.push(gradient.values().node);
+    }
+    let done = |(beside, nodes): &(NodeId, Vec<NodeId>)| scope.colocate_with(*beside).group(nodes);
+    let done: Vec<NodeId> = by_device.values().map(done).collect();
+    at.group(&done)
 }
 
 impl Variables {

@@ -1,5 +1,6 @@
 //! Training through sessions in this process.
 
+mod elections;
 mod initializers;
 mod optimizers;
 mod replicas;

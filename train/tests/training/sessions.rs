@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub(super) fn new(name: &str) -> Folder {
         Folder(std::env::temp_dir().join(format!("anabranch-{name}-{}", std::process::id())))
     }
 }

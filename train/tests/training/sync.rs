@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use anabranch_train::{
-    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
+    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy,
     SyncMode, SyncReport, Training, Variables,
 };
 use client::{Server, ServerConfig};
@@ -80,7 +80,7 @@ fn train(
     let share = ROWS / work.len();
     let run = |worker: usize| -> Fallible<Outcome> {
         let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
-        let config = MonitoredConfig { is_chief: worker == 0, ..config.clone() };
+        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..config.clone() };
         let master = Master::InProcess(server.clone());
         let (graph, training) = (replica.graph.clone(), replica.training.clone());
         let mut session = MonitoredSession::new(master, graph, training, None, Vec::new(), config)?;

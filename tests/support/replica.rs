@@ -1,0 +1,153 @@
+//! A replica of a small job: a linear model on two parameter servers, trained in step. It may be a process: a task of
+//! the cluster, with the client that trains.
+
+use super::Fallible;
+use anabranch::client::{Server, ServerConfig, SessionOptions};
+use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
+use anabranch::proto::Cluster;
+use anabranch::serve::log_to_stderr;
+use anabranch::train::{
+    Every, FileStore, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Role,
+    Saver, Strategy, SyncMode, Training, Variables, hooks,
+};
+use anabranch::worker::Transport;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+const COLUMNS: usize = 3;
+
+/// Where a process is told that it is a replica, and of which job.
+pub const ORDERS: &str = "ANABRANCH_REPLICA";
+
+pub struct Replica {
+    pub graph: Graph,
+    pub training: Training,
+    pub saver: Arc<Saver>,
+    pub values: Vec<Output>,
+}
+
+/// A linear model whose batch follows from the global step alone, so that a step done again is the same.
+pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
+    let root = Scope::new();
+    let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let numbers: Vec<f32> = (0..7 * COLUMNS).map(|i| ((i * 5 + worker as usize) % 11) as f32 / 7.0).collect();
+    let data = scope.constant(Tensor::from_slice(&numbers, Shape::new(&[7, COLUMNS])?)?);
+    let optimizer = Optimizer::momentum(0.01, 0.9);
+    let training = strategy.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let step = variables.global_step().value;
+        let row = scope.gather(data, scope.floor_mod(step, scope.constant(7i64)), 0);
+        let w = variables.get("w", DType::Float, &[COLUMNS], &Initializer::Constant(0.5));
+        let b = variables.get("b", DType::Float, &[COLUMNS], &Initializer::Zeros);
+        let error = scope.sub(scope.add(scope.mul(row, w.value), b.value), scope.constant(1.0f32));
+        scope.sum(scope.square(error), &[0], false)
+    })?;
+    let all = variables.all();
+    let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
+    let values = all.iter().map(|v| v.value).collect();
+    Ok(Replica { graph: root.finish()?, training, saver, values })
+}
+
+/// What a process is told.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// Of checkpoints, and of the election.
+    pub folder: PathBuf,
+    /// Replicas in step.
+    pub workers: u32,
+    pub last_step: i64,
+    pub lease: Duration,
+    /// Between steps, so that there is a middle in which to die.
+    pub pause: Duration,
+    pub transport: Transport,
+}
+
+/// No step, start or end may take longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const ELECTION: &str = "chief";
+
+impl Orders {
+    pub fn sync(&self) -> SyncMode {
+        SyncMode::Sync { replicas_to_aggregate: self.workers, backup: 0, aggregation: Default::default() }
+    }
+
+    pub fn to_text(&self) -> String {
+        let folder = self.folder.display().to_string();
+        let [lease, pause] = [self.lease, self.pause].map(|time| time.as_millis() as u64);
+        serde_json::json!([folder, self.workers, self.last_step, lease, pause, self.transport.to_string()])
+            .to_string()
+    }
+
+    fn from_text(text: &str) -> Fallible<Orders> {
+        type Fields = (PathBuf, u32, i64, u64, u64, String);
+        let (folder, workers, last_step, lease, pause, transport): Fields = serde_json::from_str(text)?;
+        let [lease, pause] = [lease, pause].map(Duration::from_millis);
+        Ok(Orders { folder, workers, last_step, lease, pause, transport: transport.parse()? })
+    }
+}
+
+/// If this process was started to be a replica, it is one, and ends with it.
+pub fn live_if_asked() -> Fallible {
+    let Some(orders) = std::env::var_os(ORDERS) else { return Ok(()) };
+    let orders = Orders::from_text(&orders.to_string_lossy())?;
+    log_to_stderr();
+    live(&orders).inspect_err(|error| tracing::error!("this replica failed: {error}"))?;
+    std::process::exit(0)
+}
+
+fn live(orders: &Orders) -> Fallible {
+    let (cluster, task) = Cluster::from_tf_config(&std::env::var("TF_CONFIG")?)?;
+    let task = task.ok_or("TF_CONFIG names no task")?;
+    let address = cluster.address(&task).ok_or("TF_CONFIG has no address of the task")?.to_owned();
+    let runtime = Runtime::new()?;
+    let listener = runtime.block_on(TcpListener::bind(address))?;
+    let config = ServerConfig {
+        task: task.clone(),
+        cluster,
+        threads: 2,
+        transport: orders.transport,
+        connect_deadline: Duration::from_secs(2),
+        ..ServerConfig::default()
+    };
+    let server = {
+        let _in_runtime = runtime.enter();
+        Arc::new(Server::in_runtime(config)?)
+    };
+    let served = server.clone();
+    runtime.spawn(async move { served.serve(listener, std::future::pending(), Duration::ZERO).await });
+    train(task.task, Master::InProcess(server), orders)
+}
+
+fn train(worker: u32, master: Master, orders: &Orders) -> Fallible {
+    let replica = replica(worker, orders.sync())?;
+    let store = FileStore::new(&orders.folder, ELECTION, orders.lease)?;
+    let config = MonitoredConfig {
+        role: Role::Elected(Arc::new(store)),
+        checkpoint_folder: Some(orders.folder.clone()),
+        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
+        ready_deadline: PATIENCE,
+        step_deadline: PATIENCE,
+        recovery_deadline: PATIENCE,
+        stop_grace: PATIENCE,
+        ..MonitoredConfig::default()
+    };
+    let (saver, step) = (replica.saver.clone(), replica.training.global_step);
+    let save = hooks::CheckpointSaver::new(saver.clone(), &orders.folder, step, Every::Steps(10));
+    let all: Vec<Box<dyn Hook>> = vec![
+        Box::new(hooks::StopAtStep { last_step: orders.last_step }),
+        Box::new(hooks::OfChief::new(save.asynchronous())),
+    ];
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let mut session = MonitoredSession::new(master, graph, training, Some(saver), all, config)?;
+    while session.run(&[], &[], &[replica.training.train])?.is_some() {
+        thread::park_timeout(orders.pause);
+    }
+    session.finish()?;
+    Ok(())
+}

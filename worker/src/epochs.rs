@@ -1,0 +1,207 @@
+//! The epochs that this worker has seen: sessions of an earlier one change nothing once a later one has begun.
+
+use crate::steps::StepState;
+use executor::Error;
+use graph::{Code, TaskName};
+use parking_lot::Mutex;
+use proto::{Epoch, Status};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Names that are remembered; each is of a job, and their epochs must not be forgotten.
+const MOST_NAMES: usize = 100_000;
+
+/// The highest epoch of each name.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    task: TaskName,
+    by_name: Mutex<BTreeMap<String, Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    highest: i64,
+    tenures: Vec<Weak<Tenure>>,
+}
+
+impl Epochs {
+    pub(crate) fn new(task: TaskName) -> Epochs {
+        Epochs { task, by_name: Mutex::default() }
+    }
+
+    /// Begins a session's part in an epoch, and ends all earlier epochs of the name: what runs of them is cancelled,
+    /// and has ended when this returns.
+    ///
+    /// # Errors
+    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do not end
+    /// within `grace`, `ResourceExhausted` for too many names.
+    pub(crate) async fn begin(&self, epoch: &Epoch, grace: Duration) -> Result<Arc<Tenure>, Status> {
+        let tenure =
+            Arc::new(Tenure { epoch: epoch.clone(), state: Mutex::default(), busy: watch::Sender::new(0) });
+        for earlier in self.enlist(&tenure)? {
+            earlier.end(epoch, &self.task);
+            let mut busy = earlier.busy.subscribe();
+            let idle = timeout(grace, busy.wait_for(|steps| *steps == 0)).await;
+            if idle.is_err() {
+                let text = format!("steps of {} still run on {} after {grace:?}", earlier.epoch, self.task);
+                return Err(Status::new(Code::Unavailable, text));
+            }
+        }
+        Ok(tenure)
+    }
+
+    /// Notes the epoch; gives the tenures of earlier ones.
+    fn enlist(&self, tenure: &Arc<Tenure>) -> Result<Vec<Arc<Tenure>>, Status> {
+        let epoch = &tenure.epoch;
+        let mut by_name = self.by_name.lock();
+        if by_name.len() >= MOST_NAMES && !by_name.contains_key(&epoch.name) {
+            let text = format!("{} has seen epochs of {MOST_NAMES} names, and takes no more", self.task);
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        let seen = by_name.entry(epoch.name.clone()).or_default();
+        if epoch.number < seen.highest {
+            let later = Epoch { number: seen.highest, ..epoch.clone() };
+            let refusal = is_over(epoch, &later, &self.task);
+            return Err(Status::new(refusal.code(), refusal.to_string()));
+        }
+        seen.highest = epoch.number;
+        let alive: Vec<Arc<Tenure>> = seen.tenures.iter().filter_map(Weak::upgrade).collect();
+        seen.tenures.retain(|t| t.strong_count() > 0);
+        seen.tenures.push(Arc::downgrade(tenure));
+        Ok(alive.into_iter().filter(|t| t.epoch.number < epoch.number).collect())
+    }
+}
+
+fn is_over(epoch: &Epoch, later: &Epoch, task: &TaskName) -> Error {
+    Error::new(Code::Aborted, format!("{epoch} is over: {task} has seen epoch {}", later.number))
+}
+
+/// A session's part in an epoch: its steps that run.
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    epoch: Epoch,
+    state: Mutex<State>,
+    /// How many steps run.
+    busy: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    over: Option<Error>,
+    steps: Vec<Arc<StepState>>,
+}
+
+impl Tenure {
+    /// # Errors
+    /// `Aborted` naming both epochs once a later one has been seen.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        let over = self.state.lock().over.clone();
+        over.map_or(Ok(()), |error| Err(Status::new(error.code(), error.to_string())))
+    }
+
+    /// Lets a step begin. It counts as running while what this returns is held.
+    ///
+    /// # Errors
+    /// Those of [`Tenure::check`].
+    pub(crate) fn enter(self: &Arc<Self>, step: &Arc<StepState>) -> Result<Stay, Status> {
+        let mut state = self.state.lock();
+        if let Some(error) = &state.over {
+            return Err(Status::new(error.code(), error.to_string()));
+        }
+        state.steps.push(step.clone());
+        self.busy.send_modify(|n| *n += 1);
+        Ok(Stay { tenure: self.clone(), step: step.clone() })
+    }
+
+    /// Begins no more steps, and cancels those that run.
+    fn end(&self, later: &Epoch, task: &TaskName) {
+        let reason = is_over(&self.epoch, later, task);
+        let steps = {
+            let mut state = self.state.lock();
+            state.over = Some(reason.clone());
+            state.steps.clone()
+        };
+        for step in steps {
+            step.cancel(reason.clone());
+        }
+    }
+}
+
+/// A step that runs, until dropped.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    tenure: Arc<Tenure>,
+    step: Arc<StepState>,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        {
+            let mut state = self.tenure.state.lock();
+            if let Some(at) = state.steps.iter().position(|step| Arc::ptr_eq(step, &self.step)) {
+                state.steps.swap_remove(at);
+            }
+        }
+        self.tenure.busy.send_modify(|n| *n -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps::Steps;
+    use std::time::Instant;
+
+    const GRACE: Duration = Duration::from_secs(60);
+
+    fn epoch(name: &str, number: i64) -> Epoch {
+        Epoch { name: name.to_owned(), number }
+    }
+
+    fn epochs() -> Epochs {
+        Epochs::new(TaskName::new("ps", 0))
+    }
+
+    fn text<T>(result: Result<T, Status>) -> Option<(Code, String)> {
+        result.err().map(|status| (status.code, status.message))
+    }
+
+    #[tokio::test]
+    async fn a_lower_epoch_is_refused_by_both_numbers_and_the_task() -> Result<(), Status> {
+        let epochs = epochs();
+        let first = epochs.begin(&epoch("job", 3), GRACE).await?;
+        let second = epochs.begin(&epoch("job", 3), GRACE).await?;
+        assert!(first.check().is_ok() && second.check().is_ok());
+        let _later = epochs.begin(&epoch("job", 5), GRACE).await?;
+        let over = Some((
+            Code::Aborted,
+            "epoch 3 of 'job' is over: /job:ps/replica:0/task:0 has seen epoch 5".to_owned(),
+        ));
+        assert_eq!([text(first.check()), text(second.check())], [over.clone(), over.clone()]);
+        assert_eq!(text(epochs.begin(&epoch("job", 3), GRACE).await), over);
+        epochs.begin(&epoch("another", 1), GRACE).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_later_epoch_waits_until_what_ran_before_has_ended() -> Result<(), Status> {
+        let epochs = Arc::new(epochs());
+        let steps = Arc::new(Steps::new(TaskName::new("ps", 0), GRACE));
+        let first = epochs.begin(&epoch("job", 1), GRACE).await?;
+        let run = steps.begin(7, Instant::now())?;
+        let stay = first.enter(&run.step)?;
+        let late = epochs.begin(&epoch("job", 2), Duration::from_millis(10)).await;
+        let text_of_late = "steps of epoch 1 of 'job' still run on /job:ps/replica:0/task:0 after 10ms";
+        assert_eq!(text(late), Some((Code::Unavailable, text_of_late.to_owned())));
+        assert!(run.step.cancellation.check().is_err() && first.enter(&run.step).is_err());
+        let waiting = tokio::spawn({
+            let epochs = epochs.clone();
+            async move { epochs.begin(&epoch("job", 2), GRACE).await }
+        });
+        drop(stay);
+        assert!(waiting.await.is_ok_and(|begun| begun.is_ok()));
+        Ok(())
+    }
+}
