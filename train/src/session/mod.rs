@@ -132,7 +132,7 @@ impl MonitoredSession {
                     self.is_excused = false;
                     return Ok(Some(values));
                 }
-                Err(error) => self.cause(error),
+                Err(error) => self.job.cause(error),
             };
             if error.code() == Code::OutOfRange {
                 self.job.coordinator.request_stop();
@@ -244,11 +244,6 @@ impl MonitoredSession {
             )?;
         }
         Ok(values)
-    }
-
-    /// Why a step failed: what ended its session, if something did.
-    fn cause(&self, error: Error) -> Error {
-        self.job.candidacy.change().or_else(|| self.job.coordinator.take_failure()).unwrap_or(error)
     }
 
     /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
