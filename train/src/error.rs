@@ -36,6 +36,11 @@ pub enum Error {
     #[error("this replica does not lead '{name}' any more: its term {term} is over")]
     Deposed { name: String, term: i64 },
 
+    #[error(
+        "the job went back from step {from} to {to} after this replica had finished; started again, it goes on from there"
+    )]
+    WentBack { from: i64, to: i64 },
+
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
 
@@ -67,7 +72,7 @@ impl Error {
             }
             Error::Lost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
-            Error::Elected { .. } | Error::Deposed { .. } => Code::Aborted,
+            Error::Elected { .. } | Error::Deposed { .. } | Error::WentBack { .. } => Code::Aborted,
             Error::GaveUp { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),
             Error::Graph(error) => error.code(),

@@ -81,6 +81,8 @@ pub struct MonitoredSession {
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
+    /// The global step after the last one that this replica did.
+    last_step: i64,
     /// A step that may never go well has been given another session since the last one that went well.
     is_excused: bool,
 }
@@ -108,7 +110,7 @@ impl MonitoredSession {
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
         let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock };
         let session = job.open(&mut hooks, false)?;
-        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, is_excused: false })
+        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, last_step: 0, is_excused: false })
     }
 
     /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
@@ -132,7 +134,7 @@ impl MonitoredSession {
                     self.is_excused = false;
                     return Ok(Some(values));
                 }
-                Err(error) => self.cause(error),
+                Err(error) => self.job.cause(error),
             };
             if error.code() == Code::OutOfRange {
                 self.job.coordinator.request_stop();
@@ -184,12 +186,24 @@ impl MonitoredSession {
             match (self.end(), self.job.candidacy.change()) {
                 (Ok(()), _) => break,
                 // Another leads now, and this replica ends as a worker; or the other way round.
-                (Err(_), Some(change)) => self.recover(change)?,
+                (Err(_), Some(change)) => {
+                    self.recover(change)?;
+                    self.check_step()?;
+                }
                 (Err(error), None) => return Err(error),
             }
         }
         self.job.candidacy.end();
         Ok(self.sync_report())
+    }
+
+    /// A replica that has finished is not there to do again what others have lost.
+    fn check_step(&self) -> Result<()> {
+        let step = self.session.run(&[], &[self.job.training.global_step], &[])?[0].item::<i64>()?;
+        if step < self.last_step {
+            return Err(Error::WentBack { from: self.last_step, to: step });
+        }
+        Ok(())
     }
 
     fn end(&mut self) -> Result<()> {
@@ -235,6 +249,7 @@ impl MonitoredSession {
             Some(_) if !extra.is_empty() => Some(extra.remove(0).item::<i64>()?),
             _ => None,
         };
+        self.last_step = global_step.unwrap_or(self.last_step);
         let mut extra = extra.into_iter();
         for (hook, args) in self.hooks.iter_mut().zip(&asked) {
             let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();
@@ -246,15 +261,11 @@ impl MonitoredSession {
         Ok(values)
     }
 
-    /// Why a step failed: what ended its session, if something did.
-    fn cause(&self, error: Error) -> Error {
-        self.job.candidacy.change().or_else(|| self.job.coordinator.take_failure()).unwrap_or(error)
-    }
-
     /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
     /// away before: in a new session the replica waits until they are back.
     fn may_excuse(&mut self, error: &Error) -> bool {
-        let may = error.code() == Code::FailedPrecondition && self.job.training.coordination.is_synchronous();
+        let is_absent = matches!(error.code(), Code::NotFound | Code::FailedPrecondition);
+        let may = is_absent && self.job.training.coordination.is_synchronous();
         may && !std::mem::replace(&mut self.is_excused, true)
     }
 

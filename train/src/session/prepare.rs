@@ -75,10 +75,16 @@ impl Job {
             .and_then(|()| self.until_ready(&session, part.is_chief, was_ready))
             .and_then(|()| hooks.iter_mut().try_for_each(|hook| hook.after_create_session(&context)));
         if let Err(error) = started {
+            let cause = self.cause(error);
             hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
-            return Err(self.candidacy.change().unwrap_or(error));
+            return Err(cause);
         }
         Ok(session)
+    }
+
+    /// Why something failed in a session: what has ended it, if something did.
+    pub(super) fn cause(&self, error: Error) -> Error {
+        self.candidacy.change().or_else(|| self.coordinator.take_failure()).unwrap_or(error)
     }
 
     pub(super) fn context<'a>(&'a self, session: &'a Arc<Session>) -> HookContext<'a> {
