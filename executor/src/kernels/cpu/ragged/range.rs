@@ -70,15 +70,16 @@ fn range<T: Number>(ctx: &mut KernelContext<'_>, splits_type: DType) -> Result<(
         Ok(if given.shape().rank() == 0 { vec![values[0]; rows] } else { values.to_vec() })
     };
     let (starts, limits, deltas) = (values(0)?, values(1)?, values(2)?);
+    let most = if splits_type == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
     let mut splits = vec![0i64];
     for row in 0..rows {
         if deltas[row] == T::ZERO {
             invalid!("Requires delta != 0");
         }
         let steps = T::steps(starts[row], limits[row], deltas[row]);
-        let end = steps.and_then(|steps| splits[row].checked_add(steps));
+        let end = steps.and_then(|steps| splits[row].checked_add(steps)).filter(|&end| end <= most);
         let Some(end) = end else {
-            invalid!("Requires ((limit - start) / delta) <= {}", i64::MAX);
+            invalid!("Requires ((limit - start) / delta) <= {most}");
         };
         splits.push(end);
     }
