@@ -57,7 +57,7 @@ fn checkpoints_and_summaries_are_the_peers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/checkpoints.py")?;
     let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(checks(&said), 11, "{said}");
+    assert_eq!(checks(&said), 12, "{said}");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// A file that is being written under another name. Dropped before it is committed, it is removed.
@@ -80,7 +80,8 @@ pub(crate) fn create_folder_of(path: &Path) -> Result<()> {
     let folder = folder_of(path);
     match fs::create_dir(folder) {
         Ok(()) => Ok(()),
-        Err(_) if folder.is_dir() => Ok(()),
+        // If that is no folder, the file that is to be in it says so.
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(Error::file(folder, &e)),
     }
 }

@@ -285,6 +285,11 @@ impl<'a> KernelContext<'a> {
         }
     }
 
+    /// Input `i` whatever it holds.
+    pub fn value(&self, i: usize) -> Option<&Value> {
+        self.inputs.get(i)
+    }
+
     /// Input `i` whatever it holds, for kernels that pass it on.
     #[inline]
     pub fn take_value(&mut self, i: usize) -> Value {

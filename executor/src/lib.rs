@@ -46,4 +46,4 @@ pub use kernel_cache::KernelCache;
 pub use kernels::{no_kernel, registered_kernels, supported_device_types};
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
-pub use value::Value;
+pub use value::{Value, View};

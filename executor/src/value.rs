@@ -18,10 +18,52 @@ pub enum Value {
     Device(DeviceTensor),
     /// A reference to a variable.
     Ref(Arc<Variable>),
+    /// A reference to a variable's elements in another shape.
+    View(Arc<View>),
+}
+
+/// The elements of a variable in a shape that it had not when the view was taken.
+#[derive(Debug)]
+pub struct View {
+    variable: Arc<Variable>,
+    shape: Shape,
+}
+
+impl View {
+    /// What the variable holds now, in the view's shape; `None` before the first assignment.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has got another number of elements since.
+    pub fn snapshot(&self) -> Result<Option<Value>> {
+        self.variable.snapshot().map(|value| value.reshaped(self.shape.clone())).transpose()
+    }
 }
 
 impl Value {
-    /// The same elements in another shape, without a copy.
+    /// What is behind a reference now, `None` before the first assignment; any other value as it is.
+    ///
+    /// # Errors
+    /// As [`View::snapshot`].
+    pub fn dereferenced(self) -> Result<Option<Value>> {
+        match self {
+            Value::Ref(variable) => Ok(variable.snapshot()),
+            Value::View(view) => view.snapshot(),
+            value => Ok(Some(value)),
+        }
+    }
+
+    /// The shape of a tensor, in whichever memory it is, or of the one behind a reference; `None` where there is none.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        match self {
+            Value::None => None,
+            Value::Host(tensor) => Some(tensor.shape().clone()),
+            Value::Device(tensor) => Some(tensor.shape.clone()),
+            Value::Ref(variable) => variable.snapshot()?.shape(),
+            Value::View(view) => Some(view.shape.clone()),
+        }
+    }
+
+    /// The same elements in another shape, without a copy: of a reference, a reference.
     ///
     /// # Errors
     /// `InvalidArgument` if it has another number of them; `Internal` of what is no tensor.
@@ -31,6 +73,8 @@ impl Value {
             Value::Device(tensor) if tensor.shape.num_elements() == shape.num_elements() => {
                 Ok(DeviceTensor { shape, ..tensor }.into())
             }
+            Value::Ref(variable) => Ok(Value::View(Arc::new(View { variable, shape }))),
+            Value::View(view) => Ok(Value::View(Arc::new(View { variable: view.variable.clone(), shape }))),
             other => Err(Error::internal(format!("{other:?} does not take shape {shape}"))),
         }
     }

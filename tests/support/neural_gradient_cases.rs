@@ -15,6 +15,7 @@ fn floats(values: &[f32], dims: &[usize]) -> Input {
 
 pub(crate) fn all() -> Vec<Case> {
     let mut out = convolutions();
+    out.extend(dilations());
     out.extend(pools());
     out.extend(normalisations());
     out.extend(spaces());
@@ -44,6 +45,12 @@ fn convolutions() -> Vec<Case> {
         out.push(op("Conv3DBackpropFilterV2").x(&x, -2.0, 2.0).c(&[2, 2, 2, 1, 2]).x(&y, -1.0, 1.5));
     }
     out
+}
+
+fn dilations() -> Vec<Case> {
+    let ones = || vec![1i64, 1, 1, 1];
+    let dilation = case("Dilation2D").attr("strides", ones()).attr("rates", ones()).attr("padding", "SAME");
+    vec![dilation.x(&[1, 4, 4, 2], -2.0, 2.0).x(&[2, 2, 2], -1.0, 1.5)]
 }
 
 fn pools() -> Vec<Case> {

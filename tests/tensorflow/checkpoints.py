@@ -320,6 +320,27 @@ def writers_of_scripts():
     passed("writers of scripts")
 
 
+def folders_of_checkpoints():
+    """A checkpoint's own folder is made, and no other; what stands in a folder's place is said to be no folder."""
+
+    def said(target, side):
+        os.makedirs(path(side))
+        open(path(side, "file"), "w").close()
+        outcomes = []
+        for place in ("here", "made/here", "not/made/here", "file/here"):
+            prefix = path(side, place)
+            try:
+                run(target, lambda: tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["x"], shape_and_slices=[""], tensors=[tf.constant([1.0])]))
+                outcomes.append(sorted(os.path.basename(name) for name in glob.glob(f"{prefix}*")))
+            except tf.errors.OpError as error:
+                outcomes.append(type(error).__name__)
+        return outcomes
+
+    ours, theirs = said(TARGET, "folders of ours"), said("", "folders of theirs")
+    assert ours == theirs, (ours, theirs)
+    passed("folders of checkpoints")
+
+
 def monitored_session_resumes():
     folder = path("monitored")
     for last in (5, 9):
@@ -354,6 +375,7 @@ try:
     summaries_are_the_same()
     event_files_are_the_same()
     writers_of_scripts()
+    folders_of_checkpoints()
     monitored_session_resumes()
 finally:
     shutil.rmtree(FOLDER, ignore_errors=True)

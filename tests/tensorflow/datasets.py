@@ -272,6 +272,67 @@ def compressed_records():
     return tf.data.TFRecordDataset(path, "GZIP")
 
 
+CSV = b'''1,2.5,a,x
+2,"3","c""d",
+,,"",y
+4,5,"two
+lines",z
+5,6,b"c,w
+6,7,"b"c,
+v",u
+7,8,e
+8,9,f,g,h
+x,10,i,j
+12345678901,11,k,l
+
+
+12, 13 ,m,"n"'''
+
+
+def csv(name, text, defaults, **options):
+    made = tf.compat.v2.data.experimental.CsvDataset([lines(f"{name}{i}.csv", part) for i, part in enumerate(text)], defaults(), **options)
+    return made.map(lambda *columns: tf.strings.join([tf.as_string(c) for c in columns], "|"))
+
+
+def filled():
+    return [tf.constant([7]), tf.constant([0.5]), tf.constant(["q"]), tf.constant(["r"])]
+
+
+@pipeline
+def values_with_commas():
+    return csv("values", [CSV, b"", CSV[:9]], filled)
+
+
+@pipeline
+def values_that_are_required():
+    return csv("required", [CSV], lambda: [tf.int32, tf.float32, tf.string, tf.string])
+
+
+@pipeline
+def values_in_chosen_columns():
+    return csv("chosen", [CSV], lambda: [tf.float64, tf.string], select_cols=[1, 3])
+
+
+@pipeline
+def values_without_some_columns():
+    return csv("without", [CSV], lambda: filled()[1:3], exclude_cols=[0, 3], na_value="3")
+
+
+@pipeline
+def values_after_a_header():
+    return csv("header", [b'a,"b\nc"\n1;2\n', b"", b"a,b", b"a\n3;4\n"], lambda: [tf.int64, tf.int32], header=True, field_delim=";", buffer_size=2)
+
+
+@pipeline
+def values_without_quotes():
+    return csv("bare", [b'1,"a"\n2,b"c'], lambda: [tf.int32, tf.string], use_quote_delim=False)
+
+
+@pipeline
+def values_within_quotes_that_end_nowhere():
+    return csv("open", [b'1,"a\n2,b\n', b"3,c"], lambda: [tf.int32, tf.string])
+
+
 @pipeline
 def blocks():
     path = lines("blocks", b"HH" + bytes(range(12)) + b"F")
@@ -304,6 +365,70 @@ def compressed_blocks_cut_off():
 @pipeline
 def compressed_lines_cut_off():
     return tf.data.TextLineDataset(cut_off("lines.zlib", zlib.compress(NOISE)), "ZLIB")
+
+
+def damaged(name, compression, count, change):
+    """Records in a file of which `change` gives other bytes. How many come before the error depends on the size of the
+    pieces that are decompressed at once."""
+    whole, path = os.path.join(FILES, f"whole-{name}"), os.path.join(FILES, name)
+    if not os.path.exists(path):
+        noise = np.random.RandomState(5)
+        with tf.io.TFRecordWriter(whole, compression) as writer:
+            for _ in range(count):
+                writer.write(noise.bytes(500))
+        with open(whole, "rb") as file:
+            lines(name, bytes(change(bytearray(file.read()))))
+    return tf.data.TFRecordDataset(path, compression)
+
+
+def flipped(at):
+    def change(packed):
+        packed[at] ^= 255
+        return packed
+
+    return change
+
+
+@pipeline
+def compressed_records_of_another_checksum():
+    return damaged("sum.gz", "GZIP", 5, flipped(-8))
+
+
+@pipeline
+def compressed_records_of_another_length():
+    return damaged("length.gz", "GZIP", 5, flipped(-1))
+
+
+@pipeline
+def many_compressed_records_of_another_checksum():
+    return damaged("sums.gz", "GZIP", 1200, flipped(-8)).map(tf.strings.length).batch(50)
+
+
+@pipeline
+def many_records_of_another_adler():
+    return damaged("sums.zlib", "ZLIB", 1200, flipped(-1)).map(tf.strings.length).batch(50)
+
+
+@pipeline
+def compressed_records_with_a_head_of_another_kind():
+    return damaged("head.gz", "GZIP", 5, flipped(2))
+
+
+@pipeline
+def compressed_records_and_rubbish():
+    return damaged("rubbish.gz", "GZIP", 5, lambda packed: packed + b"rubbish")
+
+
+@pipeline
+def compressed_records_twice():
+    return damaged("twice.gz", "GZIP", 5, lambda packed: packed + packed)
+
+
+@pipeline
+def compressed_lines_of_another_checksum():
+    packed = bytearray(gzip.compress(NOISE))
+    packed[-8] ^= 255
+    return tf.data.TextLineDataset(lines("lines.gz", bytes(packed)), "GZIP")
 
 
 @pipeline

@@ -2,6 +2,7 @@
 and on TensorFlow: the valid calls of `cases`, each changed once or twice (see `mutations.py`). Both must give equal
 values, or both fail with the same class of error; neither may end or hang. What may differ is in `allowed.py`."""
 import argparse
+import copy
 import functools
 import json
 import os
@@ -68,6 +69,10 @@ def cases_of(op, count, seed):
             except TooLarge:
                 continue
             changes.append(said)
+        if changes and call.exact:
+            # Its sums were exact in any order with the values that it was given.
+            call = copy.copy(call)
+            call.exact = False
         yield Case(op, types, label, call, changes, chance.random() < 0.15)
 
 

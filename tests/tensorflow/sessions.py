@@ -434,6 +434,11 @@ def what_is_fetched_of_a_variable_is_what_it_holds_when_the_step_ends(env):
             lambda v: tf.identity_n([1.0, v._ref()])[1],
             lambda v: tf.placeholder_with_default(v._ref(), []),
             lambda v: tf.raw_ops.PreventGradient(input=v._ref()),
+            lambda v: tf.reshape(v._ref(), []),
+            lambda v: tf.reshape(tf.identity(v), [1, 1]),
+            lambda v: tf.expand_dims(v._ref(), 0),
+            lambda v: tf.squeeze(tf.expand_dims(v._ref(), 0)),
+            lambda v: tf.ensure_shape(v._ref(), []),
         ):
             assert fetched(read, assign) == 5
             assert fetched(read, assign, after=True) == 5

@@ -286,6 +286,10 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
         }
         Sent { value: Value::Host(tensor), .. } => Ok(tensor),
         Sent { value: Value::Ref(variable), .. } => variable.value().map_err(|e| crate::failure(&e)),
+        Sent { value: Value::View(view), is_dead } => {
+            let value = view.snapshot().map_err(|e| crate::failure(&e))?.unwrap_or_default();
+            to_tensor(step, key, Sent { value, is_dead })
+        }
         Sent { value, .. } => {
             let text = format!("the value of {key} is not in host memory: {value:?}");
             Err(Status::new(Code::Internal, text))

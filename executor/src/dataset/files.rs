@@ -19,7 +19,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    fn open(&self, path: &Path) -> Result<Source> {
+    pub(super) fn open(&self, path: &Path) -> Result<Source> {
         match self.buffer {
             Some(size) => Source::with_buffer(path, self.compression, size),
             None => Source::open(path, self.compression),
@@ -30,12 +30,21 @@ impl Files {
 /// What reads one file; `None` at its end.
 type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
+/// Where the pull after one that found something wrong within a file goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtError {
+    /// In that file.
+    Same,
+    /// In the one after it.
+    Next,
+}
+
 /// A dataset of the strings in files, one file after the other. What `open` makes for a file, with its place,
-/// reads it. What is wrong within a file ends it, and the next pull goes on with the one after it; a file that
-/// cannot be opened is tried again.
+/// reads it. A file that cannot be opened is tried again.
 fn strings(
     name: &'static str,
     files: Files,
+    at_error: AtError,
     open: impl Fn(&Files, usize, &Path) -> Result<Read> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, open));
@@ -52,7 +61,9 @@ fn strings(
                         Ok(Some(bytes)) => return Ok(Some(Element::from([Tensor::string(bytes)]))),
                         Ok(None) => reading = None,
                         Err(error) => {
-                            reading = None;
+                            if at_error == AtError::Next {
+                                reading = None;
+                            }
                             return Err(error);
                         }
                     }
@@ -66,7 +77,7 @@ fn strings(
 }
 
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
-    strings("TextLine", files, |files, _, path| {
+    strings("TextLine", files, AtError::Same, |files, _, path| {
         let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
         Ok(Box::new(move || reader.next_line()))
     })
@@ -77,7 +88,9 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     if !offsets.is_empty() && offsets.len() != files.paths.len() {
         crate::invalid!("`byte_offsets` must have the same size as `filenames`");
     }
-    strings("TFRecord", files, move |files, i, path| {
+    // What is decompressed comes in pieces of one size, whatever is asked for.
+    let buffer = files.buffer.filter(|_| files.compression == Compression::None);
+    strings("TFRecord", Files { buffer, ..files }, AtError::Next, move |files, i, path| {
         let mut reader = RecordReader::new(files.open(path)?);
         if let Some(offset) = offsets.get(i) {
             reader.advance_to(*offset)?;
@@ -87,7 +100,7 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
 }
 
 pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<Arc<Dataset>> {
-    strings("FixedLengthRecord", files, move |files, _, path| {
+    strings("FixedLengthRecord", files, AtError::Next, move |files, _, path| {
         let source = files.open(path)?;
         let is_plain = files.compression == Compression::None;
         let length = std::fs::metadata(path).map(|m| m.len()).ok().filter(|_| is_plain);

@@ -6,6 +6,7 @@ mod ahead;
 pub(crate) mod batch;
 pub(crate) mod cache;
 mod context;
+pub(crate) mod csv;
 pub(crate) mod element;
 pub(crate) mod files;
 pub(crate) mod function;

@@ -252,14 +252,19 @@ impl<F: Flow> Run<F> {
         let plan = &self.executor.plan;
         let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
         for (slot, input) in plan.slots(planned).zip(inputs) {
-            let Value::Ref(variable) = &*input else { continue };
+            if !matches!(input, Value::Ref(_) | Value::View(_)) {
+                continue;
+            }
             let uninitialized = || {
                 let message = format!("Attempting to use uninitialized value {}", plan.input_name(slot));
                 Error::new(graph::Code::FailedPrecondition, message)
             };
             if !plan.takes_ref(slot) {
-                *input = variable.snapshot().ok_or_else(uninitialized)?;
-            } else if !may_be_empty && !variable.may_be_initialized() {
+                *input = std::mem::take(input).dereferenced()?.ok_or_else(uninitialized)?;
+            } else if let Value::Ref(variable) = &*input
+                && !may_be_empty
+                && !variable.may_be_initialized()
+            {
                 return Err(uninitialized());
             }
         }
@@ -282,7 +287,7 @@ impl<F: Flow> Run<F> {
             let is_there = match input {
                 Value::Host(_) => wants_host,
                 Value::Device(_) => !wants_host,
-                Value::Ref(_) | Value::None => true,
+                Value::Ref(_) | Value::View(_) | Value::None => true,
             };
             if is_there {
                 continue;
@@ -303,7 +308,7 @@ impl<F: Flow> Run<F> {
                     |done| device.download(tensor, done),
                     move |run, local, tensor| place(run, local, Value::Host(tensor)),
                 ),
-                Value::Ref(_) | Value::None => {}
+                Value::Ref(_) | Value::View(_) | Value::None => {}
             }
             return None;
         }

@@ -240,7 +240,10 @@ impl Plan {
             crate::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
         let hands_on = passes_ref[id.index()] || is_fetch(node);
-        self.takes_ref.extend(inputs.iter().map(|port| port.is_ref || hands_on));
+        // What has no output beside it, such as a shape, is not handed on.
+        let is_handed_on = |slot| hands_on && (slot < outputs.len() || outputs.is_empty());
+        self.takes_ref
+            .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
         if device.has_own_memory() {
             self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
         }

@@ -207,7 +207,7 @@ impl<F: Flow> Run<F> {
         let is_small = |input: &Value| match input {
             Value::Host(tensor) => tensor.num_bytes() <= SMALL,
             Value::None => true,
-            Value::Device(_) | Value::Ref(_) => false,
+            Value::Device(_) | Value::Ref(_) | Value::View(_) => false,
         };
         if known == 0
             && let Action::Kernel(_) = planned.action

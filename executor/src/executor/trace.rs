@@ -127,12 +127,10 @@ fn output(slot: usize, value: &Value) -> Option<OutputTrace> {
             shape: tensor.shape.clone(),
             bytes: tensor.memory.len() as u64,
         }),
-        Value::Ref(variable) => variable.read().map(|tensor| OutputTrace {
-            slot,
-            dtype: tensor.dtype(),
-            shape: tensor.shape().clone(),
-            bytes: tensor.num_bytes() as u64,
-        }),
+        Value::Ref(_) | Value::View(_) => {
+            let value = value.clone().dereferenced().ok()??;
+            output(slot, &value)
+        }
         Value::None => None,
     }
 }

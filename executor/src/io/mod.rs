@@ -2,6 +2,7 @@
 //! none blocks a thread that computes.
 
 mod fixed;
+mod inflate;
 mod line;
 mod record;
 mod source;

@@ -1,12 +1,12 @@
 //! A file as a stream of bytes, decompressed as it is read.
 
+use super::inflate::Inflater;
 use crate::error::{Error, Result};
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use graph::Code;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,7 @@ pub struct Source {
 
 enum Stream {
     Plain(BufReader<File>),
-    Packed(BufReader<Box<dyn Read + Send>>),
+    Packed(Inflater),
 }
 
 impl Source {
@@ -74,11 +74,9 @@ impl Source {
             let path = path.display().to_string();
             return Err(checkpoint::Error::File { code: Code::FailedPrecondition, path, reason }.into());
         }
-        let packed = |stream| Stream::Packed(BufReader::with_capacity(buffer, stream));
         let stream = match compression {
             Compression::None => Stream::Plain(BufReader::with_capacity(buffer, file)),
-            Compression::Zlib => packed(Box::new(ZlibDecoder::new(file))),
-            Compression::Gzip => packed(Box::new(MultiGzDecoder::new(file))),
+            packed => Stream::Packed(Inflater::new(file, packed == Compression::Gzip, buffer)),
         };
         Ok(Source { path, stream, position: 0 })
     }
@@ -96,11 +94,10 @@ impl Source {
     pub fn peek(&mut self) -> Result<&[u8]> {
         let read = match &mut self.stream {
             Stream::Plain(reader) => reader.fill_buf(),
-            Stream::Packed(reader) => reader.fill_buf(),
+            Stream::Packed(reader) => reader.peek(),
         };
         match read {
             Ok(bytes) => Ok(bytes),
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(&[]),
             Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData) => {
                 let what = format!("cannot be decompressed: {e}");
                 Err(checkpoint::Error::corrupt(&self.path, what).into())

@@ -4,7 +4,7 @@ use super::window::{DataFormat, Padding, ReadAttr, Window, positive};
 use super::{Gradient, OpDef};
 use crate::attr::AttrValue;
 use crate::builder::{Call, Forward, Scope};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape, Shape};
@@ -58,7 +58,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: IMAGES.0[1],
         attrs: &[FLOATS_AND_INT, STRIDES, CUDNN, PADDING, EXPLICIT, FORMAT, DILATIONS],
-        infer: |infer| infer_input(infer, &Conv::of_images(infer)?),
+        infer: |infer| infer_input(infer, &Conv::of_gradient_of_images(infer)?),
         gradient: Gradient::Defined(|s, f, d| IMAGES.input_grad(s, f, d)),
         ..OF_INPUT
     },
@@ -79,7 +79,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: DEPTHS.0[1],
         attrs: DEPTHWISE,
-        infer: |infer| infer_input(infer, &Conv::of_images(infer)?),
+        infer: |infer| infer_input(infer, &Conv::of_gradient_of_images(infer)?),
         gradient: Gradient::Defined(|s, f, d| DEPTHS.input_grad(s, f, d)),
         ..OF_INPUT
     },
@@ -178,6 +178,14 @@ impl Conv {
             padding: Padding::parse(&kind, &explicit, format)?,
             format,
             volumes: false,
+        })
+    }
+
+    /// As [`Conv::of_images`], of a gradient: what has no kernel is refused as invalid there.
+    pub fn of_gradient_of_images(node: &impl ReadAttr) -> Result<Conv> {
+        Conv::of_images(node).map_err(|e| match e.code() {
+            Code::Unimplemented => Error::invalid(e.to_string()),
+            _ => e,
         })
     }
 

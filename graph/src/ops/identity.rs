@@ -7,7 +7,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 
 /// Of what gives its input itself, a reference too; a `Snapshot` is a value.
-const PASSES: Traits = Traits { passes_reference: true, ..Traits::NONE };
+pub(super) const PASSES: Traits = Traits { passes_reference: true, ..Traits::NONE };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {

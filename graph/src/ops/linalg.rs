@@ -85,6 +85,14 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "MatrixSolveLs",
+        inputs: &["matrix: T", "rhs: T", "l2_regularizer: double"],
+        outputs: &["output: T"],
+        attrs: &["T: {double, float, half, complex64, complex128}", "fast: bool = true"],
+        infer: best_solution,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "MatrixTriangularSolve",
         inputs: &["matrix: T", "rhs: T"],
         outputs: &["output: T"],
@@ -184,6 +192,15 @@ fn solution(infer: &mut Infer<'_>) -> Result<()> {
     let Some((other, [rows, columns])) = matrices(infer, 1)? else { return Ok(()) };
     let batch = shaped(&batch, &[n]).merge(&shaped(&other, &[rows]))?;
     infer.set(0, PartialShape::of_dims(batch.dims().unwrap_or_default().iter().copied().chain([columns])));
+    Ok(())
+}
+
+fn best_solution(infer: &mut Infer<'_>) -> Result<()> {
+    let Some((batch, [rows, unknowns])) = matrices(infer, 0)? else { return Ok(()) };
+    let Some((other, [equations, columns])) = matrices(infer, 1)? else { return Ok(()) };
+    let batch = shaped(&batch, &[rows]).merge(&shaped(&other, &[equations]))?;
+    let batch = batch.dims().unwrap_or_default().split_last().map_or(&[][..], |(_, batch)| batch);
+    infer.set(0, shaped(batch, &[unknowns, columns]));
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 mod accumulator;
 mod activation;
 mod barrier;
+mod bessel;
 pub mod bias;
 mod binary;
 mod boxes;
@@ -42,6 +43,7 @@ mod identity;
 mod iterator;
 mod linalg;
 mod matmul;
+pub mod morphology;
 mod mutex;
 pub mod normalization;
 mod optional;
@@ -51,6 +53,7 @@ mod partition;
 pub mod pool;
 mod quantize;
 mod queue;
+pub mod ragged;
 mod random;
 mod reader;
 mod reduce;
@@ -114,6 +117,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     accumulator,
     activation,
     barrier,
+    bessel,
     bias,
     binary,
     boxes,
@@ -151,6 +155,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     linalg,
     iterator,
     matmul,
+    morphology,
     mutex,
     normalization,
     optional,
@@ -160,6 +165,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     pool,
     quantize,
     queue,
+    ragged,
     random,
     reader,
     reduce,

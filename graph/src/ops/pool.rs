@@ -340,6 +340,16 @@ impl Pool {
         })
     }
 
+    /// As [`Pool::sizes`], with the windows where the forward kernels have them.
+    pub fn forward_sizes(&self, input: &[usize]) -> Result<PoolSizes> {
+        let sizes = self.sizes(input)?;
+        if !self.volumes || self.padding != Padding::Same {
+            return Ok(sizes);
+        }
+        let PoolSizes { planes, rows, columns, .. } = sizes;
+        Ok(PoolSizes { planes: planes.centred(), rows: rows.centred(), columns: columns.centred(), ..sizes })
+    }
+
     /// The output's shape, in the data format.
     pub fn output_shape(&self, sizes: &PoolSizes) -> Result<Shape> {
         let (d, h, w) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);

@@ -1,6 +1,7 @@
 //! Ops that ask for shapes, or give the same elements another shape.
 
 use super::constant::scalar;
+use super::identity::PASSES;
 use super::{Gradient, GradientFn, OpDef, Traits};
 use crate::builder::{Forward, Scope};
 use crate::error::{Error, Result};
@@ -63,6 +64,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tshape: {int32, int64} = int32"],
         infer: reshape,
         gradient: Gradient::Defined(RESHAPE_BACK),
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -72,6 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tdim: {int32, int64} = int32"],
         infer: expand_dims,
         gradient: Gradient::Defined(RESHAPE_BACK),
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -81,6 +84,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "squeeze_dims: list(int) >= 0 = []"],
         infer: squeeze,
         gradient: Gradient::Defined(RESHAPE_BACK),
+        traits: PASSES,
         ..OpDef::NEW
     },
     OpDef {
@@ -133,6 +137,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         gradient: Gradient::Defined(|_, _, dz| Ok(vec![dz[0]])),
+        traits: PASSES,
         ..OpDef::NEW
     },
 ];

@@ -211,17 +211,14 @@ pub struct BlockAttrs {
 
 impl BlockAttrs {
     /// # Errors
-    /// `Unimplemented` for layouts of quantised vectors.
+    /// `InvalidArgument` for layouts of quantised vectors, as where no kernel is registered.
     pub fn of(node: &Node) -> Result<BlockAttrs> {
         let block = node.attr::<i64>("block_size")?;
         let channels_last = match node.attr::<String>("data_format")?.as_str() {
             "NHWC" => true,
             "NCHW" => false,
             other => {
-                return Err(Error::unimplemented(format!(
-                    "{} has no kernel for data_format {other}",
-                    node.op.name()
-                )));
+                crate::invalid!("{} has no kernel for data_format {other}", node.op.name());
             }
         };
         let block = usize::try_from(block).ok().filter(|&b| b >= 2);

@@ -21,6 +21,8 @@ macro_rules! gradient {
     }};
 }
 
+pub(super) use gradient;
+
 /// As `gradient!`, by an op that conjugates by itself: `y` is the output as it is.
 macro_rules! gradient_op {
     (|$s:ident, $y:ident, $dy:ident| $value:expr) => {{
@@ -55,7 +57,7 @@ const SIGNED_COMPLEX: &[&str] =
     &["T: {bfloat16, half, float, double, int8, int16, int32, int64, complex64, complex128}"];
 const INTEGERS: &[&str] = &["T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64}"];
 
-const fn row(name: &'static str, attrs: &'static [&'static str], gradient: Gradient) -> OpDef {
+pub(super) const fn row(name: &'static str, attrs: &'static [&'static str], gradient: Gradient) -> OpDef {
     OpDef { name, inputs: &["x: T"], outputs: &["y: T"], attrs, infer: same_shape, gradient, ..OpDef::NEW }
 }
 

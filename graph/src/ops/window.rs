@@ -136,6 +136,8 @@ pub struct Window {
     pub dilation: usize,
     pub output: usize,
     pub pad_before: usize,
+    /// What lies before the first window, which then has no padding.
+    pub skip_before: usize,
 }
 
 impl Window {
@@ -179,20 +181,36 @@ impl Window {
             );
         }
         let size = |v: i64| usize::try_from(v).map_err(|_| overflow());
-        Ok(Window { input, filter, stride, dilation, output: size(output)?, pad_before: size(before)? })
+        Ok(Window {
+            input,
+            filter,
+            stride,
+            dilation,
+            output: size(output)?,
+            pad_before: size(before)?,
+            skip_before: 0,
+        })
+    }
+
+    /// With what no window reaches left over on both sides, not behind the last one: as TensorFlow's patches of volumes
+    /// have it, where padding is SAME.
+    pub fn centred(self) -> Window {
+        let spanned = self.output.saturating_sub(1).saturating_mul(self.stride).saturating_add(self.filter);
+        Window { skip_before: self.input.saturating_sub(spanned) / 2, ..self }
     }
 
     /// The input position under tap `tap` of the window at `output`; `None` in the padding.
     #[inline]
     pub fn at(&self, output: usize, tap: usize) -> Option<usize> {
-        let position = (output * self.stride + tap * self.dilation).checked_sub(self.pad_before)?;
+        let position =
+            (output * self.stride + tap * self.dilation + self.skip_before).checked_sub(self.pad_before)?;
         if position < self.input { Some(position) } else { None }
     }
 
     /// The input positions under an undilated window at `output`, without padding.
     #[inline]
     pub fn range(&self, output: usize) -> std::ops::Range<usize> {
-        let start = output * self.stride;
+        let start = output * self.stride + self.skip_before;
         let end = (start + self.filter).saturating_sub(self.pad_before).min(self.input);
         start.saturating_sub(self.pad_before).min(end)..end
     }

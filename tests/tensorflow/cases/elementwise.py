@@ -215,3 +215,11 @@ def special_functions(c):
             yield Call(c.values(a), c.values(b), exact=True)
         else:
             yield Call(c.values(a, 0.2, 9), c.values(b, 0.1, 9), loose=10)
+
+
+@case(*(f"Bessel{kind}" for kind in ("I0", "I0e", "I1", "I1e", "J0", "J1", "Y0", "Y1", "K0", "K0e", "K1", "K1e")))
+def bessel(c):
+    yield Call(c.values((3, 4), -8, 8))
+    yield Call(c.values((257,), 0, 40))
+    yield Call(c.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -2.5, 90.0, 1e-3, 300.0]))
+    yield Call(c.values((0, 3)))

@@ -215,3 +215,14 @@ def dense_bincount(c):
 def bounds(c):
     yield Call(np.sort(c.values((2, 9)).astype(np.float64), axis=1).astype(c.dtype()), c.values((2, 5)))
     yield Call(c.array([[1, 1, 2, 3]]), c.array([[0, 1, 3, 4]]))
+
+
+@case("MatrixSolveLs")
+def least_squares(c):
+    close = dict(within=1e-4 if c.name("T") in ("float", "complex64") else 1e-9)
+    for batch, rows, columns in (((), 5, 3), ((), 3, 5), ((2,), 4, 4), ((2, 2), 4, 2), ((0,), 4, 3), ((), 3, 0)):
+        a, b = c.values((*batch, rows, columns), -1, 1), c.values((*batch, rows, 2), -1, 1)
+        yield Call(a, b, np.float64(0.5), **close)
+        yield Call(a, b, np.float64(0.5), fast=False, **close)
+    yield Call(np.ones((4, 3), c.dtype()), c.values((4, 2), -1, 1), np.float64(0), fast=False, **close)
+    yield Call(np.zeros((4, 3), c.dtype()), c.values((4, 2), -1, 1), np.float64(0), fast=False, **close)

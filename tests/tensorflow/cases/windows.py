@@ -189,3 +189,36 @@ def fractional_max_grad(c):
 def fractional_mean_grad(c):
     for overlapping in (False, True):
         yield Call(np.array([2, 5, 7, 2], np.int64), c.values((2, 3, 4, 2)), ROWS, COLUMNS, overlapping=overlapping)
+
+
+# Input, filter, strides, rates, padding.
+DILATIONS = (
+    ((2, 5, 6, 3), (3, 2, 3), (1, 2), (1, 1), "SAME"),
+    ((1, 7, 7, 2), (3, 3, 2), (2, 1), (2, 3), "VALID"),
+    ((2, 4, 5, 1), (1, 1, 1), (3, 3), (1, 1), "SAME"),
+    ((1, 4, 4, 2), (3, 2, 2), (1, 1), (2, 2), "SAME"),
+)
+
+
+def dilations():
+    for x, w, strides, rates, padding in DILATIONS:
+        attrs = dict(strides=[1, *strides, 1], rates=[1, *rates, 1], padding=padding)
+        with tf.Graph().as_default():
+            y = tf.raw_ops.Dilation2D(input=np.zeros(x, np.float32), filter=np.zeros(w, np.float32), **attrs)
+        yield x, w, y.shape.as_list(), attrs
+
+
+@case("Dilation2D")
+def dilated(c):
+    for x, w, _, attrs in dilations():
+        yield Call(c.values(x), c.values(w), **attrs)
+    yield Call(c.whole((1, 3, 3, 1)), c.whole((2, 2, 1)), strides=[1] * 4, rates=[1] * 4, padding="VALID")
+
+
+@case("Dilation2DBackpropInput", "Dilation2DBackpropFilter")
+def dilated_back(c):
+    for x, w, y, attrs in dilations():
+        yield Call(c.values(x), c.values(w), c.values(y), loose=10, **attrs)
+    # Where nothing is greater than the least number, the first place wins.
+    least = np.full((1, 3, 3, 1), -np.inf, c.dtype()) if c.is_float() else c.values((1, 3, 3, 1))
+    yield Call(least, c.values((2, 2, 1)), c.values((1, 3, 3, 1)), strides=[1] * 4, rates=[1] * 4, padding="SAME")

@@ -161,8 +161,9 @@ fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<(
                 for pixel in from.chunks_exact(channels) {
                     means.iter_mut().zip(pixel).for_each(|(m, v)| *m += f64::from(*v));
                 }
-                let share = channels as f64 / image as f64;
-                let means: Vec<f32> = means.iter().map(|m| (m * share) as f32).collect();
+                // The sum must fit single precision, as TensorFlow's does.
+                let share = channels as f32 / image as f32;
+                let means: Vec<f32> = means.iter().map(|m| *m as f32 * share).collect();
                 for (out, pixel) in out.chunks_exact_mut(channels).zip(from.chunks_exact(channels)) {
                     for ((o, v), m) in out.iter_mut().zip(pixel).zip(&means) {
                         *o = (v - m) * factor + m;

@@ -172,7 +172,7 @@ where
     let near = move |out: &mut [Bool8], x: Operand<'_, T::Wide>, y: Operand<'_, T::Wide>| {
         let (Operand::Many(x), Operand::Many(y)) = (x, y) else { return };
         for ((o, &x), &y) in out.iter_mut().zip(x).zip(y) {
-            *o = ((x - y).magnitude() < tolerance).into();
+            *o = ((x - y).magnitude() <= tolerance).into();
         }
     };
     let out = zip_tensors::<T, Bool8>(&Plan::flat(x.shape()), x.clone(), y, Cost::Cheap, &near)?;

@@ -102,7 +102,7 @@ fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("dims must represent a vector, got shape {}", dims.shape());
     }
     // One element in one dimension was a scalar in old graphs.
-    let [element] = E::view(value)? else {
+    let ([element], 0 | 1) = (E::view(value)?, value.shape().rank()) else {
         invalid!("value must represent a scalar, got shape {}", value.shape());
     };
     let shape = Shape::from_i64(&dims.to_i64s()?)?;
@@ -269,7 +269,7 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn diag_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
     let rank = input.shape().rank();
-    if rank == 0 || rank % 2 != 0 {
+    if rank % 2 != 0 {
         invalid!("The rank of the tensor should be even and positive, got shape {}", input.shape());
     }
     let (first, second) = input.shape().split_at(rank / 2);

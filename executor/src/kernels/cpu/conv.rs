@@ -40,14 +40,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS_AND_INT)], |i| {
-            let conv = Conv::of_images(i.node)?;
+            let conv = Conv::of_gradient_of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |i| {
-            let conv = Conv::of_images(i.node)?;
+            let conv = Conv::of_gradient_of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
         })
     },
@@ -76,14 +76,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |i| {
-            let conv = Conv::of_images(i.node)?;
+            let conv = Conv::of_gradient_of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_input::<T>(ctx, &conv)))
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |i| {
-            let conv = Conv::of_images(i.node)?;
+            let conv = Conv::of_gradient_of_images(i.node)?;
             typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_filter::<T>(ctx, &conv)))
         })
     },

@@ -1,7 +1,9 @@
 //! Kernels that make datasets without an input dataset.
 
-use super::dataset_argument::{integer, makes, spec, string, tensors};
+use super::dataset_argument::{boolean, integer, makes, spec, string, tensors};
 use super::dataset_memory::seed_source;
+use super::parsing::csv::scalar;
+use crate::dataset::csv::{Columns, Csv};
 use crate::dataset::files::{Files, fixed_length_records, records, text_lines};
 use crate::dataset::shuffle::{SeedSource, Seeds};
 use crate::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
@@ -78,12 +80,68 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FixedLengthRecordDatasetV2", &[], |_| {
         makes(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
     }),
-    KernelDef::absent("CSVDataset"),
-    KernelDef::absent("CSVDatasetV2"),
-    KernelDef::absent("ExperimentalCSVDataset"),
+    KernelDef::of("CSVDataset", &[], csv_dataset),
+    KernelDef::of("CSVDatasetV2", &[], csv_dataset),
+    KernelDef::of("ExperimentalCSVDataset", &[], csv_dataset),
     KernelDef::absent("GeneratorDataset"),
     KernelDef::absent("DatasetFromGraph"),
 ];
+
+fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    // The last input of the second version are columns too.
+    let excludes = init.node.op.name() == "CSVDatasetV2";
+    makes(move |ctx| {
+        let files = files(ctx, Some(1), Some(2))?;
+        if files.buffer.is_none() {
+            crate::invalid!("buffer_size should be positive");
+        }
+        let end = ctx.num_inputs() - usize::from(excludes);
+        let defaults = tensors(ctx, 8..end)?;
+        for default in &defaults {
+            if default.shape().rank() > 1 || default.num_elements() > 1 {
+                crate::invalid!("Shape of a default must be a length-0 or length-1 vector, or a scalar.");
+            }
+        }
+        let &[delimiter] = &string(ctx, 4, "field_delim")?[..] else {
+            crate::invalid!("field_delim should be only 1 char");
+        };
+        let only = columns(ctx, 7, "select_cols")?;
+        let without = if excludes { columns(ctx, end, "exclude_cols")? } else { Vec::new() };
+        let columns = match (only.is_empty(), without.is_empty()) {
+            (true, true) => Columns::All,
+            (true, false) => Columns::Without(without),
+            (false, true) if only.len() == defaults.len() => Columns::Only(only),
+            (false, true) => crate::invalid!("select_cols should match output size"),
+            _ => crate::invalid!("Either select_cols or exclude_cols should be empty"),
+        };
+        let csv = Csv {
+            delimiter,
+            has_quotes: boolean(ctx, 5, "use_quote_delim")?,
+            has_header: boolean(ctx, 3, "header")?,
+            missing: string(ctx, 6, "na_value")?,
+            columns,
+            defaults,
+            parse: scalar,
+        };
+        crate::dataset::csv::csv(files, csv, spec.clone())
+    })
+}
+
+/// Numbers of columns, which must rise.
+fn columns(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<usize>> {
+    let columns = ctx.input(i)?;
+    if columns.shape().rank() != 1 {
+        crate::invalid!("`{name}` must be a vector.");
+    }
+    let columns = columns.values::<i64>()?;
+    if columns.windows(2).any(|pair| pair[0] >= pair[1]) {
+        crate::invalid!("{name} should be strictly increasing indices");
+    }
+    let number =
+        |&column: &i64| usize::try_from(column).or_else(|_| crate::invalid!("{name} should be non-negative"));
+    columns.iter().map(number).collect()
+}
 
 /// The seeds in inputs `at` and `at + 1`.
 pub(super) fn seeds(ctx: &KernelContext<'_>, at: usize) -> Result<Seeds> {

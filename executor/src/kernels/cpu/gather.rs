@@ -132,7 +132,8 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
     let batches: usize = dims[..batch].iter().product();
     let outer: usize = dims[batch..axis].iter().product();
     let inner: usize = dims[axis + 1..].iter().product();
-    let places = checked(indices, limit)?;
+    // Where nothing is taken, from anywhere is as good.
+    let places = if inner == 0 { Vec::new() } else { checked(indices, limit)? };
     let out = E::build(params.dtype(), Shape::new(&sizes)?, |out| {
         let count = places.len() / batches.max(1);
         if inner == 0 || count == 0 {
@@ -217,7 +218,7 @@ fn gather_nd<E: Moved>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> 
     let mut dims: SmallVec<[usize; 6]> = outer.into();
     dims.extend_from_slice(&params.shape()[depth..]);
     let shape = Shape::new(&dims)?;
-    if shape.num_elements() > 0 && params.num_elements() == 0 {
+    if outer.iter().all(|&size| size > 0) && params.num_elements() == 0 {
         invalid!("Requested more than 0 entries, but params is empty.  Params shape: {}", params.shape());
     }
     let node = ctx.node().name.clone();

@@ -77,6 +77,9 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
     if low >= high || low.is_nan() || high.is_nan() {
         invalid!("value_range should satisfy value_range[0] < value_range[1], but got '[{low}, {high}]'");
     }
+    if values.values::<T>()?.iter().any(|&v| number(v).is_nan()) {
+        invalid!("Histogram values must not contain NaN");
+    }
     let mut all = Tensor::zeros(Int64, Shape::new(&[bins as usize])?)?;
     let found = all.values_mut::<i64>()?;
     let step = (high - low) / f64::from(bins);
@@ -98,13 +101,15 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
     if dense && input.shape().rank() > 2 {
         invalid!("Shape must be at most rank 2 but is rank {}", input.shape().rank());
     }
-    if size.num_elements() != 1 || size.shape().rank() > usize::from(!dense) {
+    if size.shape().rank() != 0 {
         invalid!("Shape must be rank 0 but is rank {}", size.shape().rank());
     }
     let size = size.to_i64s()?[0];
     let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
     let weighted = weights.num_elements() > 0;
-    if weighted && weights.shape() != input.shape() {
+    let alike =
+        if dense { weights.shape() == input.shape() } else { weights.num_elements() == input.num_elements() };
+    if weighted && !alike {
         invalid!(
             "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
             weights equal to 1. Received {}",

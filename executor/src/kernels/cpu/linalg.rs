@@ -1,6 +1,7 @@
 //! Linear algebra on batches of matrices, computed in double precision.
 
 mod decompose;
+mod least_squares;
 mod matrix;
 
 use super::dispatch::COMPLEX;
@@ -55,6 +56,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("BatchMatrixSolve", WITH_HALF, i => {
         let adjoint: bool = i.attr("adjoint")?;
         move |ctx: &mut KernelContext<'_>, _: Of<F>| solve::<F>(ctx, adjoint)
+    }),
+    kernel!("MatrixSolveLs", FRACTIONS, i => {
+        let fast: bool = i.attr("fast")?;
+        move |ctx: &mut KernelContext<'_>, _: Of<F>| least_squares::solve::<F>(ctx, fast)
     }),
     kernel!("MatrixTriangularSolve", &[("T", &[Float, Double, Half, BFloat16, Complex64, Complex128])], i => {
         let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);

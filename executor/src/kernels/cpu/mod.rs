@@ -3,6 +3,7 @@
 mod accumulator;
 mod activation;
 mod barrier;
+mod bessel;
 pub(super) mod bias;
 mod binary;
 mod boxes;
@@ -46,6 +47,7 @@ mod iterator;
 mod linalg;
 pub(super) mod matmul;
 mod micro;
+mod morphology;
 mod moved;
 mod mutex;
 mod normalization;
@@ -58,6 +60,7 @@ mod pool;
 mod product;
 mod quantize;
 mod queue;
+mod ragged;
 pub(crate) mod random;
 mod reader;
 pub(super) mod reduce;
@@ -107,6 +110,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     accumulator::KERNELS,
     activation::KERNELS,
     barrier::KERNELS,
+    bessel::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
     boxes::KERNELS,
@@ -144,6 +148,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     iterator::KERNELS,
     linalg::KERNELS,
     matmul::KERNELS,
+    morphology::KERNELS,
     mutex::KERNELS,
     normalization::KERNELS,
     optional::KERNELS,
@@ -153,6 +158,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pool::KERNELS,
     quantize::KERNELS,
     queue::KERNELS,
+    ragged::KERNELS,
     random::KERNELS,
     reader::KERNELS,
     reduce::KERNELS,

@@ -72,10 +72,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Checks the data's rank and gives the number of channels.
 fn channels_of(attrs: &BatchNorm, x: &Shape) -> Result<usize> {
     match x.rank() {
-        4 => {}
-        5 if attrs.volumes => {}
-        _ if attrs.volumes => crate::invalid!("input must be 4-dimensional or 5-dimensional{x}"),
-        _ => crate::invalid!("input must be 4-dimensional{x}"),
+        4 | 5 => {}
+        _ => crate::invalid!("input must be 4-dimensional or 5-dimensional{x}"),
     }
     Ok(x[attrs.channel_axis(x.rank())])
 }

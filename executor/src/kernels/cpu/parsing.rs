@@ -1,6 +1,6 @@
 //! Kernels that make values from bytes.
 
-mod csv;
+pub(super) mod csv;
 mod example;
 mod raw;
 

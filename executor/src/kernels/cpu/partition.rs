@@ -97,7 +97,10 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         }
         most = indices.values::<i32>()?.iter().copied().fold(most, i32::max);
     }
-    let rows = (most as i64 + 1) as usize;
+    if most == i32::MAX {
+        invalid!("Expected a non-negative size, got {}", most.wrapping_add(1));
+    }
+    let rows = (most + 1) as usize;
     let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[rows]);
     dims.extend_from_slice(inner);
     let shape = Shape::new(&dims)?;

@@ -232,7 +232,7 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
     let out = if pool.is_depthwise() {
         max_over_depth::<T>(pool, &input)?
     } else {
-        let sizes = pool.sizes(ctx.input(0)?.shape())?;
+        let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
         let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
         let values = input.values::<T>()?;
         let line = line_out(&sizes);
@@ -417,7 +417,7 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
         return Err(Error::unimplemented(NOT_SPATIAL));
     }
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
-    let sizes = pool.sizes(ctx.input(0)?.shape())?;
+    let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
     let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
     let values = input.values::<T>()?;
     let line = line_out(&sizes);

@@ -342,7 +342,19 @@ macro_rules! analytic {
         impl Analytic for $t {
             #[inline(always)]
             fn of_real(value: f64) -> $t { value as $t }
-            analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh);
+            analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh);
+            /// Of numbers so large that their double may overflow, the logarithm of both factors.
+            #[inline(always)]
+            fn asinh(self) -> $t {
+                let a = self.abs();
+                let large = a > 1.0 / <$t>::EPSILON && a.is_finite();
+                if large { (a.ln() + std::$t::consts::LN_2).copysign(self) } else { Float::asinh(self) }
+            }
+            #[inline(always)]
+            fn acosh(self) -> $t {
+                let large = self > 1.0 / <$t>::EPSILON;
+                if large { self.ln() + std::$t::consts::LN_2 } else { Float::acosh(self) }
+            }
             /// By the absolute value: near -1 the textbook form cancels.
             #[inline(always)]
             fn atanh(self) -> $t {

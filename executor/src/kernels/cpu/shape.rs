@@ -7,6 +7,7 @@ use super::strided::{Layout, Taken, taking};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
 use graph::ops::shape::squeezed_axes;
 use graph::shape::resolve_axis;
 use graph::{DType, PartialShape, Shape, Tensor};
@@ -89,6 +90,12 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// The shape of input 0, which [`pass`] passes on: it may be a reference.
+fn passed_shape(ctx: &KernelContext<'_>) -> Result<Shape> {
+    let no_tensor = || Error::internal("input 0 has no value");
+    ctx.value(0).and_then(Value::shape).ok_or_else(no_tensor)
+}
+
 /// Passes input 0 on under another shape, without a copy.
 fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
     let out = ctx.take_value(0).reshaped(shape)?;
@@ -98,7 +105,7 @@ fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
 
 fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
-    let elements = ctx.shape(0)?.num_elements();
+    let elements = passed_shape(ctx)?.num_elements();
     let wanted = sizes.to_i64s()?;
     if sizes.shape().rank() > 1 || (sizes.shape().rank() == 0 && wanted != [-1]) {
         invalid!("sizes input must be 1-D, not {}", sizes.shape());
@@ -144,7 +151,7 @@ fn expand_dims(ctx: &mut KernelContext<'_>) -> Result<()> {
     let &[axis] = ctx.input(1)?.to_i64s()?.as_slice() else {
         invalid!("'dim' must be a tensor with a single value");
     };
-    let input = ctx.shape(0)?;
+    let input = passed_shape(ctx)?;
     let Some(at) = resolve_axis(axis, input.rank() + 1) else {
         invalid!("Tried to expand dim index {axis} for tensor with {} dimensions.", input.rank());
     };
@@ -156,7 +163,7 @@ fn expand_dims(ctx: &mut KernelContext<'_>) -> Result<()> {
 fn squeeze(init: &KernelInit<'_>) -> Result<Kernel> {
     let named: Vec<i64> = init.attr("squeeze_dims")?;
     Kernel::sync(move |ctx| {
-        let input = ctx.shape(0)?;
+        let input = passed_shape(ctx)?;
         let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
         if named.is_empty() {
             dims.extend(input.iter().copied().filter(|&d| d != 1));
@@ -179,7 +186,7 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let expected: PartialShape = init.attr("shape")?;
     let name = init.node.name.clone();
     Kernel::sync(move |ctx| {
-        let shape = ctx.shape(0)?.clone();
+        let shape = passed_shape(ctx)?;
         if !expected.accepts(&shape) {
             invalid!("Shape of tensor {name} {shape} is not compatible with expected shape {expected}.");
         }
@@ -189,8 +196,8 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
 
 pub(in crate::kernels) fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken> {
     let (from, sizes) = (ctx.shape(0)?, ctx.input(1)?);
-    if sizes.shape().rank() > 1 {
-        invalid!("shape must be 1-D, got shape {}", sizes.shape());
+    if sizes.shape().rank() != 1 {
+        invalid!("shape must be a vector of {{int32,int64}}, got shape {}", sizes.shape());
     }
     let to = Shape::from_i64(&sizes.to_i64s()?)?;
     let Some(more) = to.rank().checked_sub(from.rank()) else {

@@ -218,20 +218,13 @@ fn elements_mut<W: Pod>(bytes: &mut [u8]) -> &mut [W] {
     bytemuck::cast_slice_mut(bytes)
 }
 
-/// Of an axis, what lies before the first window; those of images begin with it.
-fn left_before(window: &Window, patches: &Patches<3>) -> usize {
-    if !patches.centred || patches.padding != Padding::Same {
-        return 0;
-    }
-    let spanned = window.output.saturating_sub(1) * window.stride + window.filter;
-    window.input.saturating_sub(spanned) / 2
-}
-
 /// Each patch as the channels of an output pixel: plane, row, column of the patch, then the input's channel.
 fn extract(input: &Tensor, [n, d, h, w, c]: [usize; 5], patches: &Patches<3>) -> Result<Tensor> {
-    let windows = [patches.window(d, 0)?, patches.window(h, 1)?, patches.window(w, 2)?];
+    let centre = |window: Window| {
+        if patches.centred && patches.padding == Padding::Same { window.centred() } else { window }
+    };
+    let windows = [patches.window(d, 0)?, patches.window(h, 1)?, patches.window(w, 2)?].map(centre);
     let [planes, rows, columns] = &windows;
-    let [before_planes, before_rows, before_columns] = windows.map(|w| left_before(&w, patches));
     let len = patches.len()?.checked_mul(c).ok_or_else(|| Error::invalid("a patch's size overflows"))?;
     let shape = Shape::new(&[n, planes.output, rows.output, columns.output, len])?;
     let mut out = Tensor::zeros(input.dtype(), shape)?;
@@ -248,10 +241,10 @@ fn extract(input: &Tensor, [n, d, h, w, c]: [usize; 5], patches: &Patches<3>) ->
                 let (plane, image) = (line % planes.output, line / planes.output);
                 let taps = (0..planes.filter).flat_map(|z| (0..rows.filter).map(move |y| (z, y)));
                 for ((z, y), patch) in taps.zip(patch.chunks_exact_mut(columns.filter * c)) {
-                    let (Some(z), Some(y)) = (planes.at(plane, z + before_planes), rows.at(row, y + before_rows)) else { continue };
+                    let (Some(z), Some(y)) = (planes.at(plane, z), rows.at(row, y)) else { continue };
                     let line = ((image * d + z) * h + y) * w;
                     for (x, to) in patch.chunks_exact_mut(c).enumerate() {
-                        if let Some(x) = columns.at(column, x + before_columns) {
+                        if let Some(x) = columns.at(column, x) {
                             to.copy_from_slice(&from[(line + x) * c..][..c]);
                         }
                     }

@@ -59,6 +59,9 @@ impl<'a> Crops<'a> {
             return Err(Error::new(Code::OutOfRange, "box_index has values outside [0, batch_size)"));
         };
         let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
+        if boxes.as_flattened().iter().any(|side| !side.is_finite()) {
+            crate::invalid!("Boxes contains at least one element that is not finite");
+        }
         Ok(Crops { boxes, images, image: [rows, columns], crop, channels })
     }
 
@@ -112,7 +115,7 @@ where
 {
     let image = ctx.input(0)?;
     let size = ctx.input(3)?;
-    let &[rows, columns] = size.values::<i32>()? else {
+    let (&[rows, columns], 1) = (size.values::<i32>()?, size.shape().rank()) else {
         crate::invalid!("crop_size must have two elements, got shape {}", size.shape());
     };
     let size = |v: i32| usize::try_from(v).map_err(|_| Error::invalid("crop dimensions must be positive"));

@@ -82,13 +82,13 @@ fn given(colours: &Tensor, depth: usize) -> Result<Option<Vec<Vec<f32>>>> {
     let &[count, channels] = colours.shape().dims() else {
         crate::invalid!("colors must be a 2-D matrix, got shape {}", colours.shape());
     };
-    if count == 0 {
-        return Ok(None);
-    }
     if channels < depth {
         crate::invalid!(
             "colors must have equal or more channels than the image provided: {channels} vs {depth}"
         );
+    }
+    if count == 0 {
+        return Ok(None);
     }
     Ok(Some(colours.values::<f32>()?.chunks_exact(channels).map(<[f32]>::to_vec).collect()))
 }

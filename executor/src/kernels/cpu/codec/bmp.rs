@@ -24,14 +24,17 @@ pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     if !matches!(given, 1 | 3 | 4) {
         crate::invalid!("Number of channels inherent in the image must be 1, 3 or 4, was {given}");
     }
-    if channels != 0 && channels != given {
+    // Colours without opacity may be asked for with one.
+    let is_made_opaque = (given, channels) == (3, 4);
+    if channels != 0 && channels != given && !is_made_opaque {
         crate::invalid!("channels attribute {channels} does not match bits per pixel from file {given}");
     }
     let (Ok(start), Ok(columns)) = (usize::try_from(start), usize::try_from(width)) else {
         crate::invalid!("header size and width must be positive, got {start} and {width}");
     };
     let rows = height.unsigned_abs() as usize;
-    let size = sample_count(rows, columns, given)?;
+    let channels = if is_made_opaque { 4 } else { given };
+    let size = sample_count(rows, columns, channels)?;
     // Rows are padded to whole words of four bytes.
     let stride = (columns * given).next_multiple_of(4);
     let needed = stride.checked_mul(rows - 1).and_then(|n| n.checked_add(columns * given + start));
@@ -45,11 +48,12 @@ pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
         let line = &file[start + row * stride..][..columns * given];
         for pixel in line.chunks_exact(given) {
             match *pixel {
+                [b, g, r] if is_made_opaque => out.extend([r, g, b, u8::MAX]),
                 [b, g, r] => out.extend([r, g, b]),
                 [b, g, r, a] => out.extend([r, g, b, a]),
                 _ => out.extend_from_slice(pixel),
             }
         }
     }
-    Ok(Pixels { frames: 1, height: rows, width: columns, channels: given, samples: Samples::Bytes(out) })
+    Ok(Pixels { frames: 1, height: rows, width: columns, channels, samples: Samples::Bytes(out) })
 }

@@ -1,9 +1,10 @@
 //! The negative log-probability of labels, summed over all alignments, and its gradient.
 
 use super::{Scores, log_softmax, log_sum};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::scalar::Real;
+use crate::kernels::cpu::sparse::check_sorted;
 use graph::{Code, Element, Shape, Tensor};
 use rayon::prelude::*;
 
@@ -35,13 +36,14 @@ fn labels(ctx: &KernelContext<'_>, batch: usize) -> Result<Vec<Vec<usize>>> {
         crate::invalid!("labels_values has shape {}, labels_indices {}", values.shape(), places.shape());
     }
     let mut out = vec![Vec::new(); batch];
-    let (places, _) = places.values::<i64>()?.as_chunks::<2>();
-    let mut before = -1;
+    let places = places.values::<i64>()?;
+    // The width of the matrix is no input: the last column that is named is its last.
+    let columns =
+        places.iter().skip(1).step_by(2).fold(0, |most, &column| column.saturating_add(1).max(most));
+    check_sorted(places.chunks_exact(2), &[batch as i64, columns])
+        .map_err(|e| Error::invalid(format!("label SparseTensor is not valid: {e}")))?;
+    let (places, _) = places.as_chunks::<2>();
     for (&[sequence, _], &label) in places.iter().zip(values.values::<i32>()?) {
-        if sequence < before {
-            crate::invalid!("labels_indices are not in order: {sequence} after {before}");
-        }
-        before = sequence;
         let known = usize::try_from(sequence).ok().and_then(|b| out.get_mut(b));
         let Some(of_sequence) = known else {
             crate::invalid!("labels batch index must be between 0 and {batch} but saw: {sequence}");

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
 use graph::{DType, Tensor};
+use std::str::FromStr;
 
 struct Format {
     delimiter: u8,
@@ -115,15 +116,31 @@ impl Column {
         let wrong = || {
             Error::invalid(format!("Field {i} in record {row} is not a valid {}: {text}", default.dtype()))
         };
-        let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b');
         match self {
             Column::Float(v) => v.push(parse_float(&text).ok_or_else(wrong)? as f32),
             Column::Double(v) => v.push(parse_float(&text).ok_or_else(wrong)?),
-            Column::Int32(v) => v.push(trimmed.parse().map_err(|_| wrong())?),
-            Column::Int64(v) => v.push(trimmed.parse().map_err(|_| wrong())?),
+            Column::Int32(v) => v.push(whole(&text).ok_or_else(wrong)?),
+            Column::Int64(v) => v.push(whole(&text).ok_or_else(wrong)?),
             Column::Text(_) => {}
         }
         Ok(())
+    }
+}
+
+/// A whole number, blanks around it or not.
+fn whole<T: FromStr>(text: &str) -> Option<T> {
+    text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b').parse().ok()
+}
+
+/// A field as a scalar, if it is one of the type.
+pub(in crate::kernels::cpu) fn scalar(field: &Bytes, dtype: DType) -> Option<Tensor> {
+    let text = String::from_utf8_lossy(field);
+    match dtype {
+        DType::Float => parse_float(&text).map(|v| Tensor::scalar(v as f32)),
+        DType::Double => parse_float(&text).map(Tensor::scalar),
+        DType::Int32 => whole::<i32>(&text).map(Tensor::scalar),
+        DType::Int64 => whole::<i64>(&text).map(Tensor::scalar),
+        _ => Some(Tensor::string(field.clone())),
     }
 }
 

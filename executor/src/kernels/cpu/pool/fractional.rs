@@ -150,7 +150,7 @@ impl<'a> Windows<'a> {
 type Fold<T> = fn(&mut [T], &[T], &[usize]);
 
 fn maximum<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
-    out.fill(T::LOWEST);
+    out.fill(T::LEAST);
     for &at in pixels {
         out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = if v > *o { v } else { *o });
     }

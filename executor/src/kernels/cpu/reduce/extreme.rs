@@ -66,6 +66,9 @@ pub(super) fn make(init: &KernelInit<'_>, largest: bool) -> Result<Kernel> {
     }
 }
 
+/// TensorFlow has no kernel for more axes.
+const HIGHEST: usize = 7;
+
 fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) -> Result<()> {
     let (x, dimension) = (ctx.input(0)?, ctx.input(1)?);
     if dimension.shape().rank() != 0 {
@@ -82,6 +85,13 @@ fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) 
     dims.remove(at);
     if size == 0 && at < x.shape().rank() {
         crate::invalid!("Reduction axis {axis} is empty in shape {}", x.shape());
+    }
+    if x.shape().rank() > HIGHEST && x.num_elements() > 0 {
+        crate::invalid!(
+            "Argmax and Argmin only support up to {HIGHEST} input dimensions, but got {}. Inputs shape: {}",
+            x.shape().rank(),
+            x.shape()
+        );
     }
     let inner: usize = x.shape()[at + 1..].iter().product();
     let mut out = Tensor::unspecified(P::DTYPE, Shape::new(&dims)?)?;

@@ -88,7 +88,8 @@ fn parse_unsigned<T: FromStr>(s: &str) -> Option<T> {
 #[derive(Clone, Copy)]
 struct Format {
     notation: Notation,
-    precision: usize,
+    /// Digits of a number, bytes of a string; `None` if nobody has said.
+    precision: Option<usize>,
     width: usize,
     fill: Fill,
 }
@@ -149,7 +150,7 @@ pub(super) fn format(init: &KernelInit<'_>) -> Result<Kernel> {
         (_, true) => Notation::Shortest,
         _ => Notation::Fixed,
     };
-    let precision = usize::try_from(precision).unwrap_or(6);
+    let precision = usize::try_from(precision).ok();
     let format = Format { notation, precision, width: usize::try_from(width).unwrap_or(0), fill };
     Kernel::sync(move |ctx| formatted(ctx, format))
 }
@@ -205,15 +206,15 @@ impl Format {
     }
 
     fn real(&self, value: f64) -> String {
-        let is_negative = value.is_sign_negative() && !value.is_nan();
+        let (is_negative, precision) = (value.is_sign_negative(), self.precision.unwrap_or(6));
         let magnitude = value.abs();
         if !value.is_finite() {
             return self.filled(is_negative, if value.is_nan() { "nan" } else { "inf" }, false);
         }
         let digits = match self.notation {
-            Notation::Fixed => format!("{magnitude:.*}", self.precision),
-            Notation::Scientific => scientific(magnitude, self.precision),
-            Notation::Shortest => shortest(magnitude, self.precision),
+            Notation::Fixed => format!("{magnitude:.precision$}"),
+            Notation::Scientific => scientific(magnitude, precision),
+            Notation::Shortest => shortest(magnitude, precision),
         };
         self.filled(is_negative, &digits, true)
     }
@@ -222,7 +223,11 @@ impl Format {
         format!("({},{})", self.real(real), self.real(imaginary))
     }
 
+    /// No more of it than the precision says, where somebody gave a format; as it is where nobody did.
     fn string(&self, s: &Bytes) -> Bytes {
+        let is_cut = self.width > 0 || self.fill != Fill::None;
+        let kept = self.precision.filter(|_| is_cut).map_or(s.len(), |most| most.min(s.len()));
+        let s = &s.slice(..kept);
         let Some(missing) = self.width.checked_sub(s.len()).filter(|&n| n > 0) else { return s.clone() };
         let blanks = vec![b' '; missing];
         if self.fill == Fill::Left {

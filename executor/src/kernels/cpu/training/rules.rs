@@ -162,14 +162,15 @@ struct Ftrl<W> {
     lr: W,
     l1: W,
     l2: W,
-    shrinkage: W,
+    /// None of the ops that have no such input: no product with 0, which an infinite variable makes NaN.
+    shrinkage: Option<W>,
     lr_power: W,
     multiply_by_lr: bool,
 }
 
 impl<W: Float> Ftrl<W> {
     fn new(s: &[W], has_shrinkage: bool, multiply_by_lr: bool) -> Ftrl<W> {
-        let (shrinkage, lr_power) = if has_shrinkage { (s[3], s[4]) } else { (W::zero(), s[3]) };
+        let (shrinkage, lr_power) = if has_shrinkage { (Some(s[3]), s[4]) } else { (None, s[3]) };
         Ftrl { lr: s[0], l1: s[1], l2: s[2], shrinkage, lr_power, multiply_by_lr }
     }
 
@@ -177,7 +178,11 @@ impl<W: Float> Ftrl<W> {
         if self.lr != W::zero() || !self.multiply_by_lr {
             expect_positive(self.lr)?;
         }
-        expect_penalties(&[("l1", self.l1), ("l2", self.l2), ("l2 shrinkage", self.shrinkage)])?;
+        expect_penalties(&[
+            ("l1", self.l1),
+            ("l2", self.l2),
+            ("l2 shrinkage", self.shrinkage.unwrap_or(W::zero())),
+        ])?;
         if self.lr_power.is_nan() || self.lr_power > W::zero() {
             crate::invalid!("lr_power is not a non-positive scalar: []");
         }
@@ -193,7 +198,7 @@ impl<W: Float> Ftrl<W> {
         // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
         let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
         move |[var, accum, linear]: [W; 3], g: W| {
-            let shrunk = g + two * shrinkage * var;
+            let shrunk = shrinkage.map_or(g, |s| g + two * s * var);
             let grown = accum + g * g;
             let root = power(grown);
             let linear = linear + shrunk * scale - (root - power(accum)) / per * var;

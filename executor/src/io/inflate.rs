@@ -1,0 +1,211 @@
+//! Decompression of a file, a buffer at a time and as zlib does it for TensorFlow's readers: what is wrong with the data
+//! of a buffer is said before any byte of that buffer is given out.
+
+use flate2::{Crc, Decompress, FlushDecompress, Status};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+
+/// The bytes of a compressed file. Where it is cut off they end.
+pub(super) struct Inflater {
+    file: File,
+    input: Box<[u8]>,
+    /// What of `input` has not been decompressed.
+    waiting: std::ops::Range<usize>,
+    output: Vec<u8>,
+    /// How much of `output` was read.
+    read: usize,
+    state: State,
+}
+
+/// What the next byte belongs to.
+enum State {
+    Zlib(Decompress),
+    /// The head of a gzip member: what of it has come.
+    Head(Vec<u8>),
+    Body(Decompress, Crc),
+    /// What follows a member's data, with the checksum of these.
+    Tail(Vec<u8>, Crc),
+    /// After a zlib stream, whatever follows.
+    End,
+    /// After what is wrong, which stays so.
+    Damaged(String),
+}
+
+/// The checksum and the length of a member's data, 4 bytes each.
+const TAIL: usize = 8;
+
+/// A head with longer names than any program writes.
+const LONGEST_HEAD: usize = 1 << 20;
+
+impl Inflater {
+    /// Reads and decompresses at most `buffer` bytes at once.
+    pub(super) fn new(file: File, is_gzip: bool, buffer: usize) -> Inflater {
+        let state = if is_gzip { State::Head(Vec::new()) } else { State::Zlib(Decompress::new(true)) };
+        let input = vec![0; buffer].into_boxed_slice();
+        Inflater { file, input, waiting: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
+    }
+
+    /// Bytes that have not been read; none at the end.
+    ///
+    /// # Errors
+    /// `InvalidData` if the file is damaged.
+    pub(super) fn peek(&mut self) -> io::Result<&[u8]> {
+        while self.read == self.output.len() {
+            self.output.clear();
+            self.read = 0;
+            if let Err(error) = self.inflate() {
+                self.output.clear();
+                self.state = State::Damaged(error.to_string());
+                return Err(error);
+            }
+            if self.output.is_empty() && self.waiting.is_empty() && !self.refill()? {
+                break;
+            }
+        }
+        Ok(&self.output[self.read..])
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.read = self.output.len().min(self.read + count);
+    }
+
+    /// Reads more of the file; whether there was any.
+    fn refill(&mut self) -> io::Result<bool> {
+        if matches!(self.state, State::End) {
+            return Ok(false);
+        }
+        loop {
+            match self.file.read(&mut self.input) {
+                Ok(count) => {
+                    self.waiting = 0..count;
+                    return Ok(count > 0);
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Decompresses what waits, until the output is full or a member ends.
+    fn inflate(&mut self) -> io::Result<()> {
+        loop {
+            let input = &self.input[self.waiting.clone()];
+            let (taken, next) = match &mut self.state {
+                State::End => {
+                    self.waiting = 0..0;
+                    return Ok(());
+                }
+                State::Damaged(what) => return Err(damaged(what)),
+                State::Zlib(stream) => {
+                    let (taken, ended) = decompress(stream, input, &mut self.output)?;
+                    (taken, ended.then_some(State::End))
+                }
+                State::Head(head) => {
+                    let before = head.len();
+                    head.extend_from_slice(input);
+                    match length_of_head(head)? {
+                        Some(length) => {
+                            let body = State::Body(Decompress::new(false), Crc::new());
+                            (length - before, Some(body))
+                        }
+                        None if head.len() > LONGEST_HEAD => return Err(damaged("header is too long")),
+                        None => (input.len(), None),
+                    }
+                }
+                State::Body(stream, checksum) => {
+                    let before = self.output.len();
+                    let (taken, ended) = decompress(stream, input, &mut self.output)?;
+                    checksum.update(&self.output[before..]);
+                    (taken, ended.then(|| State::Tail(Vec::new(), std::mem::take(checksum))))
+                }
+                State::Tail(tail, checksum) => {
+                    let taken = input.len().min(TAIL - tail.len());
+                    tail.extend_from_slice(&input[..taken]);
+                    if tail.len() == TAIL {
+                        check_tail(tail, checksum)?;
+                        self.waiting.start += taken;
+                        self.state = State::Head(Vec::new());
+                        return Ok(());
+                    }
+                    (taken, None)
+                }
+            };
+            self.waiting.start += taken;
+            match next {
+                Some(state) => self.state = state,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+/// Decompresses until the output is full or the input used: how much of it was, and whether the stream has ended.
+fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io::Result<(usize, bool)> {
+    let mut taken = 0;
+    loop {
+        let before = (stream.total_in(), output.len());
+        let status = stream.decompress_vec(&input[taken..], output, FlushDecompress::None);
+        taken += (stream.total_in() - before.0) as usize;
+        match status.map_err(|e| damaged(&e.to_string()))? {
+            Status::StreamEnd => return Ok((taken, true)),
+            _ if (stream.total_in(), output.len()) == before => return Ok((taken, false)),
+            _ if output.len() == output.capacity() => return Ok((taken, false)),
+            _ => {}
+        }
+    }
+}
+
+/// The length of a gzip member's head (RFC 1952); `None` while it is incomplete.
+fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
+    const CHECKED: u8 = 2;
+    const EXTRA: u8 = 4;
+    const NAME: u8 = 8;
+    const COMMENT: u8 = 16;
+    const RESERVED: u8 = 0xe0;
+    if head.len() >= 2 && head[..2] != [0x1f, 0x8b] {
+        return Err(damaged("incorrect header check"));
+    }
+    let Some(&[_, _, method, flags]) = head.first_chunk() else { return Ok(None) };
+    if method != 8 {
+        return Err(damaged("unknown compression method"));
+    }
+    if flags & RESERVED != 0 {
+        return Err(damaged("unknown header flags set"));
+    }
+    let mut length = 10;
+    if flags & EXTRA != 0 {
+        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        length += 2 + usize::from(u16::from_le_bytes([low, high]));
+    }
+    for text in [NAME, COMMENT] {
+        if flags & text != 0 {
+            let rest = head.get(length..).unwrap_or_default();
+            let Some(end) = rest.iter().position(|&byte| byte == 0) else { return Ok(None) };
+            length += end + 1;
+        }
+    }
+    if flags & CHECKED != 0 {
+        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        let mut checksum = Crc::new();
+        checksum.update(&head[..length]);
+        if checksum.sum() as u16 != u16::from_le_bytes([low, high]) {
+            return Err(damaged("header crc mismatch"));
+        }
+        length += 2;
+    }
+    Ok((head.len() >= length).then_some(length))
+}
+
+fn check_tail(tail: &[u8], data: &Crc) -> io::Result<()> {
+    if tail[..4] != data.sum().to_le_bytes() {
+        return Err(damaged("incorrect data check"));
+    }
+    if tail[4..] != data.amount().to_le_bytes() {
+        return Err(damaged("incorrect length check"));
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Linear equations solved as well as they can be.
+
+use super::decompose::{cholesky, svd, triangular_solve};
+use super::matrix::{Entry, Matrix};
+use super::{Batch, give};
+use crate::error::Result;
+use crate::invalid;
+use crate::kernel::KernelContext;
+use graph::{DType, Shape};
+
+/// `fast`: by the normal equations, of which a matrix of lesser rank has none. Otherwise the shortest of the best
+/// solutions, by the singular values; the regularizer has no say then.
+pub(super) fn solve<F: Entry>(ctx: &mut KernelContext<'_>, fast: bool) -> Result<()> {
+    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+    let regularizer = ctx.input(2)?;
+    if regularizer.shape().rank() != 0 {
+        invalid!("l2_regularizer must be scalar, got shape {}", regularizer.shape());
+    }
+    let regularizer: f64 = regularizer.item()?;
+    if a.shape().rank() != b.shape().rank() {
+        invalid!("All input tensors must have the same rank.");
+    }
+    let dtype = a.dtype();
+    let (a, b) = (Batch::<F>::of(a)?, Batch::<F>::of(b)?);
+    if a.sizes != b.sizes {
+        invalid!("All input tensors must have the same outer dimensions.");
+    }
+    if a.rows != b.rows {
+        invalid!("Input matrix and rhs are incompatible.");
+    }
+    if regularizer.is_nan() || regularizer < 0.0 {
+        invalid!("l2_regularizer must be >= 0.");
+    }
+    let least =
+        if matches!(dtype, DType::Float | DType::Complex64) { f32::EPSILON.into() } else { f64::EPSILON };
+    let mut values = Vec::new();
+    for (a, b) in a.matrices.iter().zip(&b.matrices) {
+        let solution = if fast { normal(a, b, regularizer)? } else { shortest(a, b, least) };
+        values.extend(solution.values);
+    }
+    let shape = Shape::new(&[&a.sizes[..], &[a.columns, b.columns]].concat())?;
+    give(ctx, 0, dtype, shape, &values)
+}
+
+fn normal<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, regularizer: f64) -> Result<Matrix<F>> {
+    let adjoint = a.adjoint();
+    let is_tall = a.rows >= a.columns;
+    let mut gram = if is_tall { product(&adjoint, a) } else { product(a, &adjoint) };
+    for d in 0..gram.rows {
+        gram.put(d, d, gram.at(d, d).plus(F::from_real(regularizer)));
+    }
+    if gram.values.iter().any(|v| !v.modulus().is_finite()) {
+        let nothing = vec![F::from_real(f64::NAN); a.columns * b.columns];
+        return Ok(Matrix::new(a.columns, b.columns, nothing));
+    }
+    let Some(factor) = cholesky(&gram) else {
+        invalid!(
+            "Input matrix was rank deficient or ill-conditioned. Try setting fast=False or provide a larger \
+             l2_regularizer > 0."
+        );
+    };
+    let solved = |b: &Matrix<F>| {
+        let half = triangular_solve(&factor, b, true, false);
+        triangular_solve(&factor.adjoint(), &half, false, false)
+    };
+    Ok(if is_tall { solved(&product(&adjoint, b)) } else { product(&adjoint, &solved(b)) })
+}
+
+/// What has no singular values is taken for nothing but zeros. Values below `least`, as a share of the greatest and for
+/// each row or column, are 0.
+fn shortest<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, least: f64) -> Matrix<F> {
+    let zeros = Matrix::new(a.columns, b.columns, vec![F::ZERO; a.columns * b.columns]);
+    let Some((sizes, u, v)) = svd(a) else { return zeros };
+    let bound = sizes.first().copied().unwrap_or(0.0) * least * a.rows.max(a.columns) as f64;
+    let mut scaled = product(&u.adjoint(), b).part(sizes.len(), b.columns);
+    for (row, &size) in sizes.iter().enumerate() {
+        for column in 0..b.columns {
+            let value = scaled.at(row, column).over(F::from_real(size));
+            scaled.put(row, column, if size > bound { value } else { F::ZERO });
+        }
+    }
+    product(&v.part(a.columns, sizes.len()), &scaled)
+}
+
+fn product<F: Entry>(a: &Matrix<F>, b: &Matrix<F>) -> Matrix<F> {
+    let mut out = Matrix::new(a.rows, b.columns, vec![F::ZERO; a.rows * b.columns]);
+    for i in 0..a.rows {
+        for k in 0..a.columns {
+            for j in 0..b.columns {
+                out.put(i, j, out.at(i, j).plus(a.at(i, k).times(b.at(k, j))));
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,156 @@
+//! Dilation of greyscale images: of each window, in each channel, the greatest sum of a pixel and the filter's element
+//! over it. A gradient goes to the first pixel, or element of the filter, that gave the greatest sum.
+
+use super::dispatch::{REALS, dispatch};
+use super::scalar::Stored;
+use super::threads::for_rows;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelDef};
+use graph::ops::morphology::{Dilation, Reach};
+use graph::{DType, Shape, Tensor};
+
+const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+
+macro_rules! kernel {
+    ($op:literal, $compute:ident) => {
+        KernelDef::of($op, REAL, |i| {
+            let dilation = Dilation::of(i.node)?;
+            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| $compute::<T>(ctx, &dilation)))
+        })
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    kernel!("Dilation2D", dilate),
+    kernel!("Dilation2DBackpropInput", input_gradient),
+    kernel!("Dilation2DBackpropFilter", filter_gradient),
+];
+
+/// The sizes of a call.
+struct Sizes {
+    batch: usize,
+    rows: Reach,
+    columns: Reach,
+    depth: usize,
+}
+
+impl Sizes {
+    fn of(input: &Tensor, filter: &Tensor, dilation: &Dilation) -> Result<Sizes> {
+        let &[batch, rows, columns, depth] = input.shape().dims() else {
+            crate::invalid!("input must be 4-dimensional: {}", input.shape());
+        };
+        let &[filter_rows, filter_columns, filter_depth] = filter.shape().dims() else {
+            crate::invalid!("filter must be 3-dimensional: {}", filter.shape());
+        };
+        if depth != filter_depth {
+            crate::invalid!("input and filter must have the same depth: {depth} vs {filter_depth}");
+        }
+        let (rows, columns) =
+            (dilation.reach(0, rows, filter_rows)?, dilation.reach(1, columns, filter_columns)?);
+        Ok(Sizes { batch, rows, columns, depth })
+    }
+
+    fn output(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.rows.output, self.columns.output, self.depth])?)
+    }
+
+    /// Image, row and column of an output pixel.
+    fn place(&self, pixel: usize) -> (usize, usize, usize) {
+        let (line, column) = (pixel / self.columns.output, pixel % self.columns.output);
+        (line / self.rows.output, line % self.rows.output, column)
+    }
+
+    /// The pixels under the filter at an output pixel, by where their channels begin: the filter's element, and the
+    /// input's.
+    fn taps(&self, (image, row, column): (usize, usize, usize)) -> impl Iterator<Item = (usize, usize)> {
+        self.rows.taps(row).flat_map(move |(tap_y, y)| {
+            let line = (image * self.rows.input + y) * self.columns.input;
+            self.columns.taps(column).map(move |(tap_x, x)| {
+                ((tap_y * self.columns.filter + tap_x) * self.depth, (line + x) * self.depth)
+            })
+        })
+    }
+
+    /// Where the gradient of a window goes that no tap has won: its first tap, or the first pixel of the image in
+    /// rows and columns where that is before it. None where that lies outside.
+    fn default(&self, (image, row, column): (usize, usize, usize)) -> Option<usize> {
+        let inside = |reach: &Reach, output: usize| {
+            usize::try_from(reach.start(output).max(0)).ok().filter(|&at| at < reach.input)
+        };
+        let (y, x) = (inside(&self.rows, row)?, inside(&self.columns, column)?);
+        Some(((image * self.rows.input + y) * self.columns.input + x) * self.depth)
+    }
+}
+
+fn dilate<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+    let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
+    let sizes = Sizes::of(input, filter, dilation)?;
+    let mut out = ctx.allocate(T::DTYPE, sizes.output()?)?;
+    if out.num_elements() > 0 {
+        let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
+        for_rows(out.values_mut::<T>()?, sizes.depth, |first, out| {
+            for (i, out) in out.chunks_exact_mut(sizes.depth).enumerate() {
+                out.fill(T::LEAST);
+                for (tap, pixel) in sizes.taps(sizes.place(first + i)) {
+                    let sums = input[pixel..].iter().zip(&filter[tap..]).map(|(&x, &w)| x.plus(w));
+                    for (greatest, sum) in out.iter_mut().zip(sums) {
+                        if sum > *greatest {
+                            *greatest = sum;
+                        }
+                    }
+                }
+            }
+        });
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn input_gradient<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+    let shape = ctx.input(0)?.shape().clone();
+    gradient::<T>(ctx, dilation, shape, |sizes, place, winner| {
+        winner.map(|(_, pixel)| pixel).or_else(|| sizes.default(place))
+    })
+}
+
+fn filter_gradient<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+    let shape = ctx.input(1)?.shape().clone();
+    gradient::<T>(ctx, dilation, shape, |_, _, winner| Some(winner.map_or(0, |(tap, _)| tap)))
+}
+
+/// Adds each element of `out_backprop` to the element of the result that `goes_to` names by where its pixel's channels
+/// begin, told the tap and the pixel of the greatest sum.
+fn gradient<T: Stored>(
+    ctx: &mut KernelContext<'_>,
+    dilation: &Dilation,
+    shape: Shape,
+    goes_to: impl Fn(&Sizes, (usize, usize, usize), Option<(usize, usize)>) -> Option<usize>,
+) -> Result<()> {
+    let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let sizes = Sizes::of(input, filter, dilation)?;
+    if *arrived.shape() != sizes.output()? {
+        crate::invalid!("out_backprop has incompatible size: {}, not {}", arrived.shape(), sizes.output()?);
+    }
+    let mut out = Tensor::zeros(T::DTYPE, shape)?;
+    if arrived.num_elements() > 0 && out.num_elements() > 0 {
+        let to = out.values_mut::<T>()?;
+        let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
+        for (pixel, arrived) in arrived.values::<T>()?.chunks_exact(sizes.depth).enumerate() {
+            let place = sizes.place(pixel);
+            for (channel, &arrived) in arrived.iter().enumerate() {
+                let (mut greatest, mut winner) = (T::LEAST, None);
+                for (tap, pixel) in sizes.taps(place) {
+                    let sum = input[pixel + channel].plus(filter[tap + channel]);
+                    if sum > greatest {
+                        (greatest, winner) = (sum, Some((tap, pixel)));
+                    }
+                }
+                if let Some(at) = goes_to(&sizes, place, winner) {
+                    to[at + channel] = to[at + channel].plus(arrived);
+                }
+            }
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Ragged tensors: rows of different lengths as their values, one after the other, and splits that say where each row
+//! begins and the last one ends.
+
+use super::{Gradient, OpDef};
+use crate::error::Result;
+use crate::infer::Infer;
+use crate::shape::PartialShape;
+use bytes::Bytes;
+
+pub(super) const OPS: &[OpDef] = &[
+    OpDef {
+        name: "RaggedRange",
+        inputs: &["starts: T", "limits: T", "deltas: T"],
+        outputs: &["rt_nested_splits: Tsplits", "rt_dense_values: T"],
+        attrs: &["T: {bfloat16, float, double, int32, int64} = int32", "Tsplits: {int32, int64} = int64"],
+        infer: infer_range,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedGather",
+        inputs: &[
+            "params_nested_splits: PARAMS_RAGGED_RANK * Tsplits",
+            "params_dense_values: Tvalues",
+            "indices: Tindices",
+        ],
+        outputs: &["output_nested_splits: OUTPUT_RAGGED_RANK * Tsplits", "output_dense_values: Tvalues"],
+        attrs: &[
+            "Tvalues: type",
+            "Tindices: {int32, int64}",
+            "Tsplits: {int32, int64} = int64",
+            "PARAMS_RAGGED_RANK: int >= 1",
+            "OUTPUT_RAGGED_RANK: int >= 0",
+        ],
+        infer: infer_gather,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedTensorToSparse",
+        inputs: &["rt_nested_splits: RAGGED_RANK * Tsplits", "rt_dense_values: T"],
+        outputs: &["sparse_indices: int64", "sparse_values: T", "sparse_dense_shape: int64"],
+        attrs: &["RAGGED_RANK: int >= 1", "T: type", "Tsplits: {int32, int64} = int64"],
+        infer: infer_sparse,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "RaggedTensorToTensor",
+        inputs: &[
+            "shape: Tshape",
+            "values: T",
+            "default_value: T",
+            "row_partition_tensors: num_row_partition_tensors * Tindex",
+        ],
+        outputs: &["result: T"],
+        attrs: &[
+            "T: type",
+            "Tindex: {int64, int32}",
+            "Tshape: {int64, int32}",
+            "num_row_partition_tensors: int >= 1",
+            "row_partition_types: list(string)",
+        ],
+        infer: infer_dense,
+        ..OpDef::NEW
+    },
+];
+
+fn infer_range(infer: &mut Infer<'_>) -> Result<()> {
+    let mut rows = Some(1);
+    for i in 0..3 {
+        match infer.input(i).dims() {
+            None => rows = rows.filter(|&n| n != 1),
+            Some([]) => {}
+            Some(&[n]) => {
+                if let (Some(n), Some(known)) = (n, rows)
+                    && known != 1
+                    && known != n
+                {
+                    crate::invalid!("starts, limits, and deltas must have the same shape");
+                }
+                rows = n;
+            }
+            Some(_) => crate::invalid!("starts, limits, and deltas must be scalars or vectors"),
+        }
+        if rows.is_none() {
+            break;
+        }
+    }
+    infer.set(0, [rows.map(|n| n + 1)]);
+    infer.set(1, [None]);
+    Ok(())
+}
+
+fn infer_gather(infer: &mut Infer<'_>) -> Result<()> {
+    let (levels, given): (i64, i64) = (infer.attr("OUTPUT_RAGGED_RANK")?, infer.attr("PARAMS_RAGGED_RANK")?);
+    let (levels, given) = (levels as usize, given as usize);
+    if let Some(rank) = infer.input(given + 1).rank()
+        && rank + given != levels + 1
+    {
+        crate::invalid!("OUTPUT_RAGGED_RANK must be equal to PARAMS_RAGGED_RANK + indices.ndims - 1");
+    }
+    for level in 0..levels {
+        infer.set(level, [None]);
+    }
+    if let Some(dims) = infer.input(given).dims() {
+        let Some((_, inner)) = dims.split_first() else { crate::invalid!("params.rank must be nonzero") };
+        infer.set(levels, PartialShape::of_dims(std::iter::once(None).chain(inner.iter().copied())));
+    }
+    Ok(())
+}
+
+fn infer_sparse(infer: &mut Infer<'_>) -> Result<()> {
+    let levels = infer.num_inputs() - 1;
+    let rank = infer.input(levels).rank().map(|rank| rank + levels);
+    infer.set(0, [None, rank]);
+    infer.set(1, [None]);
+    infer.set(2, [rank]);
+    Ok(())
+}
+
+fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
+    let types =
+        row_partition_types(&infer.attr::<Vec<Bytes>>("row_partition_types")?, infer.num_inputs() - 3)?;
+    let levels = types.iter().filter(|kind| **kind != Partition::Size).count();
+    let wanted = infer.value_as_shape(0)?;
+    let (Some(wanted), Some(values)) = (wanted.dims(), infer.input(1).dims().map(<[_]>::to_vec)) else {
+        return Ok(());
+    };
+    if wanted.len() != levels + values.len() {
+        crate::invalid!(
+            "rt_input.shape and shape are incompatible: rt_input.rank = {} but shape.rank = {}",
+            levels + values.len(),
+            wanted.len()
+        );
+    }
+    let inner = values.iter().skip(1);
+    let dims = wanted
+        .iter()
+        .enumerate()
+        .map(|(i, &d)| d.or_else(|| *inner.clone().nth(i.checked_sub(levels + 1)?)?));
+    infer.set(0, PartialShape::of_dims(dims.collect::<Vec<_>>()));
+    Ok(())
+}
+
+/// What a tensor says of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partition {
+    /// How many rows there are.
+    Size,
+    /// The row of each value.
+    RowIds,
+    /// Where each row begins, and where the last one ends.
+    Splits,
+}
+
+/// Of the attribute, which must have `count` names in an order that makes sense.
+pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partition>> {
+    if names.len() != count {
+        crate::invalid!(
+            "Number of row partition tensors ({count}) does not equal the number of row partition types({}).",
+            names.len()
+        );
+    }
+    let kind = |name: &Bytes| match &name[..] {
+        b"FIRST_DIM_SIZE" => Ok(Partition::Size),
+        b"VALUE_ROWIDS" => Ok(Partition::RowIds),
+        b"ROW_SPLITS" => Ok(Partition::Splits),
+        b"ROW_LENGTHS" | b"ROW_LIMITS" | b"ROW_STARTS" => {
+            crate::invalid!("Unsupported partition type: {}", String::from_utf8_lossy(name))
+        }
+        _ => crate::invalid!("Unknown string for partition info type: {}", String::from_utf8_lossy(name)),
+    };
+    let types = names.iter().map(kind).collect::<Result<Vec<_>>>()?;
+    match types[..] {
+        [Partition::RowIds, ..] => crate::invalid!("VALUE_ROWIDS cannot be first"),
+        [Partition::Size] | [Partition::Size, Partition::Splits, ..] => {
+            crate::invalid!("FIRST_DIM_SIZE must be followed by VALUE_ROWIDS")
+        }
+        _ if types.iter().skip(1).any(|kind| *kind == Partition::Size) => {
+            crate::invalid!("FIRST_DIM_SIZE must be first")
+        }
+        _ => Ok(types),
+    }
+}

@@ -1,0 +1,59 @@
+"""Rows of different lengths."""
+import numpy as np
+
+from . import Call, case
+
+
+@case("RaggedRange")
+def ranges(c):
+    for starts, limits, deltas in (
+        ([0, 5, 8], [3, 5, 12], 1), (0, [3, -2, 5], [1, -1, 2]), (0, 7, 2), ([], [], []), (5, 0, 1), ([9, 1], 0, [-4, -1]),
+    ):
+        yield Call(c.array(starts), c.array(limits), c.array(deltas))
+    if c.is_float():
+        yield Call(c.array(0), c.array([1, 2.5]), c.array(0.3))
+
+
+@case("RaggedGather")
+def rows(c):
+    flat, deep = [[0, 2, 2, 5]], [[0, 2, 3], [0, 1, 4, 5]]
+    for splits, values, indices in (
+        (flat, (5,), [2, 0, 1]), (flat, (5, 2), [[2, 0], [1, 1]]), (flat, (5,), 2), (deep, (5,), [1, 0, 1]), (deep, (5, 3), 0),
+        (flat, (5,), np.zeros((0,))), (deep, (5,), [[[1, 0]], [[0, 0]]]), ([[0, 0]], (0,), [0]),
+    ):
+        indices = c.array(indices, "Tindices")
+        splits = [c.array(s, "Tsplits") for s in splits]
+        yield Call(splits, c.values(values, attr="Tvalues"), indices, OUTPUT_RAGGED_RANK=len(splits) + indices.ndim - 1)
+
+
+@case("RaggedTensorToSparse")
+def sparse(c):
+    for splits, values in (
+        ([[0, 2, 2, 5]], (5,)), ([[0, 2, 3], [0, 1, 4, 5]], (5,)), ([[0, 2, 2, 5]], (5, 2)), ([[0]], (0,)), ([[0, 0]], (0, 2)),
+        ([[0, 0, 0, 2], [0, 0, 3]], (3, 2, 2)),
+    ):
+        yield Call([c.array(s, "Tsplits") for s in splits], c.values(values))
+
+
+SPLITS, IDS, SIZE = "ROW_SPLITS", "VALUE_ROWIDS", "FIRST_DIM_SIZE"
+
+
+@case("RaggedTensorToTensor")
+def dense(c):
+    for shape, values, partitions, kinds, default in (
+        ([-1, -1], (5,), ([0, 2, 2, 5],), (SPLITS,), ()),
+        ([4, 4], (5,), ([0, 2, 2, 5],), (SPLITS,), ()),
+        ([2, 2], (5,), ([0, 2, 2, 5],), (SPLITS,), ()),
+        (-1, (5,), ([0, 2, 2, 5],), (SPLITS,), ()),
+        ([-1, -1], (5,), (4, [0, 0, 2, 2, 3]), (SIZE, IDS), ()),
+        ([-1, -1, 2], (5, 2), ([0, 2, 2, 5],), (SPLITS,), (2,)),
+        ([-1, 5, -1], (5, 2), ([0, 2, 2, 5],), (SPLITS,), ()),
+        ([-1, -1, -1], (5,), ([0, 2, 3], [0, 1, 4, 5]), (SPLITS, SPLITS), ()),
+        ([3, 1, 2], (5,), ([0, 2, 3], [0, 1, 4, 5]), (SPLITS, SPLITS), ()),
+        ([-1, -1, -1], (5,), (4, [0, 0, 2], [0, 1, 2, 2, 2]), (SIZE, IDS, IDS), ()),
+        ([-1, -1], (0,), ([0],), (SPLITS,), ()),
+    ):
+        yield Call(
+            c.array(shape, "Tshape"), c.values(values), c.values(default), [c.array(p, "Tindex") for p in partitions],
+            row_partition_types=list(kinds),
+        )
