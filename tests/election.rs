@@ -3,7 +3,7 @@
 mod support;
 
 use anabranch::client::{Error, Session, SessionOptions};
-use anabranch::graph::{Code, DType, Graph, NodeId, Output, Scope, Tensor};
+use anabranch::graph::{Code, DType, Graph, NodeId, Output, PartialShape, Scope, Tensor};
 use anabranch::proto::Epoch;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,17 +73,13 @@ fn counter() -> Fallible<Counter> {
         .op("VarHandleOp")
         .name("v")
         .attr("dtype", DType::Int64)
-        .attr("shape", graph_shape())
+        .attr("shape", PartialShape::scalar())
         .attr("shared_name", "v");
     let v = v.output();
     let count = on.assign_add_variable(v, on.constant(1i64));
     let set = on.assign_variable(v, on.constant(1_000_000i64));
     let value = on.read_variable(v, DType::Int64);
     Ok(Counter { graph: scope.finish()?, value, count, set })
-}
-
-fn graph_shape() -> anabranch::graph::PartialShape {
-    anabranch::graph::PartialShape::scalar()
 }
 
 fn session(cluster: &Cluster, worker: usize, graph: &Graph, epoch: Option<i64>) -> Result<Session, Error> {
