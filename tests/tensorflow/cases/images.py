@@ -74,6 +74,7 @@ def adjust(c):
             yield Call(c.values(shape, 0, 1), amount(by if c.op != "AdjustSaturation" else abs(by)), loose=20, within=2e-5)
     if c.op == "AdjustContrastv2":
         yield Call(c.values((2, 4, 5, 2), 0, 1), amount(2), loose=20, within=2e-5)
+        yield Call(c.array([60000, -60000, 3e38]).reshape(1, 1, 3, 1), amount(2))
 
 
 @case("RGBToHSV", "HSVToRGB")

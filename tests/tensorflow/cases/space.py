@@ -46,5 +46,7 @@ def image_patches(c):
 
 @case("ExtractVolumePatches")
 def volume_patches(c):
-    for x, ksize, stride, padding in (((2, 3, 5, 6, 2), (2, 3, 2), (1, 1, 2), "SAME"), ((1, 4, 4, 4, 2), (2, 2, 2), (2, 1, 1), "VALID")):
+    for x, ksize, stride, padding in (
+        ((2, 3, 5, 6, 2), (2, 3, 2), (1, 1, 2), "SAME"), ((1, 4, 4, 4, 2), (2, 2, 2), (2, 1, 1), "VALID"), ((1, 5, 7, 4, 1), (2, 2, 2), (4, 5, 3), "SAME"),
+    ):
         yield Call(c.values(x), ksizes=[1, *ksize, 1], strides=[1, *stride, 1], padding=padding)

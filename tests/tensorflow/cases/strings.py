@@ -93,8 +93,8 @@ def as_string(c):
     for fill in ("0", "-", "+", " "):
         yield Call(values, width=9, fill=fill)
     if c.is_float():
-        odd = np.concatenate([c.special(), c.array([1e-7, 12345.678, 0.1])])
-        for attrs in ({}, {"precision": 3}, {"scientific": True}, {"shortest": True}, {"shortest": True, "precision": 2}, {"width": 14, "fill": "0"}):
+        odd = np.concatenate([c.special(), c.array([1e-7, 12345.678, 0.1]), -c.array([np.nan])])
+        for attrs in ({}, {"precision": 0}, {"precision": 3}, {"scientific": True}, {"shortest": True}, {"shortest": True, "precision": 2}, {"width": 14, "fill": "0"}):
             yield Call(odd, **attrs)
 
 
