@@ -105,17 +105,16 @@ ALLOWED = (
     ),
     Allowed(
         "RaggedTensorToTensor",
-        r"(Invalid row split size|the partitions have).*, not no error",
-        "the peer reads beyond values that are too few, and does not look at what splits before the last say",
+        r"(Invalid row split size|the partitions have).*, not no error|shape \(0, .*, not \(\d+, ",
+        "the peer reads beyond values that are too few and splits that are no vector, and does not look at what splits before the last say",
         "RaggedTensorToTensor", {"T": "float", "Tindex": "int64", "Tshape": "int64"},
         Call(L(-1, -1), F(3), np.float32(0), [L(0, 2, 2, 5)], row_partition_types=["ROW_SPLITS"]),
     ),
     Allowed(
         "RaggedGather",
         r"OUTPUT_RAGGED_RANK must be .*, not InternalError",
-        "outputs that are not as many as the indices ask for are the caller's fault",
-        "RaggedGather", {"Tvalues": "float", "Tindices": "int32", "Tsplits": "int64"},
-        Call([L(0, 2, 2, 5)], F(5), np.array([[0, 1]], np.int32), OUTPUT_RAGGED_RANK=1),
+        "outputs that are not as many as the indices ask for are the caller's fault; the peer may end then",
+        "RaggedGather", {}, None,
     ),
     Allowed(
         "RaggedTensorToSparse",

@@ -39,7 +39,7 @@ pub use moving_average::MovingAverage;
 pub use optimizer::Optimizer;
 pub use placer::Partitioner;
 pub use readiness::wait_until_initialized;
-pub use saver::{CheckpointState, Keep, Saver, latest_checkpoint};
+pub use saver::{CheckpointState, Keep, Saver, latest_checkpoint, step_of};
 pub use session::{
     Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, Role,
     RunArgs, RunValues, hooks,

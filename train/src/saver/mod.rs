@@ -11,7 +11,7 @@ mod keep;
 mod state;
 
 pub use keep::Keep;
-pub use state::{CheckpointState, latest_checkpoint};
+pub use state::{CheckpointState, latest_checkpoint, step_of};
 
 use crate::error::{Error, Result};
 use crate::variables::Variable;

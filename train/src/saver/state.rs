@@ -91,16 +91,26 @@ fn is_whole(prefix: &Path) -> bool {
     bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()).is_ok()
 }
 
-/// Prefixes of all indexes in a folder, newest first.
+/// Prefixes of all indexes in a folder, newest first. Those of the same moment, as far as the file system tells, go by
+/// their steps.
 fn by_age(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<(SystemTime, PathBuf)> = entries
+    let mut found: Vec<(SystemTime, u64, PathBuf)> = entries
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|e| e == "index"))
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path().with_extension(""))))
+        .filter_map(|entry| {
+            let prefix = entry.path().with_extension("");
+            Some((entry.metadata().ok()?.modified().ok()?, step_of(&prefix), prefix))
+        })
         .collect();
     found.sort();
-    found.into_iter().rev().map(|(_, prefix)| prefix).collect()
+    found.into_iter().rev().map(|(.., prefix)| prefix).collect()
+}
+
+/// The step at the end of a checkpoint's name; 0 if there is none.
+pub fn step_of(prefix: &Path) -> u64 {
+    let name = prefix.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    name.rsplit_once('-').and_then(|(_, step)| step.parse().ok()).unwrap_or(0)
 }
 
 fn quoted(text: &str) -> String {
@@ -120,6 +130,20 @@ fn unquoted(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_same_moment_the_later_step_is_newer() -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let folder = std::env::temp_dir().join(format!("anabranch-same-moment-{}", std::process::id()));
+        let moment = SystemTime::now();
+        fs::create_dir_all(&folder)?;
+        for step in [10, 9, 100] {
+            fs::File::create(folder.join(format!("m-{step}.index")))?.set_modified(moment)?;
+        }
+        let steps: Vec<u64> = by_age(&folder).iter().map(|prefix| step_of(prefix)).collect();
+        fs::remove_dir_all(&folder)?;
+        assert_eq!(steps, [100, 10, 9]);
+        Ok(())
+    }
 
     #[test]
     fn what_is_written_is_read() -> Result<()> {

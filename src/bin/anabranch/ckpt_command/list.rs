@@ -5,7 +5,7 @@ use crate::output;
 use checkpoint::bundle::Reader;
 use std::fs;
 use std::path::{Path, PathBuf};
-use train::{CheckpointState, latest_checkpoint};
+use train::{CheckpointState, latest_checkpoint, step_of};
 
 pub(super) fn run(folder: &Path) -> Fallible {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -17,7 +17,7 @@ pub(super) fn run(folder: &Path) -> Fallible {
         .collect();
     let noted = CheckpointState::read(folder)?.all_model_checkpoint_paths;
     prefixes.extend(noted);
-    prefixes.sort_by_key(|prefix| (step(prefix), prefix.clone()));
+    prefixes.sort_by_key(|prefix| (step_of(prefix), prefix.clone()));
     prefixes.dedup();
     let newest = latest_checkpoint(folder)?;
     let mut text = String::new();
@@ -38,10 +38,4 @@ pub(super) fn run(folder: &Path) -> Fallible {
         text += &format!("{name}: {state}{mark}\n");
     }
     Ok(output::print(&text)?)
-}
-
-/// The number at the end of a checkpoint's name.
-fn step(prefix: &Path) -> u64 {
-    let name = prefix.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    name.rsplit_once('-').and_then(|(_, step)| step.parse().ok()).unwrap_or(0)
 }
