@@ -18,6 +18,9 @@ const GROWTH: f64 = 0.01;
 /// The same for loads so small that every megabyte counts, bytes.
 const SMALL_GROWTH: u64 = 8 << 20;
 
+/// Servers give back what is free every five seconds: so long after a part, they hold what they need.
+const TO_GIVE_BACK: Duration = Duration::from_secs(6);
+
 /// Once nobody asks for anything, processes have so long to come back to what they held at rest.
 const TO_REST: Duration = Duration::from_secs(30);
 
@@ -44,6 +47,9 @@ fn flat(
     let mut noted = Vec::new();
     for part in 0..POINTS {
         load(count * part / POINTS..count * (part + 1) / POINTS)?;
+        if in_full() {
+            std::thread::park_timeout(TO_GIVE_BACK);
+        }
         noted.push(cluster.resident_in_all()?);
     }
     let (first, last) = (noted[0], noted[POINTS - 1]);
