@@ -8,6 +8,7 @@
 pub use {client, executor, graph, master, placer, proto, train, worker};
 
 mod allocator;
+mod awake;
 pub mod gpu_flags;
 pub mod serve;
 mod task_flags;

@@ -1,5 +1,6 @@
 //! Runs a task of a cluster as a process: listens, answers until told to stop, and ends its steps in order.
 
+use crate::awake::Awake;
 use crate::gpu_flags::GpuFlags;
 use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
@@ -45,6 +46,10 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = Transport::default())]
     pub transport: Transport,
 
+    /// Microseconds that a core is kept from halting after a request, while requests come at least as often; 0: never
+    #[arg(long, default_value_t = 1000)]
+    pub spin: u64,
+
     /// Seconds that steps in flight have to finish when the process is told to stop
     #[arg(long, default_value_t = 5.0)]
     pub stop_grace: f64,
@@ -58,14 +63,16 @@ pub struct ServeFlags {
 /// ones, and no more, for they compute and never wait, and each that is started holds memory of its own.
 const PLANNING_THREADS_A_CORE: usize = 2;
 const MOST_PLANNING_THREADS: usize = 32;
+/// How long one without work stays, with the memory that it has set aside.
+const PLANNING_THREADS_STAY: Duration = Duration::from_secs(2);
 
-/// One thread for RPCs and links for so many cores. A second one is woken along with the first, for nothing most often:
-/// on two cores that costs a step between tasks a tenth of its time.
-const RPC_THREADS_SHARE: usize = 2;
+/// There is a thread for RPCs and links for so many cores, up to a few. On two cores a second one is woken along with
+/// the first, for nothing most often, which costs a step between tasks a tenth of its time.
+const CORES_AN_RPC_THREAD: usize = 2;
 const MOST_RPC_THREADS: usize = 4;
 
 /// How often the allocator is made to give back what has been freed.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(3);
 
 /// What keeps a server from running.
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +107,15 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         ..ServerConfig::default()
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads((cores / RPC_THREADS_SHARE).clamp(1, MOST_RPC_THREADS))
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if flags.spin > 0 {
+        let awake = Awake::for_up_to(Duration::from_micros(flags.spin)).map_err(ServeError::Runtime)?;
+        runtime.on_thread_park(move || awake.rests());
+    }
+    let runtime = runtime
+        .worker_threads((cores / CORES_AN_RPC_THREAD).clamp(1, MOST_RPC_THREADS))
         .max_blocking_threads((cores * PLANNING_THREADS_A_CORE).min(MOST_PLANNING_THREADS))
+        .thread_keep_alive(PLANNING_THREADS_STAY)
         .thread_name("anabranch-rpc")
         .enable_all()
         .build()

@@ -193,7 +193,7 @@ fn help_names_every_flag() -> Fallible {
         (
             ANABRANCH,
             &["demo", "--help"],
-            &["--mode", "local", "in-graph", "between-graph", "--steps", "--batch"],
+            &["--model", "--mode", "local", "in-graph", "between-graph", "--steps", "--batch"],
         ),
         (
             ANABRANCH,

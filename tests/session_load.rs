@@ -18,7 +18,7 @@ const GROWTH: f64 = 0.01;
 /// The same for loads so small that every megabyte counts, bytes.
 const SMALL_GROWTH: u64 = 8 << 20;
 
-/// Servers give back what is free every five seconds: so long after a part, they hold what they need.
+/// Servers give back what is free every three seconds: so long after a part, they hold what they need.
 const TO_GIVE_BACK: Duration = Duration::from_secs(6);
 
 /// Once nobody asks for anything, processes have so long to come back to what they held at rest.

@@ -1,50 +1,43 @@
 //! Patterns of file names: `*`, `?` and `[…]` within a folder's or file's name, `\` before what is meant literally.
 
-use crate::error::{Error, Result};
-use std::fs;
-use std::io::ErrorKind;
+use crate::error::Result;
+use crate::store;
 use std::path::{Path, PathBuf};
 
-/// The files and folders whose names match, sorted. A folder that is not there holds none.
+/// The files and folders whose names match, sorted. A folder that is not there holds none. What is not in folders of
+/// this machine is found by patterns in its path, but not in its scheme and host.
 pub fn matching(pattern: &str) -> Result<Vec<String>> {
     if pattern.is_empty() {
         return Ok(Vec::new());
     }
-    let mut found = vec![PathBuf::from(if pattern.starts_with('/') { "/" } else { "" })];
-    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+    let store = store::of(pattern)?;
+    let root = store::root(Path::new(pattern)).unwrap_or_default();
+    let path = &pattern[root.len()..];
+    let mut found = vec![match root {
+        "" if path.starts_with('/') => PathBuf::from("/"),
+        root => PathBuf::from(root),
+    }];
+    let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
+    while let Some(part) = parts.next() {
         let mut next = Vec::new();
-        if !part.contains(['*', '?', '[', '\\']) {
-            next = found
-                .into_iter()
-                .map(|folder| folder.join(part))
-                .filter(|p| p.symlink_metadata().is_ok())
-                .collect();
-        } else {
-            for folder in found {
-                list(&folder, part.as_bytes(), &mut next)?;
+        for folder in found {
+            if !part.contains(['*', '?', '[', '\\']) {
+                let path = folder.join(part);
+                // A folder that is not there is found out when something is looked for in it.
+                if parts.peek().is_some() || store.exists(&path)? {
+                    next.push(path);
+                }
+                continue;
             }
+            let names = store.list(&folder)?.into_iter();
+            let matching = names.filter(|name| is_match(part.as_bytes(), name.to_string_lossy().as_bytes()));
+            next.extend(matching.map(|name| folder.join(name)));
         }
         found = next;
     }
     let mut names: Vec<String> = found.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     names.sort_unstable();
     Ok(names)
-}
-
-fn list(folder: &Path, pattern: &[u8], out: &mut Vec<PathBuf>) -> Result<()> {
-    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let entries = match fs::read_dir(here) {
-        Ok(entries) => entries,
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
-        Err(e) => return Err(Error::file(here, &e)),
-    };
-    for entry in entries {
-        let name = entry.map_err(|e| Error::file(here, &e))?.file_name();
-        if is_match(pattern, name.to_string_lossy().as_bytes()) {
-            out.push(folder.join(name));
-        }
-    }
-    Ok(())
 }
 
 /// Whether a name matches, in time proportional to the product of the lengths.
@@ -120,7 +113,9 @@ fn class(text: &[u8], byte: u8) -> Option<(bool, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::testing::TempDir;
+    use std::fs;
 
     #[test]
     fn names_match_as_in_a_shell() {

@@ -84,10 +84,10 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Does something on a thread that is none of a pool, and lets it run the short work itself that this brings: that
-    /// is taken up without waking another.
+    /// Does something on a thread, and lets it run the short work itself that this brings: that is taken up without
+    /// waking another. A compute thread is not lent: there may be kernels below.
     pub fn lend_thread<T>(something: impl FnOnce() -> T) -> T {
-        let _lent = Lent(IS_LENT.replace(true));
+        let _lent = Lent(IS_LENT.replace(!Pool::is_compute_thread()));
         something()
     }
 

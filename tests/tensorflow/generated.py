@@ -132,7 +132,7 @@ def main():
                     peers_faults += 1
                     print(f"skipped: {case.described()}: {said}", flush=True)
                     continue
-                entry = entry_for(case.op, said)
+                entry = entry_for(case.op, said, None if case in witnesses else case.label)
                 if entry is None:
                     wrong += 1
                     print(f"{case.described()}: {said}", flush=True)

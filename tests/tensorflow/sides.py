@@ -57,9 +57,9 @@ class Server:
             time.sleep(0.01)
 
     def has_ended(self):
-        """Whether it has, waiting a moment for one that is about to."""
+        """Whether it has, waiting for one that is about to: what it says of its end may take a while."""
         try:
-            self.process.wait(timeout=1)
+            self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             return False
         return True

@@ -48,6 +48,11 @@ pub enum LearningRate {
         boundaries: Vec<i64>,
         values: Vec<f64>,
     },
+    /// Another rate, times `(step + 1) / steps` in the first `steps` steps.
+    Warmup {
+        steps: u64,
+        rate: Box<LearningRate>,
+    },
 }
 
 impl From<f64> for LearningRate {
@@ -57,6 +62,12 @@ impl From<f64> for LearningRate {
 }
 
 impl LearningRate {
+    /// This rate, grown from next to nothing over so many steps: first steps that are as large as later ones lead far
+    /// away, and farther where replicas do not wait for each other.
+    pub fn warmed_up(self, steps: u64) -> LearningRate {
+        LearningRate::Warmup { steps, rate: Box::new(self) }
+    }
+
     /// Whether it depends on the global step.
     pub fn is_scheduled(&self) -> bool {
         !matches!(self, LearningRate::Constant(_))
@@ -102,6 +113,10 @@ impl LearningRate {
                 let cosine = scope.cos(scope.mul(n(std::f64::consts::PI), done));
                 let falling = scope.mul(n(0.5 * (1.0 - alpha)), scope.add(n(1.0), cosine));
                 scope.mul(n(*initial), scope.add(falling, n(*alpha)))
+            }
+            LearningRate::Warmup { steps, rate } => {
+                let grown = scope.div(scope.add(step(), n(1.0)), n((*steps).max(1) as f64));
+                scope.mul(rate.at(scope, global_step), scope.minimum(grown, n(1.0)))
             }
             LearningRate::PiecewiseConstant { boundaries, values } => {
                 if values.len() != boundaries.len() + 1 {

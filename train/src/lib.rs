@@ -14,6 +14,7 @@ mod input;
 mod learning_rate;
 mod moving_average;
 mod optimizer;
+mod placement;
 mod readiness;
 mod saver;
 mod session;
@@ -37,15 +38,16 @@ pub use input::{Dataset, Input};
 pub use learning_rate::LearningRate;
 pub use moving_average::MovingAverage;
 pub use optimizer::Optimizer;
+pub use placement::{VariableCost, VariablePlacement};
 pub use placer::Partitioner;
 pub use readiness::wait_until_initialized;
-pub use saver::{CheckpointState, Keep, Saver, latest_checkpoint, step_of};
+pub use saver::{CheckpointState, Keep, Saver, checkpoint_prefixes, latest_checkpoint, step_of};
 pub use session::{
     Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, Role,
     RunArgs, RunValues, hooks,
 };
 pub use staleness::BoundedStaleness;
-pub use strategy::{Aggregation, Strategy, SyncMode, UpdateOptions, VariablePlacement};
+pub use strategy::{Aggregation, Strategy, SyncMode, UpdateOptions};
 pub use sync::{SyncReplicas, SyncReport};
 pub use training::Training;
 pub use variables::{PartOf, PartitionedVariable, Variable, Variables};

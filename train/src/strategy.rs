@@ -3,12 +3,11 @@
 use crate::clip::Clip;
 use crate::moving_average::MovingAverage;
 use crate::optimizer::Optimizer;
+use crate::placement::VariablePlacement;
 use crate::training::{self, Training};
 use crate::variables::Variables;
 use graph::{DeviceSpec, Error, Output, Result, Scope};
-use placer::{
-    GreedyLoadBalancing, PsStrategy, ReplicaDeviceSetter, RoundRobin, byte_size_load, replica_device_setter,
-};
+use placer::{ReplicaDeviceSetter, replica_device_setter};
 
 /// How a model is spread over devices and tasks. Everything else about a training program stays the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,16 +20,6 @@ pub enum Strategy {
     /// Between-graph replication: each worker runs this graph by itself, and shares the variables, which lie on the
     /// parameter servers, by their names.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
-}
-
-/// Which parameter server a variable goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VariablePlacement {
-    /// One after the other.
-    #[default]
-    RoundRobin,
-    /// The one with the fewest bytes so far.
-    GreedyByBytes,
 }
 
 /// How far the workers of a [`Strategy::ParameterServer`] wait for each other.
@@ -67,15 +56,6 @@ pub struct UpdateOptions {
     pub clip: Option<Clip>,
     /// Averages of all trained variables.
     pub moving_average: Option<MovingAverage>,
-}
-
-impl VariablePlacement {
-    fn strategy(self, ps_tasks: u32) -> Box<dyn PsStrategy> {
-        match self {
-            VariablePlacement::RoundRobin => Box::new(RoundRobin::new(ps_tasks)),
-            VariablePlacement::GreedyByBytes => Box::new(GreedyLoadBalancing::new(ps_tasks, byte_size_load)),
-        }
-    }
 }
 
 impl Strategy {

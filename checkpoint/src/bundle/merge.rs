@@ -5,11 +5,10 @@ use super::reader::{Reader, is_slice_key};
 use super::writer::write_index;
 use super::{data_file, index_file};
 use crate::error::{Error, Result, invalid};
-use crate::file::{create_folder_of, sync_folder_of};
+use crate::store;
 use graph::Code;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// How bundles are joined.
@@ -28,7 +27,7 @@ pub struct MergeOptions {
 pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOptions) -> Result<()> {
     let destination = destination.as_ref();
     let mut entries = BTreeMap::new();
-    let mut renames = Vec::new();
+    let mut sources = Vec::new();
     let mut found = Vec::new();
     for prefix in parts {
         let reader = match Reader::open(prefix) {
@@ -40,8 +39,8 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
             ),
             Err(error) => return Err(error),
         };
-        let first = u32::try_from(renames.len()).unwrap_or(u32::MAX);
-        renames.extend((0..reader.shards).map(|shard| data_file(prefix, shard, reader.shards)));
+        let first = u32::try_from(sources.len()).unwrap_or(u32::MAX);
+        sources.extend((0..reader.shards).map(|shard| data_file(prefix, shard, reader.shards)));
         for (key, entry) in reader.entries {
             add(&mut entries, key, entry, first, prefix)?;
         }
@@ -50,28 +49,28 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
     if found.is_empty() {
         invalid!("At least one prefix checkpoint file must exist, but none existed.");
     }
-    let shards = u32::try_from(renames.len()).map_err(|_| Error::invalid("too many data files"))?;
-    create_folder_of(destination)?;
-    let index = write_index(destination, shards, &entries)?;
-    for (shard, from) in renames.iter().enumerate() {
+    let shards = u32::try_from(sources.len()).map_err(|_| Error::invalid("too many data files"))?;
+    let store = store::of(destination)?;
+    store.prepare(destination)?;
+    let index = write_index(&*store, destination, shards, &entries)?;
+    for (shard, from) in sources.iter().enumerate() {
         let to = data_file(destination, shard as u32, shards);
-        fs::rename(from, to).map_err(|e| Error::file(from, &e))?;
+        store::relocate(from, &to)?;
     }
     index.commit()?;
-    sync_folder_of(destination);
-    let into = index_file(destination);
-    for prefix in &found {
-        // The checkpoint is whole: what remains of its parts does no harm.
-        if index_file(prefix) != into {
-            let _ = fs::remove_file(index_file(prefix));
-        }
+    store.settle(destination);
+    // The checkpoint is whole: what remains of its parts does no harm.
+    let into: Vec<PathBuf> = (0..shards).map(|shard| data_file(destination, shard, shards)).collect();
+    let indexes = found.iter().map(index_file).filter(|index| *index != index_file(destination));
+    for left in indexes.chain(sources.into_iter().filter(|from| !into.contains(from))) {
+        let _ = store::of(&left).and_then(|store| store.delete(&left));
     }
     if options.delete_old_dirs {
         for prefix in &found {
             if prefix.parent() != destination.parent()
                 && let Some(folder) = prefix.parent()
             {
-                let _ = fs::remove_dir(folder);
+                let _ = store::of(folder).and_then(|store| store.remove_folder(folder));
             }
         }
     }

@@ -6,11 +6,10 @@ use super::{data_file, index_file};
 use crate::checksum;
 use crate::error::{Error, Result, invalid};
 use crate::slice::{SliceSpec, TensorSlice, intersect};
+use crate::store::{self, Readable};
 use crate::table::Table;
 use graph::{DType, Shape, Tensor};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// A bundle's index in memory, and its data files.
@@ -19,7 +18,7 @@ pub struct Reader {
     prefix: PathBuf,
     pub(super) shards: u32,
     pub(super) entries: BTreeMap<Vec<u8>, Entry>,
-    files: BTreeMap<u32, (PathBuf, File)>,
+    files: BTreeMap<u32, (PathBuf, Box<dyn Readable>)>,
 }
 
 impl Reader {
@@ -147,7 +146,7 @@ impl Reader {
         }
         for (shard, end) in ends {
             let (path, file) = self.data(shard)?;
-            if file.metadata().map_err(|e| Error::file(&*path, &e))?.len() < end {
+            if file.size()? < end {
                 return Err(Error::corrupt(&*path, format!("ends before byte {end}")));
             }
         }
@@ -157,16 +156,12 @@ impl Reader {
     /// The tensor that an entry leads to.
     fn load(&mut self, name: &[u8], entry: &Entry) -> Result<Tensor> {
         let (path, file) = self.data(entry.shard)?;
-        let size = file.metadata().map_err(|e| Error::file(&*path, &e))?.len();
+        let size = file.size()?;
         let wrong = |what: &str| Error::corrupt(&*path, format!("tensor {} {what}", shown(name)));
         if entry.offset.checked_add(entry.size).is_none_or(|end| end > size) {
             return Err(wrong("is beyond the end of the file"));
         }
         let size = usize::try_from(entry.size).map_err(|_| wrong("is too large"))?;
-        let mut fill = |out: &mut [u8]| {
-            let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(out));
-            read.map_err(|e| Error::file(&*path, &e))
-        };
         let mismatch = |stored: u32, actual: u32| {
             wrong(&format!(
                 "is damaged. Checksum does not match: stored {} vs. calculated on the restored bytes {}",
@@ -178,7 +173,7 @@ impl Reader {
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(size).map_err(|_| wrong("is too large for memory"))?;
             bytes.resize(size, 0);
-            fill(&mut bytes)?;
+            file.read_at(entry.offset, &mut bytes)?;
             return content::strings(bytes.into(), &entry.shape, entry.checksum).map_err(|bad| match bad {
                 Bad::Layout(what) => wrong(what),
                 Bad::Checksum { stored, actual } => mismatch(stored, actual),
@@ -196,7 +191,7 @@ impl Reader {
             return Err(wrong(&format!("has {size} bytes, which make no {} {}", entry.dtype, entry.shape)));
         }
         let mut tensor = Tensor::unspecified(entry.dtype, entry.shape.clone())?;
-        fill(tensor.bytes_mut()?)?;
+        file.read_at(entry.offset, tensor.bytes_mut()?)?;
         let actual = checksum::masked(tensor.bytes()?);
         if actual != entry.checksum {
             return Err(mismatch(entry.checksum, actual));
@@ -204,7 +199,7 @@ impl Reader {
         Ok(tensor)
     }
 
-    fn data(&mut self, shard: u32) -> Result<&mut (PathBuf, File)> {
+    fn data(&mut self, shard: u32) -> Result<&mut (PathBuf, Box<dyn Readable>)> {
         if shard >= self.shards {
             let what = format!("has an entry in data file {shard} of {}", self.shards);
             return Err(Error::corrupt(index_file(&self.prefix), what));
@@ -213,7 +208,7 @@ impl Reader {
             std::collections::btree_map::Entry::Occupied(opened) => Ok(opened.into_mut()),
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 let path = data_file(&self.prefix, shard, self.shards);
-                let file = File::open(&path).map_err(|e| Error::file(&path, &e))?;
+                let file = store::of(&path)?.open(&path)?;
                 Ok(vacant.insert((path, file)))
             }
         }

@@ -3,19 +3,21 @@
 use super::entry::{Entry, HEADER_KEY, Header};
 use super::{content, data_file, index_file};
 use crate::error::{Result, invalid};
-use crate::file::{PendingFile, create_folder_of, sync_folder_of};
 use crate::slice::SliceSpec;
+use crate::store::{self, Pending, Store};
 use crate::table::Builder;
 use graph::Tensor;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Writes tensors as they come; nothing bears the bundle's name until all are written, and the index comes last.
 /// Dropped before that, it leaves nothing behind.
 #[derive(Debug)]
 pub struct Writer {
     prefix: PathBuf,
-    data: PendingFile,
+    store: Arc<dyn Store>,
+    data: Box<dyn Pending>,
     entries: BTreeMap<Vec<u8>, Entry>,
 }
 
@@ -24,9 +26,10 @@ impl Writer {
     /// `NotFound` if the folder of the files' folder is not there; their own folder is made.
     pub fn create(prefix: impl AsRef<Path>) -> Result<Writer> {
         let prefix = prefix.as_ref().to_owned();
-        create_folder_of(&prefix)?;
-        let data = PendingFile::create(data_file(&prefix, 0, 1))?;
-        Ok(Writer { prefix, data, entries: BTreeMap::new() })
+        let store = store::of(&prefix)?;
+        store.prepare(&prefix)?;
+        let data = store.create(&data_file(&prefix, 0, 1))?;
+        Ok(Writer { prefix, store, data, entries: BTreeMap::new() })
     }
 
     /// Adds a whole tensor.
@@ -75,7 +78,7 @@ impl Writer {
         if key == HEADER_KEY || self.entries.contains_key(&key) {
             invalid!("Adding duplicate key: {}", String::from_utf8_lossy(&key));
         }
-        let offset = self.data.len();
+        let offset = self.data.written();
         let (size, checksum) = content::write(tensor, |bytes| self.data.write(bytes))?;
         let mut entry = Entry::sliced(tensor.dtype(), tensor.shape().clone());
         (entry.offset, entry.size, entry.checksum) = (offset, size, checksum);
@@ -87,21 +90,22 @@ impl Writer {
     pub fn finish(self) -> Result<()> {
         let mut data = self.data;
         data.sync()?;
-        let index = write_index(&self.prefix, 1, &self.entries)?;
+        let index = write_index(&*self.store, &self.prefix, 1, &self.entries)?;
         data.commit()?;
         index.commit()?;
-        sync_folder_of(&self.prefix);
+        self.store.settle(&self.prefix);
         Ok(())
     }
 }
 
 /// Writes an index, whole but not committed.
 pub(super) fn write_index(
+    store: &dyn Store,
     prefix: &Path,
     shards: u32,
     entries: &BTreeMap<Vec<u8>, Entry>,
-) -> Result<PendingFile> {
-    let mut table = Builder::new(PendingFile::create(index_file(prefix))?);
+) -> Result<Box<dyn Pending>> {
+    let mut table = Builder::new(store.create(&index_file(prefix))?);
     table.add(HEADER_KEY, &Header::encode(shards))?;
     for (key, entry) in entries {
         table.add(key, &entry.encode())?;

@@ -2,9 +2,9 @@
 
 use super::META_KEY;
 use crate::error::{Error, Result, invalid};
-use crate::file::{PendingFile, sync_folder_of};
 use crate::proto::Writer as Proto;
 use crate::slice::{SliceSpec, TensorSlice, write_shape};
+use crate::store;
 use crate::table::Builder;
 use crate::tensor::write_values;
 use graph::{Code, DType, Tensor};
@@ -68,7 +68,8 @@ pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
     meta.message(2, |versions| {
         versions.varint(1, 1);
     });
-    let mut table = Builder::new(PendingFile::create(path)?);
+    let store = store::of(path)?;
+    let mut table = Builder::new(store.create(path)?);
     let mut header = Proto::new();
     header.bytes(1, &meta.finish());
     table.add(META_KEY, &header.finish())?;
@@ -83,7 +84,7 @@ pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
         table.add(key, &value.finish())?;
     }
     table.finish()?.commit()?;
-    sync_folder_of(path);
+    store.settle(path);
     Ok(())
 }
 

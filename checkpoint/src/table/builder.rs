@@ -4,8 +4,8 @@ use super::block::BlockBuilder;
 use super::{FOOTER, Handle, MAGIC, UNCOMPRESSED};
 use crate::checksum::Checksum;
 use crate::error::Result;
-use crate::file::PendingFile;
 use crate::proto::put_varint;
+use crate::store::Pending;
 
 /// A block is full from this size on, bytes.
 const BLOCK_SIZE: usize = 256 << 10;
@@ -14,7 +14,7 @@ const RESTART_INTERVAL: usize = 16;
 /// Writes a table; keys must come in rising order.
 #[derive(Debug)]
 pub(crate) struct Builder {
-    file: PendingFile,
+    file: Box<dyn Pending>,
     block: BlockBuilder,
     index: BlockBuilder,
     /// A block that is written; the index gets it when the next key is known, so that its own key can be short.
@@ -23,7 +23,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(file: PendingFile) -> Builder {
+    pub(crate) fn new(file: Box<dyn Pending>) -> Builder {
         Builder {
             file,
             block: BlockBuilder::new(RESTART_INTERVAL),
@@ -55,7 +55,7 @@ impl Builder {
     }
 
     /// Writes the rest; the file is whole, but not committed.
-    pub(crate) fn finish(mut self) -> Result<PendingFile> {
+    pub(crate) fn finish(mut self) -> Result<Box<dyn Pending>> {
         self.flush()?;
         let meta_index = self.write(&BlockBuilder::new(RESTART_INTERVAL).finish())?;
         if let Some(handle) = self.written.take() {
@@ -68,7 +68,7 @@ impl Builder {
     }
 
     fn write(&mut self, block: &[u8]) -> Result<Handle> {
-        let handle = Handle { offset: self.file.len(), size: block.len() as u64 };
+        let handle = Handle { offset: self.file.written(), size: block.len() as u64 };
         let mut checksum = Checksum::default();
         checksum.add(block);
         checksum.add(&[UNCOMPRESSED]);

@@ -5,15 +5,14 @@ use super::{FOOTER, Handle, MAGIC, SNAPPY, TRAILER, UNCOMPRESSED};
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
 use crate::proto::take_varint;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use crate::store::{self, Readable};
 use std::path::{Path, PathBuf};
 
 /// A table's file, and where its blocks are.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
-    file: File,
+    file: Box<dyn Readable>,
     size: u64,
     /// Of each block, a key that none of its keys is beyond.
     blocks: Vec<(Vec<u8>, Handle)>,
@@ -27,14 +26,14 @@ impl Table {
     /// `DataLoss` for a file that is no whole table.
     pub(crate) fn open(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref().to_owned();
-        let file = File::open(&path).map_err(|e| Error::file(&path, &e))?;
-        let size = file.metadata().map_err(|e| Error::file(&path, &e))?.len();
+        let file = store::of(&path)?.open(&path)?;
+        let size = file.size()?;
         let mut table = Table { path, file, size, blocks: Vec::new() };
         let Some(footer_at) = size.checked_sub(FOOTER as u64) else {
             return Err(table.corrupt("file is too short to be an sstable"));
         };
         let mut footer = [0; FOOTER];
-        table.read_at(footer_at, &mut footer)?;
+        table.file.read_at(footer_at, &mut footer)?;
         let (handles, magic) = footer.split_at(FOOTER - 8);
         if magic != MAGIC.to_le_bytes() {
             return Err(table.corrupt(
@@ -126,7 +125,7 @@ impl Table {
         let stored = usize::try_from(stored).map_err(|_| self.corrupt("block is too large"))?;
         bytes.try_reserve_exact(stored).map_err(|_| self.corrupt("block is too large for memory"))?;
         bytes.resize(stored, 0);
-        self.read_at(handle.offset, &mut bytes)?;
+        self.file.read_at(handle.offset, &mut bytes)?;
         let (content, trailer) = bytes.split_at(stored - TRAILER);
         let (&compression, checksum) = trailer.split_first().ok_or_else(|| self.corrupt("no trailer"))?;
         let mut actual = Checksum::default();
@@ -151,14 +150,6 @@ impl Table {
             _ => Err(self.corrupt("bad block type")),
         }
     }
-
-    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let mut read = || {
-            self.file.seek(SeekFrom::Start(offset))?;
-            self.file.read_exact(out)
-        };
-        read().map_err(|e| Error::file(&self.path, &e))
-    }
 }
 
 fn take_handle(bytes: &mut &[u8]) -> Option<Handle> {
@@ -169,7 +160,6 @@ fn take_handle(bytes: &mut &[u8]) -> Option<Handle> {
 mod tests {
     use super::super::Builder;
     use super::*;
-    use crate::file::PendingFile;
     use crate::testing::TempDir;
 
     #[test]
@@ -178,7 +168,7 @@ mod tests {
         let path = dir.path().join("table");
         let entries: Vec<(Vec<u8>, Vec<u8>)> =
             (0..3000u32).map(|i| (format!("key{i:06}").into_bytes(), vec![i as u8; 500])).collect();
-        let mut builder = Builder::new(PendingFile::create(&path)?);
+        let mut builder = Builder::new(store::of(&path)?.create(&path)?);
         for (key, value) in &entries {
             builder.add(key, value)?;
         }
@@ -203,7 +193,7 @@ mod tests {
     fn blocks_that_others_have_compressed_are_read() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("table");
-        let mut builder = Builder::new(PendingFile::create(&path)?);
+        let mut builder = Builder::new(store::of(&path)?.create(&path)?);
         builder.add(b"key", &[7; 1000])?;
         builder.finish()?.commit()?;
         let plain = std::fs::read(&path).map_err(|e| Error::file(&path, &e))?;

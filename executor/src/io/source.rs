@@ -41,9 +41,12 @@ impl Compression {
     }
 }
 
-/// A path as clients send it: bytes of any encoding.
+/// A path as clients send it: bytes of any encoding. `file://` and a host before it mean nothing, as to TensorFlow.
 pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(bytes.as_ref()))
+    let bytes = bytes.as_ref();
+    let on_disk =
+        bytes.strip_prefix(b"file://").and_then(|rest| Some(&rest[rest.iter().position(|&b| b == b'/')?..]));
+    PathBuf::from(OsStr::from_bytes(on_disk.unwrap_or(bytes)))
 }
 
 /// A stream that ends early, where compressed data is cut off, simply ends: what reads it knows what is missing.

@@ -281,15 +281,20 @@ impl Pool {
         if self.ksize[0] != 1 || self.strides[0] != 1 {
             return Err(Error::unimplemented(NOT_OVER_BATCHES));
         }
-        if self.volumes && self.is_depthwise() {
+        if self.volumes && self.is_over_depth() {
             return Err(Error::unimplemented("Pooling is not yet supported on the depth dimension."));
         }
         Ok(self)
     }
 
-    /// Whether the window spans channels.
+    /// Whether the window spans channels. Where it does not, the stride over them counts for nothing.
     pub fn is_depthwise(&self) -> bool {
-        self.ksize[4] > 1 || self.strides[4] > 1
+        self.ksize[4] > 1
+    }
+
+    /// Whether the window spans channels or moves over them, which gradients and volumes refuse.
+    pub fn is_over_depth(&self) -> bool {
+        self.is_depthwise() || self.strides[4] > 1
     }
 
     /// Axes of the data.

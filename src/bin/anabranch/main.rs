@@ -29,7 +29,7 @@ struct Flags {
 enum Command {
     /// Look into checkpoints, compare them, or turn them into other formats
     Ckpt(ckpt_command::CkptFlags),
-    /// Train a classifier of handwritten digits, and show where everything ran
+    /// Train a model, on one device or several in one of many ways, and show where everything ran
     Demo(demo::DemoFlags),
     /// Print which of NVIDIA's libraries and GPUs this machine has, and what is wrong with them
     Doctor,

@@ -1,9 +1,8 @@
 //! Which checkpoints are kept.
 
 use super::state::CheckpointState;
-use crate::error::{Error, Result};
-use std::fs;
-use std::io::ErrorKind;
+use crate::error::Result;
+use checkpoint::{bundle, store};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -56,19 +55,15 @@ impl Kept {
 
 /// Removes a checkpoint, its index first: what remains if this is cut off is none.
 fn remove(prefix: &Path) -> Result<()> {
-    let gone = |file: &Path| match fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(file, &error)),
-        _ => Ok(()),
-    };
-    gone(&checkpoint::bundle::index_file(prefix))?;
+    let store = store::of(prefix)?;
+    store.delete(&bundle::index_file(prefix))?;
     let (Some(folder), Some(name)) = (prefix.parent(), prefix.file_name().and_then(|n| n.to_str())) else {
         return Ok(());
     };
-    let entries = fs::read_dir(folder).map_err(|e| Error::file(folder, &e))?;
     let of_data = format!("{name}.data-");
-    for entry in entries.filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|file| file.starts_with(&of_data)) {
-            gone(&entry.path())?;
+    for file in store.list(folder)? {
+        if file.to_str().is_some_and(|file| file.starts_with(&of_data)) {
+            store.delete(&folder.join(file))?;
         }
     }
     Ok(())

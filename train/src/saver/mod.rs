@@ -11,11 +11,12 @@ mod keep;
 mod state;
 
 pub use keep::Keep;
-pub use state::{CheckpointState, latest_checkpoint, step_of};
+pub use state::{CheckpointState, checkpoint_prefixes, latest_checkpoint, step_of};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::variables::Variable;
 use ::graph::{Output, Scope, Tensor};
+use checkpoint::store;
 use client::Session;
 use keep::Kept;
 use parking_lot::Mutex;
@@ -54,8 +55,8 @@ impl Saver {
 
     /// As [`Saver::save`], of what [`Saver::snapshot`] has set aside.
     pub fn write(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
-        let folder = std::path::absolute(folder).map_err(|e| Error::file(folder, &e))?;
-        std::fs::create_dir_all(&folder).map_err(|e| Error::file(&folder, &e))?;
+        let folder = store::absolute(folder)?;
+        store::of(&folder)?.create_folders(&folder)?;
         let prefix = folder.join(format!("{name}-{step}"));
         let shards = self.nodes.shards.len();
         let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());

@@ -1,9 +1,8 @@
 //! The file `checkpoint` of a folder: which checkpoints are there, the newest last. Its text is TensorFlow's.
 
-use crate::error::{Error, Result};
-use checkpoint::bundle;
-use std::fs;
-use std::io::Write;
+use crate::error::Result;
+use checkpoint::{bundle, store};
+use graph::Code;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -25,20 +24,20 @@ impl CheckpointState {
     /// `DataLoss` of a file that is no checkpoint state.
     pub fn read(folder: &Path) -> Result<CheckpointState> {
         let file = folder.join(FILE);
-        let text = match fs::read_to_string(&file) {
+        let text = match store::read(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(CheckpointState::default());
-            }
-            Err(error) => return Err(Error::file(&file, &error)),
+            Err(error) if error.code() == Code::NotFound => return Ok(CheckpointState::default()),
+            Err(error) => return Err(error.into()),
         };
+        let text = String::from_utf8(text)
+            .map_err(|_| checkpoint::Error::corrupt(&file, "is no checkpoint state"))?;
         let mut state = CheckpointState::default();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let damaged = || checkpoint::Error::corrupt(&file, format!("is no checkpoint state: {line}"));
             let (field, value) = line.split_once(':').ok_or_else(damaged)?;
             let path = |value: &str| {
                 let text = unquoted(value.trim()).ok_or_else(damaged)?;
-                Ok::<_, checkpoint::Error>(folder.join(text))
+                Ok::<_, checkpoint::Error>(store::within(folder, &text))
             };
             match field.trim() {
                 "model_checkpoint_path" => state.model_checkpoint_path = Some(path(value)?),
@@ -60,25 +59,26 @@ impl CheckpointState {
         for path in &self.all_model_checkpoint_paths {
             text += &format!("all_model_checkpoint_paths: {}\n", shown(path));
         }
-        let (file, fresh) = (folder.join(FILE), folder.join(format!("{FILE}.tmp{}", std::process::id())));
-        let write = || {
-            let mut out = fs::File::create(&fresh)?;
-            out.write_all(text.as_bytes())?;
-            out.sync_all()?;
-            fs::rename(&fresh, &file)
-        };
-        write().map_err(|e| Error::file(&file, &e))
+        Ok(store::write(folder.join(FILE), text.as_bytes())?)
     }
 }
 
 /// The newest whole checkpoint of a folder: of those in its `checkpoint` file, then of any that are there. One whose
 /// index or data is not all there is passed over.
+///
+/// # Errors
+/// Of a store that does not answer: what it holds may be newer than what else is found.
 pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
     let state = CheckpointState::read(folder)?;
     let noted =
         state.model_checkpoint_path.into_iter().chain(state.all_model_checkpoint_paths.into_iter().rev());
-    for prefix in noted.chain(by_age(folder)) {
-        if is_whole(&prefix) {
+    for prefix in noted {
+        if is_whole(&prefix)? {
+            return Ok(Some(prefix));
+        }
+    }
+    for prefix in by_age(folder)? {
+        if is_whole(&prefix)? {
             return Ok(Some(prefix));
         }
     }
@@ -87,24 +87,36 @@ pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
 
 /// Whether a checkpoint's index can be read and all that it leads to is there. Checksums of data are checked when it
 /// is read.
-fn is_whole(prefix: &Path) -> bool {
-    bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()).is_ok()
+fn is_whole(prefix: &Path) -> Result<bool> {
+    match bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded) => Err(error.into()),
+        Err(_) => Ok(false),
+    }
 }
 
-/// Prefixes of all indexes in a folder, newest first. Those of the same moment, as far as the file system tells, go by
-/// their steps.
-fn by_age(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<(SystemTime, u64, PathBuf)> = entries
-        .filter_map(Result::ok)
-        .filter(|entry| entry.path().extension().is_some_and(|e| e == "index"))
-        .filter_map(|entry| {
-            let prefix = entry.path().with_extension("");
-            Some((entry.metadata().ok()?.modified().ok()?, step_of(&prefix), prefix))
-        })
-        .collect();
+/// Prefixes of all indexes in a folder, newest first. Those of the same moment, as far as the store tells, go by their
+/// steps.
+fn by_age(folder: &Path) -> Result<Vec<PathBuf>> {
+    let store = store::of(folder)?;
+    let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for prefix in checkpoint_prefixes(folder)? {
+        match store.modified(&bundle::index_file(&prefix)) {
+            Ok(modified) => found.push((modified, step_of(&prefix), prefix)),
+            // Deleted meanwhile.
+            Err(error) if error.code() == Code::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     found.sort();
-    found.into_iter().rev().map(|(.., prefix)| prefix).collect()
+    Ok(found.into_iter().rev().map(|(.., prefix)| prefix).collect())
+}
+
+/// Prefixes of all indexes in a folder, in no order.
+pub fn checkpoint_prefixes(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = store::of(folder)?.list(folder)?.into_iter().map(PathBuf::from);
+    let indexes = files.filter(|file| file.extension().is_some_and(|e| e == "index"));
+    Ok(indexes.map(|index| folder.join(index.with_extension(""))).collect())
 }
 
 /// The step at the end of a checkpoint's name; 0 if there is none.
@@ -130,6 +142,8 @@ fn unquoted(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
+    use std::fs;
 
     #[test]
     fn of_the_same_moment_the_later_step_is_newer() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -139,7 +153,7 @@ mod tests {
         for step in [10, 9, 100] {
             fs::File::create(folder.join(format!("m-{step}.index")))?.set_modified(moment)?;
         }
-        let steps: Vec<u64> = by_age(&folder).iter().map(|prefix| step_of(prefix)).collect();
+        let steps: Vec<u64> = by_age(&folder)?.iter().map(|prefix| step_of(prefix)).collect();
         fs::remove_dir_all(&folder)?;
         assert_eq!(steps, [100, 10, 9]);
         Ok(())

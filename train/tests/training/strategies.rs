@@ -1,7 +1,10 @@
 //! One model function under each strategy.
 
 use super::{Fallible, session};
-use anabranch_train::{Initializer, Optimizer, Strategy, SyncMode, Training, VariablePlacement, Variables};
+use anabranch_train::{
+    Initializer, Optimizer, Strategy, SyncMode, Training, Variable, VariableCost, VariablePlacement,
+    Variables,
+};
 use graph::{DType, Output, PartialShape, Scope, Shape, Tensor};
 use proto::pb;
 use std::collections::BTreeSet;
@@ -130,8 +133,7 @@ fn each_tower_runs_on_its_device() -> Fallible {
 /// The device of each variable, by name.
 fn devices_of(built: &Built) -> Fallible<Vec<(String, String)>> {
     let graph = built.scope.finish()?;
-    let device =
-        |v: &anabranch_train::Variable| (v.name.clone(), graph.node(v.handle.node).device.to_string());
+    let device = |v: &Variable| (v.name.clone(), graph.node(v.handle.node).device.to_string());
     Ok(built.variables.all().iter().map(device).collect())
 }
 
@@ -166,24 +168,45 @@ fn variables_go_round_the_parameter_servers() -> Fallible {
     Ok(())
 }
 
-#[test]
-fn or_where_the_fewest_bytes_are() -> Fallible {
+/// The parameter server, of two, of variables of these sizes.
+fn tasks_of(placement: &VariablePlacement, sizes: &[(&str, usize)]) -> Fallible<Vec<char>> {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {
         ps_tasks: 2,
         worker: 0,
-        placement: VariablePlacement::GreedyByBytes,
+        placement: placement.clone(),
         sync: SyncMode::Async,
     };
     let variables = Variables::new(&strategy.scopes(&root).1);
-    for (name, size) in [("large", 100), ("small", 10), ("smaller", 5), ("middle", 40), ("last", 60)] {
-        variables.get(name, DType::Float, &[size], &Initializer::Zeros);
+    for (name, size) in sizes {
+        variables.get(name, DType::Float, &[*size], &Initializer::Zeros);
     }
     let graph = root.finish()?;
-    let tasks: Vec<char> =
-        variables.all().iter().filter_map(|v| graph.node(v.handle.node).device.chars().last()).collect();
+    let task = |v: &Variable| graph.node(v.handle.node).device.chars().last();
+    Ok(variables.all().iter().filter_map(task).collect())
+}
+
+const SIZES: [(&str, usize); 5] =
+    [("large", 100), ("small", 10), ("smaller", 5), ("middle", 40), ("last", 60)];
+
+#[test]
+fn or_where_the_fewest_bytes_are() -> Fallible {
     // 100 | 10 | 10 + 5 | 15 + 40 | 55 + 60
-    assert_eq!(tasks, ['0', '1', '1', '1', '1']);
+    assert_eq!(tasks_of(&VariablePlacement::GreedyByBytes, &SIZES)?, ['0', '1', '1', '1', '1']);
+    Ok(())
+}
+
+#[test]
+fn or_where_the_cost_is_least() -> Fallible {
+    // What is read at every step costs more than what is large.
+    let cost = VariableCost::new(|node| if node.name.starts_with("small") { 3.0 } else { 2.0 });
+    let placement = VariablePlacement::GreedyByCost(cost);
+    // 2 | 3 | 2 + 3 | 3 + 2 | 5 + 2, the first of equals
+    assert_eq!(tasks_of(&placement, &SIZES)?, ['0', '1', '0', '1', '0']);
+    // Each graph starts with nothing on its servers.
+    assert_eq!(tasks_of(&placement, &SIZES[..2])?, ['0', '1']);
+    assert_eq!(placement, placement.clone());
+    assert_ne!(placement, VariablePlacement::GreedyByCost(VariableCost::new(|_| 1.0)));
     Ok(())
 }
 

@@ -40,7 +40,9 @@ fn rates_follow_the_step() -> Fallible {
     assert_rates(polynomial(false), &[0, 5, 10, 15], &[0.5, 0.2, 0.1, 0.1])?;
     assert_rates(polynomial(true), &[0, 10, 15], &[0.5, 0.1, 0.1 + 0.4 * 0.0625])?;
     let cosine = LearningRate::CosineDecay { initial, decay_steps, alpha: 0.1 };
-    assert_rates(cosine, &[0, 5, 10, 99], &[0.5, 0.275, 0.05, 0.05])?;
+    assert_rates(cosine.clone(), &[0, 5, 10, 99], &[0.5, 0.275, 0.05, 0.05])?;
+    assert_rates(cosine.warmed_up(6), &[0, 5, 10], &[0.5 / 6.0, 0.275, 0.05])?;
+    assert_rates(LearningRate::from(0.5).warmed_up(4), &[0, 2, 3, 4], &[0.125, 0.375, 0.5, 0.5])?;
     let pieces = LearningRate::PiecewiseConstant { boundaries: vec![0, 5], values: vec![3.0, 2.0, 1.0] };
     assert_rates(pieces, &[0, 1, 5, 6], &[3.0, 2.0, 2.0, 1.0])
 }

@@ -128,8 +128,9 @@ impl Inbound {
         let start = Instant::now();
         self.hear(frame, content, blocks, worker)?;
         while reader.holds_frame() && start.elapsed() < BATCH {
-            // It is all there: nothing of it is awaited.
-            let Some(next) = Content::next(reader).now_or_never() else { break };
+            // It is all there, and nothing of it awaited: else it would be lost here.
+            let next = Content::next(reader).now_or_never();
+            let next = next.ok_or_else(|| io::Error::other("a frame that was there is awaited"))?;
             let Some((frame, content)) = next? else { break };
             self.hear(frame, content, blocks, worker)?;
         }

@@ -205,20 +205,27 @@ fn read_parts(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::
         false => into.len(),
     };
     let mut parts = into.chunks_mut(len);
-    let mut own = parts.next().unwrap_or_default();
+    let own = parts.next().unwrap_or_default();
     std::thread::scope(|scope| {
         let read = |(mut lane, part): (&TcpStream, &mut [u8])| lane.read_exact(part);
         let others: Vec<_> =
             connection.lanes.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
-        let taken = held.take(own);
-        own = &mut own[taken..];
-        while !own.is_empty() {
-            let read = connection.socket.receive(own, &mut held.descriptors, None)?;
-            check_number(&held.descriptors)?;
-            own = &mut own[some(read)?..];
-        }
+        // Who reads another part would wait for the rest of it, which may never come.
+        read_part(connection, held, own).inspect_err(|_| connection.close())?;
         others.into_iter().try_for_each(|o| o.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
     })
+}
+
+/// Fills memory with what is held, and with what comes by the main connection.
+fn read_part(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
+    let taken = held.take(into);
+    let mut left = &mut into[taken..];
+    while !left.is_empty() {
+        let read = connection.socket.receive(left, &mut held.descriptors, None)?;
+        check_number(&held.descriptors)?;
+        left = &mut left[some(read)?..];
+    }
+    Ok(())
 }
 
 fn some(read: usize) -> io::Result<usize> {

@@ -7,7 +7,7 @@ use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use bytes::Bytes;
 use checkpoint::bundle::{self, MergeOptions};
-use checkpoint::{SliceSpec, legacy};
+use checkpoint::{SliceSpec, legacy, store};
 use graph::{DType, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::path::PathBuf;
@@ -89,15 +89,17 @@ fn spec_of(part: &Bytes, tensor: &Tensor) -> Result<Option<SliceSpec>> {
 
 fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
+    // Each is let go of when it has been written: an update of its variable then has nothing to copy.
+    let tensors = (3..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
+    ctx.inputs.truncate(3);
     let (names, parts) = names_and_parts(ctx)?;
-    check_count(ctx, names.len(), 3)?;
+    check_count(names.len(), tensors.len())?;
     let mut writer = bundle::Writer::create(prefix)?;
-    for (i, (name, part)) in names.iter().zip(parts).enumerate() {
+    for ((name, part), tensor) in names.iter().zip(parts).zip(tensors) {
         ctx.step.cancellation.check()?;
-        let tensor = ctx.input(i + 3)?;
-        match spec_of(part, tensor)? {
-            Some(spec) => writer.add_slice(name, &spec, tensor)?,
-            None => writer.add(name, tensor)?,
+        match spec_of(part, &tensor)? {
+            Some(spec) => writer.add_slice(name, &spec, &tensor)?,
+            None => writer.add(name, &tensor)?,
         }
     }
     writer.finish()?;
@@ -105,8 +107,7 @@ fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
 }
 
 /// Every input from `first` on has a name.
-fn check_count(ctx: &AsyncContext, names: usize, first: usize) -> Result<()> {
-    let tensors = ctx.inputs.len().saturating_sub(first);
+fn check_count(names: usize, tensors: usize) -> Result<()> {
     if names != tensors {
         crate::invalid!("Got {names} tensor names but {tensors} tensors.");
     }
@@ -121,7 +122,7 @@ fn restore(ctx: &mut AsyncContext, dtypes: &[DType]) -> Result<SmallVec<[Value; 
         crate::invalid!("Got {} tensor names, but {} expected dtypes.", names.len(), dtypes.len());
     }
     let wanted = || names.iter().zip(parts).zip(dtypes);
-    if !bundle::index_file(&prefix).exists() {
+    if !store::exists(bundle::index_file(&prefix))? {
         let mut reader = legacy::Reader::open(&prefix.to_string_lossy())?;
         let read = |((name, part), &dtype): ((&Bytes, &Bytes), &DType)| {
             ctx.step.cancellation.check()?;
@@ -179,7 +180,7 @@ fn save_legacy(ctx: &mut AsyncContext, in_slices: bool) -> Result<SmallVec<[Valu
         false => (ctx.input(1)?.as_strings()?, &[][..]),
     };
     let first = 2 + usize::from(in_slices);
-    check_count(ctx, names.len(), first)?;
+    check_count(names.len(), ctx.inputs.len().saturating_sub(first))?;
     let item = |(i, name): (usize, &Bytes)| {
         let tensor = ctx.input(i + first)?;
         let spec = spec_of(parts.get(i).unwrap_or(&whole), tensor)?;

@@ -170,9 +170,9 @@ where
     for (i, o) in values.iter_mut().enumerate() {
         *o = start + step * i.as_();
     }
-    if count > 1 {
-        values[count - 1] = stop;
-    }
+    // The ends are what was given, also where the way between them has no number.
+    values[count - 1] = stop;
+    values[0] = start;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::io::{blocking, path_of};
 use crate::kernel::KernelDef;
 use bytes::Bytes;
+use checkpoint::store;
 use graph::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::fs;
@@ -12,14 +13,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReadFile", &[], |_| {
         blocking(|ctx| {
             let path = path_of(scalar_string(ctx.input(0)?, "Input filename tensor")?);
-            let contents = fs::read(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
-            Ok(smallvec![Tensor::string(contents).into()])
+            Ok(smallvec![Tensor::string(store::read(path)?).into()])
         })
     }),
     KernelDef::of("WriteFile", &[], |_| {
         blocking(|ctx| {
             let path = path_of(scalar_string(ctx.input(0)?, "Input filename tensor")?);
             let contents = scalar_string(ctx.input(1)?, "Contents tensor")?;
+            if !store::is_local(&path) {
+                store::write(&path, contents)?;
+                return Ok(SmallVec::new());
+            }
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder).map_err(|e| checkpoint::Error::file(folder, &e))?;
             }

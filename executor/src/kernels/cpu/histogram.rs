@@ -77,7 +77,8 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
     if low >= high || low.is_nan() || high.is_nan() {
         invalid!("value_range should satisfy value_range[0] < value_range[1], but got '[{low}, {high}]'");
     }
-    if values.values::<T>()?.iter().any(|&v| number(v).is_nan()) {
+    // Into a single bin everything goes.
+    if bins > 1 && values.values::<T>()?.iter().any(|&v| number(v).is_nan()) {
         invalid!("Histogram values must not contain NaN");
     }
     let mut all = Tensor::zeros(Int64, Shape::new(&[bins as usize])?)?;
@@ -144,6 +145,21 @@ fn bound(init: &KernelInit<'_>, upper: bool) -> Result<Kernel> {
     dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| bound_of::<T>(ctx, upper, dtype)))
 }
 
+/// How many lead, found by halves: of inputs that are not sorted, as the C++ library's search finds it.
+fn halved<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
+    let (mut first, mut len) = (0, inputs.len());
+    while len > 0 {
+        let half = len / 2;
+        if is_before(&inputs[first + half]) {
+            first += half + 1;
+            len -= half + 1;
+        } else {
+            len = half;
+        }
+    }
+    first
+}
+
 /// Row by row, the first place among sorted inputs that is not less than the value, or that is greater.
 fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, dtype: DType) -> Result<()> {
     let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
@@ -161,7 +177,8 @@ fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, d
     for row in 0..rows {
         let inputs = &inputs[row * width..(row + 1) * width];
         for value in &wanted[row * count..(row + 1) * count] {
-            places.push(inputs.partition_point(|x| if upper { x <= value } else { x < value }) as i64);
+            let is_before = |x: &T| if upper { x <= value } else { x < value };
+            places.push(halved(inputs, is_before) as i64);
         }
     }
     let out = counts(dtype, &places)?.reshaped(values.shape().clone())?;

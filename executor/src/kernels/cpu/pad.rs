@@ -31,9 +31,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// How many before and after, for each axis.
-pub(in crate::kernels) fn paddings(ctx: &KernelContext<'_>) -> Result<SmallVec<[(usize, usize); 6]>> {
+/// Axes that the kernels have, as TensorFlow's.
+pub(in crate::kernels) const MOST_AXES: usize = 8;
+const MOST_MIRRORED: usize = 5;
+
+/// How many before and after, for each of at most so many axes.
+pub(in crate::kernels) fn paddings(
+    ctx: &KernelContext<'_>,
+    most: usize,
+) -> Result<SmallVec<[(usize, usize); 6]>> {
     let (input, given) = (ctx.shape(0)?, ctx.input(1)?);
+    if input.rank() > most {
+        return Err(Error::unimplemented(format!("inputs rank not in [0,{most}]: {}", input.rank())));
+    }
     let &[rows, 2] = given.shape().dims() else {
         invalid!("paddings must be a matrix with 2 columns: {}", given.shape());
     };
@@ -60,15 +70,9 @@ pub(in crate::kernels) fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> 
 }
 
 fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let paddings = paddings(ctx)?;
-    let value = if ctx.num_inputs() > 2 {
-        let [value] = E::view(ctx.input(2)?)? else {
-            invalid!("constant_values must be a scalar. Found: {}", ctx.input(2)?.shape());
-        };
-        value.clone()
-    } else {
-        E::zero()
-    };
+    let paddings = paddings(ctx, MOST_AXES)?;
+    let value =
+        if ctx.num_inputs() > 2 { E::view(ctx.scalar(2, "constant_values")?)?[0].clone() } else { E::zero() };
     let input = ctx.input(0)?;
     let shape = padded(input.shape(), &paddings)?;
     let out = if shape == *input.shape() {
@@ -142,7 +146,7 @@ fn rows(inner: &Shape, maps: &[Vec<usize>], mut row: impl FnMut(usize)) {
 }
 
 fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
-    let paddings = paddings(ctx)?;
+    let paddings = paddings(ctx, MOST_MIRRORED)?;
     let input = ctx.input(0)?;
     let inner = input.shape();
     let shape = padded(inner, &paddings)?;
@@ -174,7 +178,7 @@ fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
 }
 
 fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
-    let paddings = paddings(ctx)?;
+    let paddings = paddings(ctx, MOST_MIRRORED)?;
     let input = ctx.input(0)?;
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in input.shape().iter().zip(&paddings) {

@@ -5,7 +5,7 @@ mod fractional;
 
 use super::dispatch::{FLOATS, REALS, dispatch};
 use super::image::{from_nhwc, to_nhwc};
-use super::scalar::{Real as _, Semiring};
+use super::scalar::{Real, Semiring};
 use super::simd::{Vector, vectorized};
 use super::threads::PARALLEL;
 use super::wide::Float;
@@ -35,7 +35,7 @@ impl Windows {
         };
         let vector = |i: usize, what: &str| -> Result<Vec<i64>> {
             let sizes = ctx.input(i)?;
-            if sizes.shape().dims() != [4] {
+            if sizes.num_elements() != 4 {
                 crate::invalid!("Sliding window {what} field must specify 4 dimensions");
             }
             Ok(sizes.to_i64s()?)
@@ -108,7 +108,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
             |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool_grad::<T>)),
         )
     },
-    KernelDef::of("MaxPool3D", FLOAT, |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool::<T>))),
+    KernelDef::of(
+        "MaxPool3D",
+        FLOAT,
+        |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool_3d::<T>)),
+    ),
     KernelDef::of(
         "MaxPool3DGrad",
         &[("T", FLOATS), ("TInput", FLOATS)],
@@ -204,11 +208,21 @@ fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = 
     lines.flat_map(move |y| columns.clone().map(move |x| (y * width + x) * channels))
 }
 
+/// Whether no part of the window of an output pixel is padding.
+fn is_whole(sizes: &PoolSizes, line: usize, column: usize) -> bool {
+    let place = line % lines_out(sizes);
+    sizes.planes.range(place / sizes.rows.output).len() == sizes.planes.filter
+        && sizes.rows.range(place % sizes.rows.output).len() == sizes.rows.filter
+        && sizes.columns.range(column).len() == sizes.columns.filter
+}
+
 /// The maxima under the windows of output line `number`.
 struct MaxLine<'a, T> {
     sizes: &'a PoolSizes,
     values: &'a [T],
     number: usize,
+    /// What is below all under a window without padding; padding is the lowest number.
+    floor: T,
     best: &'a mut [T],
 }
 
@@ -216,9 +230,9 @@ impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        let MaxLine { sizes, values, number, best } = self;
+        let MaxLine { sizes, values, number, floor, best } = self;
         for (column, best) in best.chunks_exact_mut(sizes.channels).enumerate() {
-            best.fill(T::min_value());
+            best.fill(if is_whole(sizes, number, column) { floor } else { T::min_value() });
             for at in under(sizes, number, column) {
                 let pixel = &values[at..at + sizes.channels];
                 best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
@@ -228,6 +242,18 @@ impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
 }
 
 fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+    max_pool_above(ctx, pool, T::min_value())
+}
+
+/// Where nothing of a volume is padding, the maximum may be negative infinity.
+fn max_pool_3d<T: Float + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+    max_pool_above(ctx, pool, T::of_wide(num_traits::Float::neg_infinity()))
+}
+
+fn max_pool_above<T>(ctx: &mut KernelContext<'_>, pool: &Pool, floor: T) -> Result<()>
+where
+    T: Element + PartialOrd + Bounded,
+{
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
     let out = if pool.is_depthwise() {
         max_over_depth::<T>(pool, &input)?
@@ -237,7 +263,7 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
         let values = input.values::<T>()?;
         let line = line_out(&sizes);
         each_part(out.values_mut::<T>()?, line, cost(&sizes), |number, best| {
-            vectorized(MaxLine { sizes: &sizes, values, number, best });
+            vectorized(MaxLine { sizes: &sizes, values, number, floor, best });
         });
         out
     };
@@ -280,7 +306,7 @@ fn gradient_inputs(
     pool: &Pool,
     grad_is_pooled: bool,
 ) -> Result<(PoolSizes, [Tensor; 3])> {
-    if pool.is_depthwise() {
+    if pool.is_over_depth() {
         let op = ctx.node().op.name();
         return Err(Error::unimplemented(format!("{op} is not yet supported on the depth dimension.")));
     }
@@ -362,12 +388,16 @@ fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &P
     Ok(())
 }
 
-/// Each window's gradient goes to all that equals its maximum: so it is of volumes.
+/// How far a volume's maximum may be from what counts as it.
+const NEAR_MAXIMUM: f64 = 1e-5;
+
+/// Each window's gradient goes to all that equals its maximum, or nearly so: so it is of volumes.
 fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
     let (values, maxima, grads) = (input.values::<T>()?, output.values::<T>()?, grad.values::<T>()?);
     let (channels, image_in, lines) = (sizes.channels, image_in(&sizes), lines_out(&sizes));
+    let near = T::Wide::of(NEAR_MAXIMUM);
     each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
         let mut sums = vec![T::Wide::zero(); image_in];
         for line in image * lines..(image + 1) * lines {
@@ -378,7 +408,7 @@ fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
                     let place = &mut sums[at - image * image_in..][..channels];
                     let pixel = &values[at..at + channels];
                     for (((s, v), max), g) in place.iter_mut().zip(pixel).zip(maxima).zip(grads) {
-                        if v.to_wide() == max.to_wide() {
+                        if num_traits::Float::abs(v.to_wide() - max.to_wide()) < near {
                             *s += g.to_wide();
                         }
                     }

@@ -55,7 +55,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["size"],
         ..KernelDef::of("ResizeNearestNeighborGrad", REAL, |i| {
-            let grid = Grid::of(i)?;
+            let grid = Grid::of_grad(i)?;
             dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| nearest::backward::<T>(ctx, grid)))
         })
     },
@@ -85,9 +85,13 @@ struct Grid {
 }
 
 impl Grid {
+    /// Of a gradient that looks at no rule between its attributes.
+    fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
+        Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
+    }
+
     fn of(init: &KernelInit<'_>) -> Result<Grid> {
-        let grid =
-            Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? };
+        let grid = Grid::of_grad(init)?;
         if grid.align_corners && grid.centers {
             crate::invalid!("If half_pixel_centers is True, align_corners must be False.");
         }
@@ -129,6 +133,9 @@ impl Sizes {
         let output = size_input(ctx, 1)?;
         if rows == 0 || columns == 0 {
             crate::invalid!("input image must be of non-zero size");
+        }
+        if channels == 0 {
+            crate::invalid!("image must have at least one channel");
         }
         Ok(Sizes { batch, input: [rows, columns], output, channels })
     }

@@ -10,6 +10,7 @@ use crate::value::Value;
 use crate::variable::VariableInput;
 use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
+use smallvec::SmallVec;
 
 /// What becomes of an element and its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,10 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
             }
             let places = match indexing {
                 Indexing::Rows => rows(params.shape(), indices, updates.shape(), variable.is_ref())?,
-                Indexing::Slices => slices(params.shape(), indices, updates.shape(), ignore_bad)?,
+                Indexing::Slices => {
+                    check_nothing_for_empty(params.shape(), indices, updates)?;
+                    slices(params.shape(), indices, &one_for_each(indices), updates.shape(), ignore_bad)?
+                }
             };
             apply(params, &places, updates, update)
         })?;
@@ -104,10 +108,13 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
 fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
     let ignore_bad = ignores_bad_indices(init)?;
     let apply = apply(update, init.input_type(2))?;
+    let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";
     Kernel::sync(move |ctx| {
         let mut params = ctx.take_input(0)?;
         let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
-        let places = slices(params.shape(), indices, updates.shape(), ignore_bad)?;
+        let at = if is_as_variable { one_for_each(indices) } else { indices.shape()[..].into() };
+        check_nothing_for_empty(params.shape(), indices, updates)?;
+        let places = slices(params.shape(), indices, &at, updates.shape(), ignore_bad)?;
         apply(&mut params, &places, updates, update)?;
         ctx.set_output(0, params);
         Ok(())
@@ -150,10 +157,12 @@ fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Resu
     let Some((&count, row)) = params.split_first() else {
         crate::invalid!("params must be at least 1-D, got shape {params}");
     };
-    // Without indices, what is behind a handle takes updates of any shape.
+    let wanted = [&at[..], row].concat();
+    // Without indices, what is behind a handle takes updates of any size.
     let is_nothing = !is_ref && at.num_elements() == 0;
-    if !is_nothing && updates.rank() > 0 && updates[..] != [&at[..], row].concat() {
-        if !is_ref && !updates.starts_with(at) {
+    let fits = updates[..] == wanted || (is_nothing && updates.rank() == wanted.len());
+    if updates.rank() > 0 && !fits {
+        if !is_ref && !is_nothing && !updates.starts_with(at) {
             crate::invalid!(
                 "The shape of indices ({at}) must be a prefix of the shape of updates ({updates})"
             );
@@ -190,11 +199,38 @@ fn position(shape: &[usize], i: usize) -> String {
     if parts.is_empty() { String::new() } else { format!("[{}]", parts.join(",")) }
 }
 
-fn slices(params: &Shape, indices: &Tensor, updates: &Shape, ignore_bad: bool) -> Result<Places> {
-    let at = indices.shape();
+/// The shape that indices are read in: a vector has one number for each slice, which its own shape does not say.
+fn one_for_each(indices: &Tensor) -> SmallVec<[usize; 6]> {
+    let mut at: SmallVec<[usize; 6]> = indices.shape()[..].into();
+    at.extend((at.len() == 1).then_some(1));
+    at
+}
+
+/// Either there are neither indices nor updates, or all three have elements.
+fn check_nothing_for_empty(params: &Shape, indices: &Tensor, updates: &Tensor) -> Result<()> {
+    let counts = [indices.num_elements(), updates.num_elements()];
+    if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
+        crate::invalid!(
+            "Indices and updates specified for empty output. indices shape: {}, updates shape: {}, params shape: {params}",
+            indices.shape(),
+            updates.shape()
+        );
+    }
+    Ok(())
+}
+
+/// `at`: the shape that the indices are read in, the last axis the numbers of one.
+fn slices(
+    params: &Shape,
+    indices: &Tensor,
+    at: &[usize],
+    updates: &Shape,
+    ignore_bad: bool,
+) -> Result<Places> {
     let Some((&depth, batch)) = at.split_last() else {
-        crate::invalid!("indices must be at least 1-D, got shape {at}");
+        crate::invalid!("indices must be at least 1-D, got shape []");
     };
+    let at = indices.shape();
     if params.rank() == 0 {
         crate::invalid!("Output must be at least 1-D, got shape: {params}");
     }

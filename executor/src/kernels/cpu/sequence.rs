@@ -36,8 +36,9 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     if lengths.shape().rank() != 1 {
         invalid!("seq_lens must be 1-dim, not {}-dim", lengths.shape().rank());
     }
-    let (Some(batch), Some(sequence)) = (resolve_axis(batch, rank), resolve_axis(sequence, rank)) else {
-        invalid!("batch_dim {batch} and seq_dim {sequence} must be < input rank {rank}");
+    let axis = |axis: i64| usize::try_from(axis).ok().filter(|&axis| axis < rank);
+    let (Some(batch), Some(sequence)) = (axis(batch), axis(sequence)) else {
+        invalid!("batch_dim {batch} and seq_dim {sequence} must be from 0 to below input rank {rank}");
     };
     if batch == sequence {
         invalid!("batch_dim == seq_dim == {sequence}");

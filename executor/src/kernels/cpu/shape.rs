@@ -107,7 +107,8 @@ fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
     let elements = passed_shape(ctx)?.num_elements();
     let wanted = sizes.to_i64s()?;
-    if sizes.shape().rank() > 1 || (sizes.shape().rank() == 0 && wanted != [-1]) {
+    // A scalar is the size of a vector.
+    if sizes.shape().rank() > 1 {
         invalid!("sizes input must be 1-D, not {}", sizes.shape());
     }
     let mut open = None;

@@ -173,64 +173,59 @@ fn gamma_fraction(a: f64, x: f64) -> f64 {
     gamma_density(a, x) * h
 }
 
-/// The regularised lower incomplete gamma function.
+/// Whether the incomplete gamma functions are defined.
+fn has_gamma(a: f64, x: f64) -> bool {
+    a > 0.0 && x >= 0.0
+}
+
+/// The regularised lower incomplete gamma function. At 0 it is 0, whatever the shape.
 fn lower_gamma(a: f64, x: f64) -> f64 {
-    if x.is_nan() || a.is_nan() || x < 0.0 || a < 0.0 {
-        return f64::NAN;
+    match x {
+        0.0 => 0.0,
+        _ if !has_gamma(a, x) => f64::NAN,
+        _ if a.is_infinite() => 0.0,
+        f64::INFINITY => 1.0,
+        _ if x > 1.0 && x > a => 1.0 - gamma_fraction(a, x),
+        _ => gamma_series(a, x),
     }
-    if x == 0.0 {
-        return if a == 0.0 { f64::NAN } else { 0.0 };
-    }
-    if a == 0.0 {
-        return 1.0;
-    }
-    if a.is_infinite() {
-        return if x.is_infinite() { f64::NAN } else { 0.0 };
-    }
-    if x.is_infinite() {
-        return 1.0;
-    }
-    if x > 1.0 && x > a { 1.0 - gamma_fraction(a, x) } else { gamma_series(a, x) }
 }
 
 /// The regularised upper incomplete gamma function.
 fn upper_gamma(a: f64, x: f64) -> f64 {
-    if x.is_nan() || a.is_nan() || x < 0.0 || a < 0.0 {
-        return f64::NAN;
+    match x {
+        _ if !has_gamma(a, x) => f64::NAN,
+        f64::INFINITY => 0.0,
+        _ if x == 0.0 || a.is_infinite() => 1.0,
+        _ if x < 1.0 || x < a => 1.0 - gamma_series(a, x),
+        _ => gamma_fraction(a, x),
     }
-    if x == 0.0 {
-        return if a == 0.0 { f64::NAN } else { 1.0 };
-    }
-    if a == 0.0 {
-        return 0.0;
-    }
-    if a.is_infinite() {
-        return if x.is_infinite() { f64::NAN } else { 1.0 };
-    }
-    if x.is_infinite() {
-        return 0.0;
-    }
-    if x < 1.0 || x < a { 1.0 - gamma_series(a, x) } else { gamma_fraction(a, x) }
 }
 
 /// The derivative of the regularised lower incomplete gamma function by `a`.
 fn lower_gamma_slope(a: f64, x: f64) -> f64 {
-    if x == 0.0 && a > 0.0 {
-        return if a.is_infinite() { f64::NAN } else { 0.0 };
-    }
     // The quantile's slope by `a`, times the density, which is the slope by `x`.
-    -gamma_quantile_slope(a, x) * gamma_density(a, x) / x
+    let inside = |a: f64, x: f64| -inner_quantile_slope(a, x) * gamma_density(a, x) / x;
+    slope_or_end(a, x, inside)
 }
 
 /// How the number that a gamma distribution stays below with a fixed probability moves with its shape `a`, at `x`:
 /// the slope of the distribution function by `a` through that by `x`, with the other sign.
 fn gamma_quantile_slope(a: f64, x: f64) -> f64 {
-    if x.is_nan() || a.is_nan() || x < 0.0 || a <= 0.0 || a.is_infinite() || x.is_infinite() {
-        return f64::NAN;
+    slope_or_end(a, x, inner_quantile_slope)
+}
+
+/// A slope between 0 and infinity, and what it is at both.
+fn slope_or_end(a: f64, x: f64, inside: impl Fn(f64, f64) -> f64) -> f64 {
+    match x {
+        0.0 => 0.0,
+        _ if !has_gamma(a, x) => f64::NAN,
+        _ if a.is_infinite() => 0.0,
+        f64::INFINITY => -0.0,
+        _ => inside(a, x),
     }
-    if x == 0.0 {
-        return 0.0;
-    }
+}
+
+fn inner_quantile_slope(a: f64, x: f64) -> f64 {
     if x > 1.0 && x > a { gamma_fraction_slope(a, x) } else { gamma_series_slope(a, x) }
 }
 

@@ -35,9 +35,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("InTopKV2", &[("T", INDEX)], |_| {
         Kernel::sync(|ctx| {
-            let &[k] = ctx.input(2)?.to_i64s()?.as_slice() else {
-                invalid!("k must be a scalar, got shape {}", ctx.input(2)?.shape());
-            };
+            let k = ctx.scalar(2, "k")?.to_i64s()?[0];
             in_top(ctx, k)
         })
     }),

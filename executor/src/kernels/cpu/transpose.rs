@@ -106,9 +106,21 @@ pub(in crate::kernels) fn tile(ctx: &KernelContext<'_>) -> Result<Taken> {
     Ok(Taken { shape: Shape::new(&dims)?, dims: boxed, from })
 }
 
+/// Axes of a tensor that can be reversed, as TensorFlow's kernels have.
+const MOST_REVERSED: usize = 8;
+
 pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken> {
     let rank = ctx.shape(0)?.rank();
+    if rank > MOST_REVERSED {
+        return Err(Error::unimplemented(format!(
+            "reverse has no kernel for tensors of rank > {MOST_REVERSED}"
+        )));
+    }
     let mut reversed = vec![false; rank];
+    // Where there is nothing to reverse, axes may be any.
+    if rank == 0 || ctx.shape(0)?.num_elements() == 0 {
+        return reversed_along(ctx.shape(0)?, &reversed);
+    }
     if ctx.input(1)?.shape().rank() != 1 {
         invalid!("'dims' must be 1-dimension, not {}", ctx.input(1)?.shape().rank());
     }
@@ -125,6 +137,12 @@ pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken>
 
 fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
     let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
+    match ctx.shape(0)?.first() {
+        // A scalar has nothing to reverse.
+        None => return reversed_along(ctx.shape(0)?, &[]),
+        Some(0) => invalid!("Invalid input first dimension. Found 0."),
+        Some(_) => {}
+    }
     if dims.shape().rank() != 1 || dims.num_elements() != rank {
         invalid!(
             "'dims' must have the same number of values as 'input' has dimensions. 'input' has {rank}'dims' has {} values",

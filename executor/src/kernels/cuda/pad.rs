@@ -4,7 +4,7 @@ use super::moved::{Filler, Mover, zeros};
 use super::support::{MOVED, allocate};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::pad::{padded, paddings};
+use crate::kernels::cpu::pad::{MOST_AXES, padded, paddings};
 use crate::kernels::cpu::strided::Layout;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -16,7 +16,7 @@ fn pad(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);
     let (mover, filler) = (Mover::new(init, dtype)?, Filler::new(init, dtype)?);
     Kernel::sync(move |ctx| {
-        let paddings = paddings(ctx)?;
+        let paddings = paddings(ctx, MOST_AXES)?;
         let input = ctx.device_input(0)?;
         let shape = padded(&input.shape, &paddings)?;
         if ctx.num_inputs() > 2 && ctx.shape(2)?.num_elements() != 1 {

@@ -2,9 +2,8 @@
 
 use super::{Fallible, archive, names, open, safetensors, shown};
 use checkpoint::bundle::Writer;
-use checkpoint::npy;
+use checkpoint::{npy, store};
 use graph::Tensor;
-use std::fs;
 use std::path::Path;
 
 /// Tensors by name.
@@ -12,9 +11,9 @@ pub(super) type Tensors = Vec<(String, Tensor)>;
 
 pub(super) fn run(from: &Path, to: &Path) -> Fallible {
     let tensors = match extension(from) {
-        "safetensors" => safetensors::decode(&read(from)?)?,
+        "safetensors" => safetensors::decode(&store::read(from)?)?,
         "npz" => {
-            let arrays = archive::decode(&read(from)?)?.into_iter();
+            let arrays = archive::decode(&store::read(from)?)?.into_iter();
             let array = |(name, bytes): (String, Vec<u8>)| {
                 let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();
                 let tensor = npy::decode(&bytes).map_err(|e| format!("{name}: {e}"))?;
@@ -32,13 +31,14 @@ pub(super) fn run(from: &Path, to: &Path) -> Fallible {
         }
     };
     match extension(to) {
-        "safetensors" => write(to, &safetensors::encode(&tensors)?),
+        "safetensors" => Ok(store::write(to, &safetensors::encode(&tensors)?)?),
         "npz" => {
             let array = |(name, tensor): &(String, Tensor)| {
                 let bytes = npy::encode(tensor).map_err(|e| format!("{name}: {e}"))?;
                 Ok((format!("{name}.npy"), bytes.to_vec()))
             };
-            write(to, &archive::encode(&tensors.iter().map(array).collect::<Fallible<Vec<_>>>()?)?)
+            let arrays = tensors.iter().map(array).collect::<Fallible<Vec<_>>>()?;
+            Ok(store::write(to, &archive::encode(&arrays)?)?)
         }
         _ => {
             let mut writer = Writer::create(to)?;
@@ -52,12 +52,4 @@ pub(super) fn run(from: &Path, to: &Path) -> Fallible {
 
 fn extension(path: &Path) -> &str {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default()
-}
-
-fn read(path: &Path) -> Fallible<Vec<u8>> {
-    Ok(fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Fallible {
-    Ok(fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))?)
 }

@@ -3,20 +3,16 @@
 use super::{Fallible, bytes_text};
 use crate::output;
 use checkpoint::bundle::Reader;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use train::{CheckpointState, latest_checkpoint, step_of};
 
 pub(super) fn run(folder: &Path) -> Fallible {
-    let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut prefixes: Vec<PathBuf> = entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|e| e == "index"))
-        .map(|path| path.with_extension(""))
-        .collect();
+    let mut prefixes = train::checkpoint_prefixes(folder)?;
     let noted = CheckpointState::read(folder)?.all_model_checkpoint_paths;
     prefixes.extend(noted);
+    if prefixes.is_empty() {
+        return Err(format!("{}: there is no checkpoint", folder.display()).into());
+    }
     prefixes.sort_by_key(|prefix| (step_of(prefix), prefix.clone()));
     prefixes.dedup();
     let newest = latest_checkpoint(folder)?;

@@ -1,69 +1,60 @@
-//! `anabranch demo`: one model function, trained on one device, on towers in one graph, or by two workers beside
-//! a parameter server, each a process of its own.
+//! `anabranch demo`: a model function, trained on one device, on towers in one graph, or by workers beside parameter
+//! servers, each a process of its own, that wait for each other or do not.
 
 mod cluster;
-mod data;
-mod model;
+mod digits;
+mod layers;
+mod mode;
+mod problem;
+mod random;
+mod replica;
 mod report;
 mod training;
+mod wide_and_deep;
 
 use clap::{Args, ValueEnum};
+use mode::{Mode, REPLICAS};
 use std::error::Error;
-use train::Strategy;
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoFlags {
+    /// What is trained
+    #[arg(long, value_enum, default_value_t = Model::Digits)]
+    model: Model,
+
     /// How the model is replicated
     #[arg(long, value_enum, default_value_t = Mode::BetweenGraph)]
     mode: Mode,
 
-    /// Training steps, of all replicas together
-    #[arg(long, default_value_t = 1200)]
-    steps: u64,
+    /// Training steps, of all replicas together; the model's own number if not given
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
 
-    /// Images a step
-    #[arg(long, default_value_t = 64)]
-    batch: usize,
+    /// Examples a step; the model's own number if not given
+    #[arg(long)]
+    batch: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    /// One device of this process
-    Local,
-    /// Two towers in one graph, on two devices of this process
-    InGraph,
-    /// A parameter server and two workers, started as processes; a client a worker
-    BetweenGraph,
+enum Model {
+    /// A classifier of handwritten digits
+    Digits,
+    /// Whether synthetic users click: linear weights of values and crosses beside layers over embeddings, in tables cut
+    /// into parts
+    WideAndDeep,
 }
 
-/// Towers, or workers, in the replicated modes.
-const REPLICAS: u32 = 2;
-
 pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>> {
-    if flags.batch == 0 || !flags.batch.is_multiple_of(REPLICAS as usize) {
-        return Err(format!(
-            "--batch is {}: it must be a multiple of {REPLICAS}, and more than 0",
-            flags.batch
-        )
-        .into());
+    if let Some(batch) = flags.batch
+        && (batch == 0 || !batch.is_multiple_of(REPLICAS as usize))
+    {
+        let wanted = format!("it must be a multiple of {REPLICAS}, and more than 0");
+        return Err(format!("--batch is {batch}: {wanted}").into());
     }
-    let digits = data::Digits::load()?;
-    let outcome = match flags.mode {
-        Mode::Local => training::in_process(flags, &digits, &Strategy::Local, 1)?,
-        Mode::InGraph => {
-            let towers = Strategy::Towers {
-                devices: (1..=REPLICAS).map(|i| format!("/device:CPU:{i}")).collect(),
-                variables: "/device:CPU:0".to_owned(),
-            };
-            training::in_process(flags, &digits, &towers, REPLICAS + 1)?
-        }
-        Mode::BetweenGraph => {
-            let cluster = cluster::Cluster::start(1, REPLICAS)?;
-            let outcome = training::between_graph(flags, &digits, &cluster)?;
-            cluster.stop()?;
-            outcome
-        }
+    let problem = match flags.model {
+        Model::Digits => digits::problem()?,
+        Model::WideAndDeep => wide_and_deep::problem()?,
     };
-    report::print(&outcome);
+    report::print(&training::run(&problem, flags.mode, flags.steps, flags.batch)?);
     Ok(())
 }

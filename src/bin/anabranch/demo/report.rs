@@ -1,7 +1,9 @@
 //! What the demo shows: progress while it trains, and the outcome.
 
+use graph::{Output, Tensor};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Instant;
+use train::{Hook, HookContext, RunArgs, RunValues};
 
 /// The bar: steps done, steps a second, the last loss.
 #[derive(Debug)]
@@ -29,9 +31,9 @@ impl Progress {
         }
     }
 
-    pub(super) fn step(&self, loss: f32) {
-        self.bar.inc(1);
-        self.bar.set_message(format!("loss {loss:.4}"));
+    /// Shows the steps of a replica with this loss.
+    pub(super) fn hook(&self, loss: Output) -> impl Hook + use<> {
+        Shows { bar: self.bar.clone(), loss }
     }
 
     pub(super) fn finish(&self) {
@@ -42,23 +44,53 @@ impl Progress {
     }
 }
 
+struct Shows {
+    bar: ProgressBar,
+    loss: Output,
+}
+
+impl Hook for Shows {
+    fn before_run(&mut self, _: &HookContext<'_>) -> train::Result<RunArgs> {
+        Ok(RunArgs { fetches: vec![self.loss], ..RunArgs::default() })
+    }
+
+    fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> train::Result<()> {
+        if let Some(step) = run.global_step.and_then(|step| u64::try_from(step).ok()) {
+            // Replicas hear of steps in any order.
+            self.bar.set_position(step.max(self.bar.position()));
+        }
+        if let Some(loss) = run.values.first().map(Tensor::item::<f32>).transpose()? {
+            self.bar.set_message(format!("loss {loss:.4}"));
+        }
+        Ok(())
+    }
+}
+
 /// What training came to.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) right: usize,
     pub(super) asked: usize,
+    /// What was asked.
+    pub(super) examples: &'static str,
     /// Of all replicas, as the shared counter says.
     pub(super) steps: i64,
     /// Variables and the devices that hold them.
     pub(super) variables: Vec<(String, String)>,
 }
 
+impl Outcome {
+    pub(super) fn percent(&self) -> f64 {
+        100.0 * self.right as f64 / self.asked.max(1) as f64
+    }
+}
+
 #[allow(clippy::print_stdout)]
 pub(super) fn print(outcome: &Outcome) {
-    let percent = 100.0 * outcome.right as f64 / outcome.asked.max(1) as f64;
+    let Outcome { right, asked, examples, steps, .. } = outcome;
     println!(
-        "after {} steps, {} of {} held-out digits are right: {percent:.2} %",
-        outcome.steps, outcome.right, outcome.asked
+        "after {steps} steps, {right} of {asked} held-out {examples} are right: {:.2} %",
+        outcome.percent()
     );
     println!("variables:");
     let width = outcome.variables.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -193,11 +193,7 @@ fn boxes(given: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
             );
         }
         let pixels = |from: f32, to: f32, size: i32| [from, to].map(|v| (v * size as f32) as i32);
-        let rectangle = Rectangle { x: pixels(left, right, width), y: pixels(top, bottom, height) };
-        if rectangle.x[0] >= rectangle.x[1] || rectangle.y[0] >= rectangle.y[1] {
-            crate::invalid!("a bounding box must not be empty: [{top}, {left}, {bottom}, {right}]");
-        }
-        out.push(rectangle);
+        out.push(Rectangle { x: pixels(left, right, width), y: pixels(top, bottom, height) });
     }
     Ok(out)
 }
@@ -230,8 +226,8 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
         let &[height, width, channels] = image.shape().dims() else {
             crate::invalid!("Input image must be 3-dimensional, got shape {}", image.shape());
         };
-        let &[rows, columns] = size.values::<i64>()? else {
-            crate::invalid!("size must have two elements, got shape {}", size.shape());
+        let (&[rows, columns], &[_]) = (size.values::<i64>()?, size.shape().dims()) else {
+            crate::invalid!("size must be a vector of two elements, got shape {}", size.shape());
         };
         let within = |wanted: i64, given: usize, name: &str| {
             let Ok(size) = usize::try_from(wanted) else {

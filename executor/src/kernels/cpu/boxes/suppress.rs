@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
 use crate::kernels::cpu::wide::{narrowed, widened};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Element, Shape, Tensor};
 use half::f16;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -68,8 +68,9 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
                 suppressed = true;
                 break;
             }
-            // Scores fall with overlap; where they do not, the weight is 1.
-            let weight = rounded(rounded(rounded(scale * common) * common).exp());
+            // Scores fall with overlap; where they do not, the weight is 1, or 0 if the overlap is no number.
+            let counts = soft || common <= rules.overlap;
+            let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
             if next.score <= rules.score {
                 break;
@@ -89,17 +90,19 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
 }
 
 /// The area that two boxes have in common, of what both cover. Corners may be given in any order; each result is
-/// rounded.
+/// rounded. Of boxes with a corner that is no number, the overlap is none either.
 fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
-    let sorted = |r: &[f32; 4]| [r[0].min(r[2]), r[1].min(r[3]), r[0].max(r[2]), r[1].max(r[3])];
+    let min = |a: f32, b: f32| if b < a { b } else { a };
+    let max = |a: f32, b: f32| if a < b { b } else { a };
+    let sorted = |r: &[f32; 4]| [min(r[0], r[2]), min(r[1], r[3]), max(r[0], r[2]), max(r[1], r[3])];
     let (a, b) = (sorted(a), sorted(b));
     let area = |r: [f32; 4]| rounded(rounded(r[2] - r[0]) * rounded(r[3] - r[1]));
     let (of_a, of_b) = (area(a), area(b));
     if of_a <= 0.0 || of_b <= 0.0 {
         return 0.0;
     }
-    let height = rounded(a[2].min(b[2]) - a[0].max(b[0])).max(0.0);
-    let width = rounded(a[3].min(b[3]) - a[1].max(b[1])).max(0.0);
+    let height = max(rounded(min(a[2], b[2]) - max(a[0], b[0])), 0.0);
+    let width = max(rounded(min(a[3], b[3]) - max(a[1], b[1])), 0.0);
     let common = rounded(height * width);
     rounded(common / rounded(rounded(of_a + of_b) - common))
 }
@@ -158,11 +161,19 @@ fn among_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32
     Ok(choose(scores.values::<f32>()?, rules, overlap))
 }
 
-/// The numbers, followed by zeros up to `length`.
+/// One value of each chosen box, followed by zeros up to `length`.
+fn followed_by_zeros<T: Element>(
+    chosen: &[(usize, f32)],
+    length: usize,
+    value: impl Fn(&(usize, f32)) -> T,
+) -> Result<Tensor> {
+    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[length.max(chosen.len())])?)?;
+    out.values_mut::<T>()?.iter_mut().zip(chosen).for_each(|(o, c)| *o = value(c));
+    Ok(out)
+}
+
 fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
-    let mut out: Vec<i32> = chosen.iter().map(|c| c.0 as i32).collect();
-    out.resize(length.max(out.len()), 0);
-    Ok(Tensor::from_slice(&out, Shape::new(&[out.len()])?)?)
+    followed_by_zeros(chosen, length, |c| c.0 as i32)
 }
 
 pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
@@ -201,14 +212,14 @@ pub(super) fn third(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The length of the outputs: as many as chosen, or as may be, which must not be more than memory has.
-fn length(padded: bool, most: usize) -> Result<usize> {
-    Ok(if padded { Shape::new(&[most])?.num_elements() } else { 0 })
+/// The least length of the outputs: as many as may be chosen, if they are padded.
+fn length(padded: bool, most: usize) -> usize {
+    if padded { most } else { 0 }
 }
 
 pub(super) fn fourth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let (chosen, most) = with_scores(ctx, 0.0)?;
-    ctx.set_output(0, numbers(&chosen, length(padded, most)?)?);
+    ctx.set_output(0, numbers(&chosen, length(padded, most))?);
     ctx.set_output(1, Tensor::scalar(chosen.len() as i32));
     Ok(())
 }
@@ -219,10 +230,8 @@ pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
         crate::invalid!("soft_nms_sigma_ must be non-negative.");
     }
     let (chosen, most) = with_scores(ctx, sigma)?;
-    let length = length(padded, most)?;
-    let mut scores: Vec<f32> = chosen.iter().map(|c| c.1).collect();
-    scores.resize(length.max(scores.len()), 0.0);
-    let scores = Tensor::from_slice(&scores, Shape::new(&[scores.len()])?)?;
+    let length = length(padded, most);
+    let scores = followed_by_zeros(&chosen, length, |c| c.1)?;
     let scores = if ctx.input(1)?.dtype() == DType::Half { narrowed::<f16>(scores)? } else { scores };
     ctx.set_output(0, numbers(&chosen, length)?);
     ctx.set_output(1, scores);

@@ -79,7 +79,7 @@ impl<F: Entry> Lu<F> {
             let size = pivot.modulus();
             match size == 0.0 {
                 true => (F::ZERO, f64::NEG_INFINITY),
-                false => (sign.times(pivot.over(F::from_real(size))), log + size.ln()),
+                false => (sign.times(pivot.sign()), log + size.ln()),
             }
         })
     }

@@ -22,6 +22,10 @@ pub(super) trait Entry: Arithmetic {
     fn real(self) -> f64 {
         self.to_complex().re
     }
+    /// The number of absolute value 1 in its direction.
+    fn sign(self) -> Self {
+        Self::from_complex(self.to_complex() / self.modulus())
+    }
 }
 
 impl Entry for f64 {
@@ -30,6 +34,9 @@ impl Entry for f64 {
     }
     fn to_complex(self) -> Complex<f64> {
         Complex::new(self, 0.0)
+    }
+    fn sign(self) -> f64 {
+        self.signum()
     }
 }
 

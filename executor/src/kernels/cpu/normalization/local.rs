@@ -18,9 +18,10 @@ pub(super) struct Neighbours {
 impl Neighbours {
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
         let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
-        let radius = radius.filter(|&r| r <= i32::MAX as usize);
+        let radius = radius.filter(|&r| r < i32::MAX as usize);
         Ok(Neighbours {
-            radius: radius.ok_or_else(|| Error::invalid("depth_radius is out of range"))?,
+            radius: radius
+                .ok_or_else(|| Error::invalid("depth_radius must be from 0 to below the largest int"))?,
             bias: init.attr("bias")?,
             alpha: init.attr("alpha")?,
             beta: init.attr("beta")?,
@@ -101,12 +102,15 @@ pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: 
             let (dy, x, y) = (part(dy), part(x), part(y));
             let mut norms = vec![0.0; channels];
             attrs.norms(x, &mut norms);
-            // Each channel's share in the gradient of its neighbours.
-            let shares: Vec<f32> = (0..channels).map(|c| dy[c] * y[c] / norms[c]).collect();
             for c in 0..channels {
                 let near = c.saturating_sub(attrs.radius)..channels.min(c.saturating_add(attrs.radius + 1));
-                let shared: f32 = shares[near].iter().sum();
-                dx[c] = factor * x[c] * shared + dy[c] * attrs.power(norms[c]);
+                // What each neighbour's output owes this channel.
+                let share = |n: usize| {
+                    let through_norm = factor * x[c] * y[n] / norms[n];
+                    let own = if n == c { attrs.power(norms[c]) } else { 0.0 };
+                    (through_norm + own) * dy[n]
+                };
+                dx[c] = near.map(share).sum();
             }
         });
     }

@@ -160,12 +160,7 @@ pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
 pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
     let types = Types::of(init)?;
     Kernel::sync(move |ctx| {
-        let keys = |i: usize| -> Result<Vec<Bytes>> {
-            if ctx.input(i)?.shape().rank() != 1 {
-                crate::invalid!("Expected keys to be a vector, got shape: {}", ctx.input(i)?.shape());
-            }
-            Ok(ctx.input(i)?.as_strings()?.to_vec())
-        };
+        let keys = |i: usize| -> Result<Vec<Bytes>> { Ok(ctx.input(i)?.as_strings()?.to_vec()) };
         let wanted = types.wanted(ctx, [keys(2)?, keys(3)?, keys(4)?], 5)?;
         let serialized = ctx.input(0)?;
         let outputs = match (serialized.shape().rank(), serialized.as_strings()?) {

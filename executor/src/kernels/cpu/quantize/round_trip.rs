@@ -60,10 +60,14 @@ fn slices(x: &Tensor, axis: i64) -> Result<[usize; 3]> {
     Ok([dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()])
 }
 
-/// Checks that there is a bound for each slice.
-fn check_bounds(min: &Tensor, max: &Tensor, axis: i64, count: usize) -> Result<()> {
+/// Checks that there is a bound for each slice; a single one is a scalar, or, if so said, a vector of one.
+fn check_bounds(min: &Tensor, max: &Tensor, axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
     for (name, bound) in [("input_min", min), ("input_max", max)] {
-        let fits = if axis == -1 { bound.num_elements() == 1 } else { bound.shape().dims() == [count] };
+        let fits = match axis {
+            -1 if may_be_vector => bound.num_elements() == 1,
+            -1 => bound.shape().rank() == 0,
+            _ => bound.shape().dims() == [count],
+        };
         if !fits {
             crate::invalid!("{name} must have {count} elements, got shape {}", bound.shape());
         }
@@ -77,13 +81,14 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
     let bits = match attrs.bits {
         Some(bits) => bits,
         None => {
-            let bits = i64::from(ctx.input(3)?.item::<i32>()?);
+            let bits = i64::from(ctx.scalar(3, "num_bits")?.item::<i32>()?);
             check_bits(bits, attrs.signed)?;
             bits
         }
     };
     if attrs.range_given {
-        check_bounds(min, max, attrs.axis, count)?;
+        // The form whose bits are an input is the one that looks at no rank.
+        check_bounds(min, max, attrs.axis, count, attrs.bits.is_none())?;
     }
     let values = x.values::<T>()?;
     let place = |o: usize, slice: usize| (o * count + slice) * inner..(o * count + slice + 1) * inner;
@@ -105,7 +110,7 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
             });
             found.unwrap_or((T::zero(), T::zero()))
         };
-        if low > high {
+        if attrs.range_given && (low > high || low.is_nan() || high.is_nan()) {
             crate::invalid!("Invalid range: input_min must not be greater than input_max");
         }
         // The larger scale would leave the levels on the other side.
@@ -121,7 +126,7 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
         }
         for o in 0..outer {
             for (out, &v) in results[place(o, slice)].iter_mut().zip(&values[place(o, slice)]) {
-                let v = if attrs.range_given { v.min(high).max(low) } else { v };
+                let v = if attrs.range_given && !v.is_nan() { v.min(high).max(low) } else { v };
                 let scaled = v * scale;
                 let level = if attrs.half_up { (scaled + T::of(0.5)).floor() } else { half_to_even(scaled) };
                 *out = level * inverse;
@@ -146,7 +151,7 @@ pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64
         crate::invalid!("gradient and input must have the same shape, got {} and {}", dy.shape(), x.shape());
     }
     let [_, count, inner] = slices(x, axis)?;
-    check_bounds(min, max, axis, count)?;
+    check_bounds(min, max, axis, count, true)?;
     let mut dx = ctx.allocate(T::DTYPE, x.shape().clone())?;
     let (low, high) = (min.values::<T>()?, max.values::<T>()?);
     let pairs = dy.values::<T>()?.iter().zip(x.values::<T>()?);

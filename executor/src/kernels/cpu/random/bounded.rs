@@ -18,6 +18,9 @@ const TRIES: usize = 1000;
 /// Numbers that share parameters come in batches of this size.
 const BATCH: usize = 100;
 
+/// The first parameter that is a bound.
+const BOUNDS: usize = 2;
+
 /// How far on one side of the mean a bound must be that the normal distribution itself is drawn from.
 const WIDE: f32 = 1.3;
 
@@ -37,6 +40,8 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
         invalid!("shape must not be empty");
     };
     let total = shape.num_elements();
+    // Batches of one size are drawn where nothing differs between them; a vector of bounds counts as if it did.
+    let mut is_shared = true;
     let mut parameters: [&[T]; 4] = [&[]; 4];
     for (i, name) in ["means", "stddevs", "minvals", "maxvals"].into_iter().enumerate() {
         let given = ctx.input(source.parameters() + i)?;
@@ -44,13 +49,13 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
             invalid!("Input {name} should be a scalar or vector, got shape: {}", given.shape());
         }
         parameters[i] = given.values()?;
-        if total > 0 && parameters[i].len() != 1 && parameters[i].len() != batches {
+        is_shared &= given.num_elements() == 1 && (i < BOUNDS || given.shape().rank() == 0);
+        if parameters[i].len() != 1 && parameters[i].len() != batches {
             invalid!("Input {name} should have length 1 or shape[0], got shape: {}", given.shape());
         }
     }
     let mut out = ctx.allocate(T::DTYPE, shape)?;
     if total > 0 {
-        let is_shared = parameters.iter().all(|p| p.len() == 1);
         let size = if is_shared { BATCH } else { total / batches };
         // What is set aside for a batch: two numbers for each try.
         let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;

@@ -85,7 +85,7 @@ where
     let Ok(samples) = usize::try_from(samples) else {
         crate::invalid!("num_samples should be non-negative, got {samples}");
     };
-    if classes == 0 && batch > 0 && samples > 0 {
+    if classes == 0 && batch > 0 {
         crate::invalid!("num_classes should be positive, got {classes}");
     }
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;

@@ -3,7 +3,7 @@
 
 use super::distribution::RESERVED;
 use super::philox::Philox;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{KernelContext, KernelInit};
 use crate::variable::VariableInput;
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 /// The number by which programs know Philox; ThreeFry has kernels on no device here.
 const PHILOX: i64 = 1;
+const THREE_FRY: i64 = 2;
 /// The best that a device has.
 const AUTOMATIC: i64 = 3;
 
@@ -120,7 +121,7 @@ fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     if algorithm.shape().rank() != 0 {
         invalid!("input {} (0-based) must have shape [], not {}", at + 2, algorithm.shape());
     }
-    check_algorithm(algorithm.item::<i32>()?.into(), true)?;
+    check_algorithm(algorithm.item::<i32>()?.into())?;
     if key.shape().dims() != [1] {
         invalid!("key must have shape [1], not {}", key.shape());
     }
@@ -131,11 +132,11 @@ fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     }
 }
 
-fn check_algorithm(algorithm: i64, or_automatic: bool) -> Result<()> {
-    if algorithm == PHILOX || or_automatic && algorithm == AUTOMATIC {
-        return Ok(());
+fn check_algorithm(algorithm: i64) -> Result<()> {
+    match algorithm {
+        PHILOX | AUTOMATIC => Ok(()),
+        _ => invalid!("Unsupported algorithm id: {algorithm}"),
     }
-    invalid!("Unsupported algorithm id: {algorithm}")
 }
 
 /// A generator's state in the variable behind input 0: the halves of the counter and the key, as signed numbers.
@@ -166,9 +167,12 @@ impl Generator {
             if algorithm.shape().rank() != 0 {
                 invalid!("algorithm must be of shape [], not {}", algorithm.shape());
             }
-            // Of those that take an `int32` the automatic choice is known.
-            let is_narrow = algorithm.dtype() == DType::Int32;
-            check_algorithm(algorithm.to_i64s()?[0], is_narrow)?;
+            match algorithm.to_i64s()?[0] {
+                THREE_FRY => {
+                    return Err(Error::unimplemented("there is no ThreeFry algorithm on this device"));
+                }
+                algorithm => check_algorithm(algorithm)?,
+            }
         }
         self.variable.get(ctx)?.update(|state| {
             if state.dtype() != DType::Int64 {
@@ -182,7 +186,9 @@ impl Generator {
                 let Some((algorithm, rest)) = words.split_first_mut() else {
                     invalid!("Size of tensor must be at least 1");
                 };
-                check_algorithm(*algorithm, false)?;
+                if *algorithm != PHILOX {
+                    invalid!("Unsupported algorithm id: {algorithm}");
+                }
                 words = rest;
             }
             let &mut [ref mut low, ref mut high, key, ..] = words else {

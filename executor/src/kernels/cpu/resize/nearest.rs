@@ -48,9 +48,6 @@ pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> 
         crate::invalid!("input must be 4-dimensional{}", grads.shape());
     };
     let [image_rows, image_columns] = size_input(ctx, 1)?;
-    if rows == 0 || columns == 0 {
-        crate::invalid!("grads must be of non-zero size, have shape {}", grads.shape());
-    }
     let (to_rows, to_columns) = (nearest(grid, image_rows, rows), nearest(grid, image_columns, columns));
     let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[batch, image_rows, image_columns, channels])?)?;
     if out.num_elements() > 0 {

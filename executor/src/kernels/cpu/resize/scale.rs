@@ -103,9 +103,10 @@ type Span = (usize, Vec<f32>);
 
 /// Two numbers, for rows and columns.
 fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
-    match *ctx.input(i)?.values::<f32>()? {
-        [rows, columns] => Ok([rows, columns]),
-        _ => crate::invalid!("{name} must have two elements, got shape {}", ctx.input(i)?.shape()),
+    let given = ctx.input(i)?;
+    match (given.values::<f32>()?, given.shape().rank()) {
+        (&[rows, columns], 1) => Ok([rows, columns]),
+        _ => crate::invalid!("{name} must be a vector of two elements, got shape {}", given.shape()),
     }
 }
 

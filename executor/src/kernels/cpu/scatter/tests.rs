@@ -157,9 +157,15 @@ fn slices_are_picked_by_the_last_axis() -> Result<()> {
     let rows =
         scatter("ScatterNdAdd", &value, &Tensor::try_from([[1i64]])?, &Tensor::try_from([[1i64, 2]])?)?;
     assert_eq!(rows.values::<i64>()?, [1, 2, 4, 6, 5, 6]);
-    // An index of no numbers is the whole variable.
-    let whole = scatter("ScatterNdUpdate", &value, &Tensor::vector::<i32>(&[])?, &value)?;
-    assert_eq!(whole, value);
+    // A vector has a number for each slice.
+    let rows =
+        scatter("ScatterNdUpdate", &value, &Tensor::try_from([2i32])?, &Tensor::try_from([[7i64, 8]])?)?;
+    assert_eq!(rows.values::<i64>()?, [1, 2, 3, 4, 7, 8]);
+    assert_eq!(
+        refused("ScatterNdUpdate", &value, &Tensor::vector::<i32>(&[])?, &value),
+        "Indices and updates specified for empty output. indices shape: [0], updates shape: [3,2], \
+         params shape: [3,2]"
+    );
     Ok(())
 }
 

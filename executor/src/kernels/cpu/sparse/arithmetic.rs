@@ -223,14 +223,14 @@ fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operatio
     a.check_bounds()?;
     let strides = dims.strides();
     let values = dense.values::<T>()?;
+    if operation == Operation::Div && values.contains(&T::ZERO) {
+        invalid!("SparseDenseCwiseDiv cannot divide by zero, but input dense tensor contains zero");
+    }
     let mut out = ctx.allocate(T::DTYPE, Shape::new(&[a.len()])?)?;
     for ((o, &x), index) in out.values_mut::<T>()?.iter_mut().zip(a.values.values::<T>()?).zip(a.rows()) {
         let axes = index[rank - dims.rank()..].iter().zip(dims.iter()).zip(&strides);
         let at: usize = axes.filter(|((_, d), _)| **d != 1).map(|((&i, _), &s)| i as usize * s).sum();
         let y = values[at];
-        if operation == Operation::Div && T::IS_INTEGER && y == T::ZERO {
-            invalid!("Integer division by zero");
-        }
         *o = match operation {
             Operation::Add => x.plus(y),
             Operation::Mul => x.times(y),

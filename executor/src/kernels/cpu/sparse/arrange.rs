@@ -129,25 +129,31 @@ pub(super) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
             text(&to)
         );
     }
+    if size == 0 && count > 0 {
+        invalid!("Input tensor has {count} non zero elements but input shape {} is empty", text(&from));
+    }
     let rows = indices.values::<i64>()?;
-    let mut out = vec![0i64; count * to.len()];
+    let (from, strides) = (strides(&from), strides(&to));
+    let mut out = Vec::with_capacity(count * to.len());
     for i in 0..count {
-        let index = &rows[i * rank..(i + 1) * rank];
-        let at = index
-            .iter()
-            .zip(&from)
-            .try_fold(0i64, |at, (&i, &d)| at.checked_mul(d).and_then(|at| at.checked_add(i)));
-        let Some(mut at) = at else { invalid!("indices[{i}] = {} is out of bounds", text(index)) };
-        for (o, &d) in out[i * to.len()..(i + 1) * to.len()].iter_mut().zip(&to).rev() {
-            // Sizes of 0 have no indices.
-            *o = at.checked_rem(d).unwrap_or(0);
-            at = at.checked_div(d).unwrap_or(0);
+        // Indices outside of the shape go where the numbers lead.
+        let index = rows[i * rank..(i + 1) * rank].iter().zip(&from);
+        let mut at = index.fold(0i64, |at, (&i, &stride)| at.wrapping_add(i.wrapping_mul(stride)));
+        for &stride in &strides {
+            out.push(at / stride);
+            at %= stride;
         }
     }
     let (indices, shape) = (matrix(&out, to.len(), count)?, Tensor::vector(&to)?);
     ctx.set_output(0, indices);
     ctx.set_output(1, shape);
     Ok(())
+}
+
+/// How far apart elements of a shape are along each axis; 1 at least.
+fn strides(shape: &[i64]) -> Vec<i64> {
+    let inner = |axis: usize| shape[axis + 1..].iter().fold(1i64, |n, &d| n.saturating_mul(d.max(1)));
+    (0..shape.len()).map(inner).collect()
 }
 
 pub(super) fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -178,7 +184,7 @@ pub(super) fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
             for index in part.rows() {
                 let start = rows.len();
                 rows.extend_from_slice(index);
-                rows[start + axis] += offset;
+                rows[start + axis] = rows[start + axis].wrapping_add(offset);
             }
             match offset.checked_add(part.shape[axis]) {
                 Some(sum) => offset = sum,

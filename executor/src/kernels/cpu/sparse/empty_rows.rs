@@ -30,6 +30,12 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
     if default.shape().rank() != 0 {
         invalid!("default_value must be a scalar, saw: {}", default.shape());
     }
+    if shape.num_elements() != rank {
+        invalid!(
+            "The length of `dense_shape` ({}) must match the second dimension of `indices` ({rank}).",
+            shape.num_elements()
+        );
+    }
     if rank == 0 {
         invalid!("indices must have a column for the rows, saw: {}", indices.shape());
     }

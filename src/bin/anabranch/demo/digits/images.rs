@@ -1,6 +1,8 @@
-//! The digits: 8 x 8 images of real handwriting (see DIGITS.md), split into training and held-out ones.
+//! 8 x 8 images of real handwriting (see DIGITS.md), split into training and held-out ones.
 
-use graph::{Result, Shape, Tensor};
+use crate::demo::problem::Examples;
+use crate::demo::random::Sequence;
+use graph::{Shape, Tensor};
 use std::error::Error;
 
 const CSV: &str = include_str!("digits.csv");
@@ -56,45 +58,14 @@ impl Digits {
 }
 
 impl Images {
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.digits.len()
     }
 
-    /// All images `[n, 64]` and their digits `[n]`.
-    pub(super) fn all(&self) -> Result<(Tensor, Tensor)> {
+    /// Images `[n, 64]`, and their digits `[n]`.
+    pub(super) fn examples(&self) -> graph::Result<Examples> {
         let pixels = Tensor::from_slice(&self.pixels, Shape::new(&[self.len(), PIXELS])?)?;
-        Ok((pixels, Tensor::vector(&self.digits)?))
-    }
-
-    /// Some images, drawn at random: `[size, 64]` and `[size]`.
-    pub(super) fn batch(&self, size: usize, random: &mut Sequence) -> Result<(Tensor, Tensor)> {
-        let mut pixels = Vec::with_capacity(size * PIXELS);
-        let mut digits = Vec::with_capacity(size);
-        for _ in 0..size {
-            let i = random.below(self.len());
-            pixels.extend_from_slice(&self.pixels[i * PIXELS..(i + 1) * PIXELS]);
-            digits.push(self.digits[i]);
-        }
-        Ok((Tensor::from_slice(&pixels, Shape::new(&[size, PIXELS])?)?, Tensor::vector(&digits)?))
-    }
-}
-
-/// A pseudo-random sequence (Steele, Lea and Flood's SplitMix64, 2014).
-#[derive(Debug)]
-pub(super) struct Sequence(pub(super) u64);
-
-impl Sequence {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number under `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        Ok(Examples { features: vec![pixels], labels: Tensor::vector(&self.digits)? })
     }
 }
 
@@ -108,8 +79,9 @@ mod tests {
         assert_eq!(digits.training.len() + digits.held_out.len(), 1797);
         assert_eq!(digits.held_out.len(), 360);
         assert!(digits.training.digits.iter().all(|d| (0..CLASSES as i32).contains(d)));
-        let (pixels, labels) = digits.training.batch(8, &mut Sequence(1))?;
-        assert_eq!((pixels.shape().dims(), labels.shape().dims()), ([8, PIXELS].as_slice(), [8].as_slice()));
+        let examples = digits.held_out.examples()?;
+        assert_eq!(examples.features[0].shape().dims(), [360, PIXELS]);
+        assert_eq!(examples.len(), 360);
         Ok(())
     }
 }

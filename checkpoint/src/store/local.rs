@@ -1,0 +1,166 @@
+//! This machine's disks. Files are written aside and take their names only when they are whole.
+
+use super::{Pending, Readable, Store};
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The file system of the operating system.
+#[derive(Debug)]
+pub(super) struct Local;
+
+impl Store for Local {
+    fn open(&self, path: &Path) -> Result<Box<dyn Readable>> {
+        let file = File::open(path).map_err(|e| Error::file(path, &e))?;
+        Ok(Box::new(OpenFile { path: path.to_owned(), file }))
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        fs::read(path).map_err(|e| Error::file(path, &e))
+    }
+
+    fn create(&self, path: &Path) -> Result<Box<dyn Pending>> {
+        Ok(Box::new(PendingFile::create(path)?))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        Ok(path.exists())
+    }
+
+    fn modified(&self, path: &Path) -> Result<SystemTime> {
+        fs::metadata(path).and_then(|metadata| metadata.modified()).map_err(|e| Error::file(path, &e))
+    }
+
+    fn list(&self, folder: &Path) -> Result<Vec<OsString>> {
+        let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let failed = |e: io::Error| Error::file(here, &e);
+        match fs::read_dir(here) {
+            Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect(),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    fn relocate(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::rename(from, to).map_err(|e| Error::file(from, &e))
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::file(path, &e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare(&self, path: &Path) -> Result<()> {
+        let folder = folder_of(path);
+        match fs::create_dir(folder) {
+            Ok(()) => Ok(()),
+            // If that is no folder, the file that is to be in it says so.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(Error::file(folder, &e)),
+        }
+    }
+
+    fn create_folders(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).map_err(|e| Error::file(folder, &e))
+    }
+
+    fn remove_folder(&self, folder: &Path) -> Result<()> {
+        fs::remove_dir(folder).map_err(|e| Error::file(folder, &e))
+    }
+
+    fn settle(&self, path: &Path) {
+        if let Ok(folder) = File::open(folder_of(path)) {
+            let _ = folder.sync_all();
+        }
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl Readable for OpenFile {
+    fn size(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(|e| Error::file(&self.path, &e))?.len())
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(out, offset).map_err(|e| Error::file(&self.path, &e))
+    }
+}
+
+/// A file that is being written under another name.
+#[derive(Debug)]
+struct PendingFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    /// `None` once it is whole.
+    file: Option<BufWriter<File>>,
+    is_committed: bool,
+    written: u64,
+}
+
+impl PendingFile {
+    fn create(path: &Path) -> Result<PendingFile> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".tempstate{}", rand::random::<u64>()));
+        let temporary = PathBuf::from(name);
+        let file = File::create(&temporary).map_err(|e| Error::file(&temporary, &e))?;
+        let file = Some(BufWriter::with_capacity(1 << 20, file));
+        Ok(PendingFile { path: path.to_owned(), temporary, file, is_committed: false, written: 0 })
+    }
+}
+
+impl Pending for PendingFile {
+    fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes).map_err(|e| Error::file(&self.path, &e))?;
+            self.written += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        if let Some(file) = self.file.take() {
+            let synced = file.into_inner().map_err(|e| e.into_error()).and_then(|file| file.sync_all());
+            synced.map_err(|e| Error::file(&self.path, &e))?;
+        }
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<()> {
+        self.sync()?;
+        fs::rename(&self.temporary, &self.path).map_err(|e| Error::file(&self.path, &e))?;
+        self.is_committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for PendingFile {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            self.file = None;
+            // What failed before is what is reported.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}

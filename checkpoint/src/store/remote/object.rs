@@ -1,0 +1,81 @@
+//! Reads parts of an object: large ones in several requests at a time, small ones with what is around them.
+
+use super::{IN_FLIGHT, PART, Remote};
+use crate::error::{Error, Result};
+use crate::store::Readable;
+use futures::future::try_join_all;
+use object_store::ObjectStoreExt;
+use std::path::{Path, PathBuf};
+
+/// What is smaller is read with its neighbours, since a checkpoint's tensors are mostly read in their order.
+const WINDOW: usize = 4 << 20;
+
+#[derive(Debug)]
+pub(super) struct Object {
+    remote: Remote,
+    path: PathBuf,
+    size: u64,
+    /// What was read last of small parts: from where on, and the bytes.
+    window: (u64, Vec<u8>),
+}
+
+impl Object {
+    pub(super) fn open(remote: &Remote, path: &Path) -> Result<Object> {
+        let meta = remote.ask(path, |store, key| async move { store.head(&key).await })?;
+        Ok(Object { remote: remote.clone(), path: path.to_owned(), size: meta.size, window: (0, Vec::new()) })
+    }
+
+    fn fetch(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        for group in out.chunks_mut(PART * IN_FLIGHT) {
+            let lengths = group.chunks(PART).map(|part| part.len() as u64);
+            let ranges: Vec<_> = lengths
+                .map(|length| {
+                    at += length;
+                    at - length..at
+                })
+                .collect();
+            let parts = self.remote.ask(&self.path, |store, key| async move {
+                try_join_all(ranges.into_iter().map(|range| store.get_range(&key, range))).await
+            })?;
+            for (out, part) in group.chunks_mut(PART).zip(parts) {
+                if out.len() != part.len() {
+                    return Err(self.cut_off());
+                }
+                out.copy_from_slice(&part);
+            }
+        }
+        Ok(())
+    }
+
+    fn cut_off(&self) -> Error {
+        Error::corrupt(&self.path, "ends before what is to be read")
+    }
+}
+
+impl Readable for Object {
+    fn size(&self) -> Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(out.len() as u64).filter(|&end| end <= self.size);
+        let end = end.ok_or_else(|| self.cut_off())?;
+        if out.len() >= WINDOW {
+            return self.fetch(offset, out);
+        }
+        let (start, bytes) = &self.window;
+        if offset < *start || end > start + bytes.len() as u64 {
+            let start = offset - offset % WINDOW as u64;
+            let stop = (start + WINDOW as u64).min(self.size).max(end);
+            // Less than two windows.
+            let mut bytes = vec![0; (stop - start) as usize];
+            self.fetch(start, &mut bytes)?;
+            self.window = (start, bytes);
+        }
+        let (start, bytes) = &self.window;
+        let at = (offset - start) as usize;
+        out.copy_from_slice(&bytes[at..at + out.len()]);
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! One client of a job: the graph of its replica, trained to the last step.
+
+use super::mode::Mode;
+use super::problem::Problem;
+use super::report::{Outcome, Progress};
+use client::Session;
+use graph::{DType, Graph, Output, Scope, Tensor};
+use proto::pb;
+use std::error::Error;
+use train::{
+    Dataset, Hook, Input, LearningRate, Master, MonitoredConfig, MonitoredSession, Role, Training, Variables,
+    hooks,
+};
+
+type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Of the order of examples.
+const SEED: i64 = 1998;
+
+/// One of so many steps comes before the full learning rate.
+const WARMUP: u64 = 4;
+
+/// Batches made ahead of the steps.
+const AHEAD: i64 = 4;
+
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) graph: Graph,
+    pub(super) training: Training,
+    input: Input,
+    /// The class of each held-out example, `int32 [n]`: the model's guess.
+    guesses: Output,
+    worker: u32,
+    steps: u64,
+}
+
+impl Replica {
+    /// `batch` is of all replicas that make a step together.
+    pub(super) fn build(
+        problem: &Problem,
+        mode: Mode,
+        worker: u32,
+        steps: u64,
+        batch: usize,
+    ) -> graph::Result<Replica> {
+        let strategy = mode.strategy(worker);
+        let root = Scope::new();
+        let (scope, for_variables) = strategy.scopes(&root);
+        let variables = Variables::new(&for_variables);
+        let input = examples(&scope, problem, mode, worker, batch);
+        let rate = LearningRate::CosineDecay { initial: problem.rate, decay_steps: steps, alpha: 0.0 };
+        let optimizer = (problem.optimizer)(rate.warmed_up(steps / WARMUP));
+        let scores = problem.scores;
+        let loss = |scope: &Scope, variables: &Variables, batch: &[Output]| {
+            let (labels, features) = (batch[batch.len() - 1], &batch[..batch.len() - 1]);
+            let losses = scope.sparse_softmax_cross_entropy(scores(scope, variables, features), labels);
+            scope.mean(losses, &[0], false)
+        };
+        let training = strategy.minimize(&scope, &variables, &optimizer, &input.next, loss)?;
+        let apart = scope.name_scope("held_out");
+        let held_out: Vec<Output> =
+            problem.held_out.features.iter().map(|f| apart.constant(f.clone())).collect();
+        let axis = apart.constant(1i32);
+        let guesses = apart
+            .op("ArgMax")
+            .input(scores(&apart, &variables, &held_out))
+            .input(axis)
+            .attr("output_type", DType::Int32)
+            .output();
+        Ok(Replica { graph: root.finish()?, training, input, guesses, worker, steps })
+    }
+
+    /// Trains with others until all together have done the steps; what the model is then.
+    pub(super) fn train(self, problem: &Problem, master: Master, progress: &Progress) -> Fallible<Outcome> {
+        let last_step = i64::try_from(self.steps)?;
+        let all: Vec<Box<dyn Hook>> = vec![
+            self.input.hook(),
+            Box::new(progress.hook(self.training.loss)),
+            Box::new(hooks::StopAtStep { last_step }),
+        ];
+        let config = MonitoredConfig { role: Role::fixed(self.worker == 0), ..MonitoredConfig::default() };
+        let (graph, training) = (self.graph.clone(), self.training.clone());
+        let mut session = MonitoredSession::new(master, graph, training, None, all, config)?;
+        while session.run(&[], &[], &[self.training.train])?.is_some() {}
+        let outcome = self.evaluate(problem, session.session())?;
+        session.finish()?;
+        Ok(outcome)
+    }
+
+    /// The accuracy on held-out examples, and where each variable is.
+    fn evaluate(&self, problem: &Problem, session: &Session) -> Fallible<Outcome> {
+        let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
+        // Probing every variable makes each appear among the nodes whose devices the step reports.
+        let step = session.step().fetch(self.guesses).fetch(self.training.global_step);
+        let step = self.training.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
+        let asked = step.options(options).run()?;
+        let guesses = asked.values[0].values::<i32>()?;
+        let right = guesses.iter().zip(problem.held_out.labels.values::<i32>()?).filter(|(g, l)| g == l);
+        let placed = asked.metadata.map(|m| m.partition_graphs).unwrap_or_default();
+        let device_of = |name: &str| {
+            let found = placed.iter().flat_map(|g| &g.node).find(|n| n.name == name);
+            found.map_or_else(|| "unknown".to_owned(), |n| n.device.clone())
+        };
+        let variables = self.training.variables.all();
+        Ok(Outcome {
+            right: right.count(),
+            asked: guesses.len(),
+            examples: problem.name,
+            steps: asked.values[1].item::<i64>()?,
+            variables: variables
+                .iter()
+                .map(|v| (v.name.clone(), device_of(&self.graph.node(v.handle.node).name)))
+                .collect(),
+        })
+    }
+}
+
+/// A client's batches. The order of all is the same in every mode, and clients take turns: those in step take together
+/// what one alone would take at once.
+fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: usize) -> Input {
+    let all: Vec<Tensor> = problem.training.tensors();
+    let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
+    let batches = shuffled.repeat(None).batch(mode.share(batch) as i64, true);
+    batches.shard(mode.clients(), worker).prefetch(AHEAD).input("examples")
+}

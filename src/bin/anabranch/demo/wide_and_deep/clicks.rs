@@ -1,0 +1,87 @@
+//! Synthetic clicks: whether a user who is shown an item, at some place and hour, clicks on it.
+//!
+//! Users and items are of a few kinds, and one kind likes another or not. Each place has its good hours, which follow no
+//! rule. Two numbers besides make a click likelier. Some of it is chance: nobody guesses more than 95 of 100.
+
+use crate::demo::problem::Examples;
+use crate::demo::random::Sequence;
+use graph::{Result, Shape, Tensor};
+
+/// A column of ids.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// How many ids there are.
+    pub(super) ids: usize,
+}
+
+pub(super) const USER: usize = 0;
+pub(super) const ITEM: usize = 1;
+pub(super) const PLACE: usize = 2;
+pub(super) const HOUR: usize = 3;
+
+pub(super) const COLUMNS: [Column; 4] = [
+    Column { name: "user", ids: 60 },
+    Column { name: "item", ids: 60 },
+    Column { name: "place", ids: 24 },
+    Column { name: "hour", ids: 12 },
+];
+
+/// Columns of numbers.
+pub(super) const NUMBERS: usize = 2;
+
+/// Which kind of user likes which kind of item.
+const LIKES: [[bool; 3]; 3] = [[true, false, false], [true, true, false], [false, true, true]];
+
+/// How clicks come about.
+#[derive(Debug)]
+struct World {
+    kinds_of_users: Vec<usize>,
+    kinds_of_items: Vec<usize>,
+    /// By place, then by hour.
+    is_good_hour: Vec<bool>,
+}
+
+impl World {
+    fn new(random: &mut Sequence) -> World {
+        let kinds = LIKES.len();
+        World {
+            kinds_of_users: (0..COLUMNS[USER].ids).map(|_| random.below(kinds)).collect(),
+            kinds_of_items: (0..COLUMNS[ITEM].ids).map(|_| random.below(kinds)).collect(),
+            is_good_hour: (0..COLUMNS[PLACE].ids * COLUMNS[HOUR].ids).map(|_| random.below(2) == 1).collect(),
+        }
+    }
+
+    /// Log odds of a click.
+    fn odds(&self, ids: [usize; 4], numbers: [f32; NUMBERS]) -> f32 {
+        let sign = |yes: bool| if yes { 1.0 } else { -1.0 };
+        let likes = LIKES[self.kinds_of_users[ids[USER]]][self.kinds_of_items[ids[ITEM]]];
+        let is_good_hour = self.is_good_hour[ids[PLACE] * COLUMNS[HOUR].ids + ids[HOUR]];
+        8.0 * sign(likes) + 8.0 * sign(is_good_hour) + 6.0 * numbers.iter().sum::<f32>()
+    }
+
+    /// Ids `[n, 4]`, numbers `[n, 2]`, and whether it was clicked `[n]`.
+    fn examples(&self, count: usize, random: &mut Sequence) -> Result<Examples> {
+        let (mut all_ids, mut all_numbers, mut clicked) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..count {
+            let ids = COLUMNS.map(|column| random.below(column.ids));
+            let numbers: [f32; NUMBERS] = std::array::from_fn(|_| 2.0 * random.unit() - 1.0);
+            let likelihood = 1.0 / (1.0 + (-self.odds(ids, numbers)).exp());
+            clicked.push(i32::from(random.unit() < likelihood));
+            all_ids.extend(ids.map(|id| id as i32));
+            all_numbers.extend(numbers);
+        }
+        let features = vec![
+            Tensor::from_slice(&all_ids, Shape::new(&[count, COLUMNS.len()])?)?,
+            Tensor::from_slice(&all_numbers, Shape::new(&[count, NUMBERS])?)?,
+        ];
+        Ok(Examples { features, labels: Tensor::vector(&clicked)? })
+    }
+}
+
+/// Examples to train with and others, the same each time.
+pub(super) fn clicks(training: usize, held_out: usize) -> Result<(Examples, Examples)> {
+    let mut random = Sequence(2016);
+    let world = World::new(&mut random);
+    Ok((world.examples(training, &mut random)?, world.examples(held_out, &mut random)?))
+}

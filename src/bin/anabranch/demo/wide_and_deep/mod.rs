@@ -1,0 +1,161 @@
+//! Clicks, and a model of them with two parts (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016): a
+//! wide one that remembers single values and crosses of columns, a deep one that learns what values have in common.
+//! Tables of both are cut into parts, one after the other on another parameter server; only rows that a batch names are
+//! looked up there, and only those are changed.
+
+mod clicks;
+
+use super::layers::dense;
+use super::problem::Problem;
+use clicks::{COLUMNS, HOUR, NUMBERS, PLACE};
+use graph::{DType, Output, Scope};
+use std::error::Error;
+use train::{Initializer, LearningRate, Optimizer, Partitioner, Spread, Variables};
+
+/// Parts of each table.
+const PARTS: usize = 2;
+
+/// Numbers that stand for a value in the deep part.
+const EMBEDDING: usize = 8;
+
+/// Units of the hidden layers.
+const HIDDEN: [usize; 2] = [32, 16];
+
+const TRAINING: usize = 20_000;
+const HELD_OUT: usize = 8_000;
+
+pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
+    let (training, held_out) = clicks::clicks(TRAINING, HELD_OUT)?;
+    Ok(Problem { name: "clicks", training, held_out, scores, optimizer, rate: 0.3, steps: 500, batch: 128 })
+}
+
+/// A rate for each row, which falls with each gradient that it gets: rare values learn as fast as frequent ones.
+fn optimizer(learning_rate: LearningRate) -> Optimizer {
+    // Gradients are means over a batch, in which most rows do not come up: their squares are this small.
+    Optimizer::Adagrad { learning_rate, initial_accumulator_value: 1e-5 }
+}
+
+/// Scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
+fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
+    let ids = scope.unpack(features[0], COLUMNS.len(), 1);
+    let wide = wide(scope, variables, &ids);
+    let deep = deep(scope, variables, &ids, features[1]);
+    of_log_odds(scope, scope.add(wide, deep))
+}
+
+/// Scores `[n, 2]` whose difference is this, `[n, 1]`.
+fn of_log_odds(scope: &Scope, odds: Output) -> Output {
+    scope.concat(&[scope.zeros_like(odds), odds], 1)
+}
+
+/// A weight for each value of each column, and for each pair of a place and an hour: `[n, 1]`.
+fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
+    let hours = COLUMNS[HOUR].ids;
+    let place_and_hour = scope.add(scope.mul(ids[PLACE], scope.constant(hours as i32)), ids[HOUR]);
+    let crossed = ("place_x_hour", COLUMNS[PLACE].ids * hours, place_and_hour);
+    let single = COLUMNS.iter().zip(ids).map(|(column, &ids)| (column.name, column.ids, ids));
+    let weights: Vec<Output> = single
+        .chain([crossed])
+        .map(|(name, rows, ids)| {
+            looked_up(scope, variables, &format!("wide/{name}"), [rows, 1], &Initializer::Zeros, ids)
+        })
+        .collect();
+    scope.op("AddN").input(weights).output()
+}
+
+/// Layers over what stands for each value, beside the numbers: `[n, 1]`.
+fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -> Output {
+    let embedded = (1..).zip(COLUMNS).zip(ids).map(|((seed, column), &ids)| {
+        let first = Initializer::TruncatedNormal { stddev: 0.2, seed: seed * PARTS as i64 };
+        looked_up(scope, variables, &format!("deep/{}", column.name), [column.ids, EMBEDDING], &first, ids)
+    });
+    let mut layer = scope.concat(&embedded.chain([numbers]).collect::<Vec<_>>(), 1);
+    let mut units = COLUMNS.len() * EMBEDDING + NUMBERS;
+    for (i, hidden) in HIDDEN.into_iter().enumerate() {
+        layer = scope.relu(dense(scope, variables, &format!("deep/hidden_{i}"), layer, units, hidden));
+        units = hidden;
+    }
+    dense(scope, variables, "deep/odds", layer, units, 1)
+}
+
+/// The rows at `ids` of a table in parts.
+fn looked_up(
+    scope: &Scope,
+    variables: &Variables,
+    name: &str,
+    shape: [usize; 2],
+    first: &Initializer,
+    ids: Output,
+) -> Output {
+    let cut = Partitioner::fixed_size(PARTS);
+    let table = variables.get_partitioned(name, DType::Float, &shape, first, cut);
+    variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::mode::Mode;
+    use crate::demo::problem::Scores;
+    use crate::demo::replica::Replica;
+    use crate::demo::training;
+
+    type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+    /// Held-out accuracy of a model of clicks, percent.
+    fn accuracy(scores: Scores) -> Fallible<f64> {
+        let outcome = training::run(&Problem { scores, ..problem()? }, Mode::Local, None, None)?;
+        Ok(outcome.percent())
+    }
+
+    #[test]
+    fn either_part_alone_is_worse() -> Fallible {
+        let wide = accuracy(|scope, variables, features| {
+            let ids = scope.unpack(features[0], COLUMNS.len(), 1);
+            of_log_odds(scope, wide(scope, variables, &ids))
+        })?;
+        let deep = accuracy(|scope, variables, features| {
+            let ids = scope.unpack(features[0], COLUMNS.len(), 1);
+            of_log_odds(scope, deep(scope, variables, &ids, features[1]))
+        })?;
+        let both = accuracy(scores)?;
+        let clicked = problem()?.held_out.labels.values::<i32>()?.iter().filter(|&&c| c == 1).count();
+        let base = 100.0 * clicked.max(HELD_OUT - clicked) as f64 / HELD_OUT as f64;
+        let said = format!("base {base}, wide {wide}, deep {deep}, both {both}");
+        assert!(wide > base + 5.0 && deep > base + 5.0, "{said}");
+        assert!(both > wide.max(deep) + 3.0, "{said}");
+        Ok(())
+    }
+
+    /// Beside parameter servers a step reads and changes no table as a whole.
+    #[test]
+    fn only_rows_of_tables_travel() -> Fallible {
+        let problem = problem()?;
+        for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators] {
+            let replica = Replica::build(&problem, mode, 1, problem.steps, problem.batch)?;
+            let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
+            let tables: Vec<_> =
+                replica.training.variables.trainable().into_iter().filter(|v| v.part_of.is_some()).collect();
+            assert_eq!(tables.len(), PARTS * (2 * COLUMNS.len() + 1));
+            for table in tables {
+                let handle = step.find(&table.name).ok_or("a table is not in the step")?;
+                let server = &step.node(handle).device;
+                assert!(server.starts_with("/job:ps/"), "{} is on {server}", table.name);
+                let mut users = Vec::new();
+                for user in step.consumers(handle) {
+                    let node = step.node(user.node);
+                    assert_eq!(&node.device, server, "{} is not beside {}", node.name, table.name);
+                    users.push(node.op.name());
+                }
+                users.sort_unstable();
+                // What a synchronous step changes is the chief's business.
+                let wanted: &[&str] = match mode {
+                    Mode::BetweenGraph => &["ResourceGather", "ResourceSparseApplyAdagrad"],
+                    _ => &["ResourceGather"],
+                };
+                assert_eq!(users, wanted, "{mode:?} {}", table.name);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Checkpoints that are written behind the steps: values are of the moment when they were set aside, whatever steps do
+//! meanwhile. `benches/asynchronous_saves.sh` measures what the steps lose by it.
+
+mod support;
+
+use anabranch::client::{Session, SessionOptions};
+use anabranch::graph::{DType, Graph, Output, Scope};
+use anabranch::train::{
+    Initializer, Keep, Optimizer, Partitioner, Saver, Spread, Strategy, SyncMode, Training,
+    VariablePlacement, Variables,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+use support::folder::Folder;
+
+const SERVERS: u32 = 2;
+
+/// Numbers a row of the table.
+const WIDTH: usize = 64;
+
+/// Rows that a step looks up, and changes.
+const BATCH: usize = 256;
+
+/// A part of the table is no larger: this much is copied when one of its rows changes while it is set aside.
+const PART_BYTES: usize = 16 << 20;
+
+/// MiB of the whole table.
+fn table_size() -> Fallible<usize> {
+    Ok(std::env::var("ANABRANCH_SAVE_MIB").map_or(Ok(32), |text| text.parse())?)
+}
+
+/// Changes random rows of a table on the parameter servers.
+struct Model {
+    graph: Graph,
+    saver: Arc<Saver>,
+    training: Training,
+    /// Of all numbers of the table, a `double`.
+    sum: Output,
+}
+
+struct Job {
+    session: Arc<Session>,
+    model: Model,
+}
+
+/// What steps did in some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    steps: u32,
+    time: Duration,
+    longest: Duration,
+}
+
+impl Pace {
+    fn rate(&self) -> f64 {
+        f64::from(self.steps) / self.time.as_secs_f64()
+    }
+
+    fn and(self, other: Pace) -> Pace {
+        Pace {
+            steps: self.steps + other.steps,
+            time: self.time + other.time,
+            longest: self.longest.max(other.longest),
+        }
+    }
+}
+
+fn model(rows: usize) -> Fallible<Model> {
+    let root = Scope::new();
+    let placement = VariablePlacement::RoundRobin;
+    let strategy =
+        Strategy::ParameterServer { ps_tasks: SERVERS, worker: 0, placement, sync: SyncMode::Async };
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let cut = Partitioner::axis_size(PART_BYTES);
+    let table = variables.get_partitioned("table", DType::Float, &[rows, WIDTH], &Initializer::Zeros, cut);
+    let optimizer = Optimizer::gradient_descent(1.0);
+    let training = strategy.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let (none, all) = (scope.constant(0i64), scope.constant(rows as i64));
+        let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
+        let picked = variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod);
+        // Adds 1 to every number that is picked.
+        scope.neg(scope.sum(picked, &[0, 1], false))
+    })?;
+    let sums: Vec<Output> = table
+        .parts
+        .iter()
+        .map(|part| {
+            let beside = scope.colocate_with(part.handle.node);
+            beside.sum(beside.cast(part.value, DType::Double), &[0, 1], false)
+        })
+        .collect();
+    let sum = scope.op("AddN").input(sums).output();
+    let saver = Arc::new(Saver::new(&root, &variables.all(), Keep { max_to_keep: 1, every: None }));
+    Ok(Model { graph: root.finish()?, saver, training, sum })
+}
+
+impl Job {
+    fn start(cluster: &Cluster, rows: usize) -> Fallible<Job> {
+        let model = model(rows)?;
+        let target = cluster.target("worker", 0);
+        let session = Session::connect(&target, model.graph.clone(), SessionOptions::default())?;
+        session.run(&[], &[], &[model.training.initialize])?;
+        Ok(Job { session: Arc::new(session), model })
+    }
+
+    /// Steps until it is time.
+    fn steps_until(&self, mut is_time: impl FnMut() -> bool) -> Fallible<Pace> {
+        let start = Instant::now();
+        let mut pace = Pace::default();
+        while !is_time() {
+            let before = Instant::now();
+            self.session.run(&[], &[], &[self.model.training.train])?;
+            pace.longest = pace.longest.max(before.elapsed());
+            pace.steps += 1;
+        }
+        Ok(Pace { time: start.elapsed(), ..pace })
+    }
+
+    /// Steps while a checkpoint is written; what was saved is said to be of this step.
+    fn steps_while_saved(&self, folder: &Path, step: i64) -> Fallible<Pace> {
+        let started = Instant::now();
+        self.model.saver.snapshot(&self.session)?;
+        let (saver, session, folder) = (self.model.saver.clone(), self.session.clone(), folder.to_owned());
+        let writing = std::thread::spawn(move || saver.write(&session, &folder, "model", step));
+        let pace = self.steps_until(|| writing.is_finished())?;
+        writing.join().map_err(|_| "the writer panicked")??;
+        Ok(Pace { time: started.elapsed(), ..pace })
+    }
+
+    fn step(&self) -> Fallible<i64> {
+        Ok(self.session.run(&[], &[self.model.training.global_step], &[])?[0].item()?)
+    }
+}
+
+#[test]
+fn steps_go_on_while_a_checkpoint_is_written() -> Fallible {
+    let size = table_size()?;
+    let cluster = Cluster::start(&[("ps", SERVERS as usize), ("worker", 1)])?;
+    let folder = Folder::new("asynchronous-saves")?;
+    let job = Job::start(&cluster, (size << 20) / (WIDTH * size_of::<f32>()))?;
+    let mut warm_up = 0..20;
+    job.steps_until(|| warm_up.next().is_none())?;
+    let (mut quiet, mut behind) = (Pace::default(), Pace::default());
+    let mut saved_at = 0;
+    for _ in 0..3 {
+        saved_at = job.step()?;
+        let pace = job.steps_while_saved(folder.path(), saved_at)?;
+        behind = behind.and(pace);
+        let start = Instant::now();
+        quiet = quiet.and(job.steps_until(|| start.elapsed() > pace.time)?);
+    }
+    eprintln!(
+        "{size} MiB: {:.1} steps/s, the longest {:.1?}; {:.1} while it is saved ({:+.1} %), the longest {:.1?}; \
+         saved in {:.2?}, {:.0} MiB/s",
+        quiet.rate(),
+        quiet.longest,
+        behind.rate(),
+        100.0 * (behind.rate() / quiet.rate() - 1.0),
+        behind.longest,
+        behind.time / 3,
+        3.0 * size as f64 / behind.time.as_secs_f64()
+    );
+    assert!(behind.steps >= 3, "{behind:?}");
+
+    // Each step adds 1 to so many numbers: what was saved is of its step, to the last number.
+    let prefix = folder.path().join(format!("model-{saved_at}"));
+    assert!(job.step()? > saved_at + 1);
+    job.model.saver.restore(&job.session, &prefix)?;
+    let restored = job.session.run(&[], &[job.model.sum, job.model.training.global_step], &[])?;
+    assert_eq!(restored[1].item::<i64>()?, saved_at);
+    assert_eq!(restored[0].item::<f64>()?, (saved_at as usize * BATCH * WIDTH) as f64);
+    Ok(())
+}
