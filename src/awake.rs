@@ -1,15 +1,12 @@
 //! Keeps a core from halting while requests come thick and fast: to wake a halted one takes about as long as a small
 //! step, above all in a virtual machine.
 
+use executor::priority::run_when_idle;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use thread_priority::{
-    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
-    thread_native_id,
-};
 
 /// Rounds of a spin between looks at the clock: some microseconds.
 const ROUNDS: usize = 64;
@@ -79,10 +76,9 @@ impl State {
     }
 
     fn spin(&self) {
-        let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-        if set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).is_err() {
+        if let Err(error) = run_when_idle() {
             // With a share of its own it would take time from others.
-            return tracing::info!("no core is kept awake: the system does not let a thread be idle");
+            return tracing::info!(%error, "no core is kept awake: the system does not let a thread be idle");
         }
         loop {
             while self.is_wanted_at(self.now()) {

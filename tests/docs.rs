@@ -29,6 +29,7 @@ the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 
 - **gradient**: *yes*; *leaf* where none flows by nature (constants, comparisons, shapes); *none* where it is missing,
   and asking for it is an error that names the op.
 - **stateful** ops are never folded, merged or duplicated.
+- An op that TensorFlow has not is marked *our own*: only graphs that are built here have it, and only our servers run it.
 
 ";
 
@@ -60,8 +61,9 @@ fn document() -> Fallible<String> {
             let op = ops::lookup(def.name).ok_or_else(|| format!("{} is not registered", def.name))?;
             writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {}{} | {} | {} | {} | {} | {} | {} | {} |",
                 def.name,
+                if def.is_own { " (*our own*)" } else { "" },
                 code(def.inputs),
                 code(def.outputs),
                 code(def.attrs),

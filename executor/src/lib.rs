@@ -23,6 +23,7 @@ mod kernel_cache;
 pub mod kernels;
 mod lone;
 mod pool;
+pub mod priority;
 pub mod queue;
 pub mod reader;
 pub mod rendezvous;

@@ -4,9 +4,10 @@ use graph::ops::spec::{Arg, ArgType, AttrSpec};
 use graph::{AttrList, AttrValue, Op, PartialShape, ops};
 use serde_json::{Value, json};
 
-/// Every op by name.
+/// Every op that TensorFlow has too, by name.
 pub fn json() -> Value {
-    ops::all().iter().map(|op| (op.name().to_owned(), of_op(op))).collect::<serde_json::Map<_, _>>().into()
+    let shared = ops::all().iter().filter(|op| !op.def.is_own);
+    shared.map(|op| (op.name().to_owned(), of_op(op))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn of_op(op: &Op) -> Value {

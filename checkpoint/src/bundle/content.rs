@@ -2,36 +2,92 @@
 //! strings one after the other.
 
 use crate::checksum::Checksum;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::proto::{put_varint, take_varint};
+use crate::store::Pending;
 use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
+use std::sync::Arc;
 
-/// Writes a tensor's bytes piece by piece; gives their number and checksum.
-pub(super) fn write(tensor: &Tensor, mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<(u64, u32)> {
-    let mut checksum = Checksum::default();
-    if tensor.dtype() == DType::String {
-        let strings = tensor.as_strings()?;
+/// What is stored under a name: a tensor, or plain elements that are to be had one piece after the other.
+pub trait Content {
+    fn dtype(&self) -> DType;
+
+    fn shape(&self) -> &Shape;
+
+    /// Gives all bytes to the sink, in order.
+    fn give(&self, sink: &mut Sink<'_>) -> Result<()>;
+}
+
+/// Takes the bytes of one tensor to a file.
+#[derive(Debug)]
+pub struct Sink<'a> {
+    file: &'a mut dyn Pending,
+    size: u64,
+    checksum: Checksum,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(file: &'a mut dyn Pending) -> Sink<'a> {
+        Sink { file, size: 0, checksum: Checksum::default() }
+    }
+
+    /// Adds plain elements.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        self.checksum.add(bytes);
+        self.put(bytes)
+    }
+
+    /// Bytes that do not enter the checksum as they are.
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.size += bytes.len() as u64;
+        self.file.write(bytes)
+    }
+
+    fn add_strings(&mut self, strings: &[Bytes]) -> Result<()> {
         let lengths = Lengths::of(strings);
-        put(&lengths.encoded)?;
-        put(&lengths.checksum)?;
-        checksum.add(&lengths.checked);
-        checksum.add(&lengths.checksum);
-        let mut size = (lengths.encoded.len() + lengths.checksum.len()) as u64;
-        for string in strings {
-            put(string)?;
-            checksum.add(string);
-            size += string.len() as u64;
+        self.put(&lengths.encoded)?;
+        self.checksum.add(&lengths.checked);
+        self.add(&lengths.checksum)?;
+        strings.iter().try_for_each(|string| self.add(string))
+    }
+
+    /// Number and masked checksum of the bytes.
+    pub(super) fn finish(self) -> (u64, u32) {
+        (self.size, self.checksum.masked())
+    }
+}
+
+impl Content for Tensor {
+    fn dtype(&self) -> DType {
+        self.dtype()
+    }
+
+    fn shape(&self) -> &Shape {
+        self.shape()
+    }
+
+    fn give(&self, sink: &mut Sink<'_>) -> Result<()> {
+        if self.dtype() == DType::String {
+            sink.add_strings(self.as_strings()?)
+        } else {
+            sink.add(self.bytes()?)
         }
-        return Ok((size, checksum.masked()));
     }
-    if tensor.dtype().size().is_none() {
-        return Err(Error::unimplemented(format!("a tensor of {} in a checkpoint", tensor.dtype())));
+}
+
+impl<C: Content> Content for Arc<C> {
+    fn dtype(&self) -> DType {
+        C::dtype(self)
     }
-    let bytes = tensor.bytes()?;
-    put(bytes)?;
-    checksum.add(bytes);
-    Ok((bytes.len() as u64, checksum.masked()))
+
+    fn shape(&self) -> &Shape {
+        C::shape(self)
+    }
+
+    fn give(&self, sink: &mut Sink<'_>) -> Result<()> {
+        C::give(self, sink)
+    }
 }
 
 /// The lengths of strings as they are stored, and as they enter the checksum.

@@ -6,6 +6,7 @@ mod merge;
 mod reader;
 mod writer;
 
+pub use content::{Content, Sink};
 pub use merge::{MergeOptions, merge};
 pub(crate) use reader::Part;
 pub use reader::Reader;

@@ -1,12 +1,12 @@
 //! Writes a bundle of one data file.
 
 use super::entry::{Entry, HEADER_KEY, Header};
-use super::{content, data_file, index_file};
-use crate::error::{Result, invalid};
+use super::{Content, Sink, data_file, index_file};
+use crate::error::{Error, Result, invalid};
 use crate::slice::SliceSpec;
 use crate::store::{self, Pending, Store};
 use crate::table::Builder;
-use graph::Tensor;
+use graph::DType;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,10 +25,18 @@ impl Writer {
     /// # Errors
     /// `NotFound` if the folder of the files' folder is not there; their own folder is made.
     pub fn create(prefix: impl AsRef<Path>) -> Result<Writer> {
+        Writer::create_with(prefix, |store, path| store.create(path))
+    }
+
+    /// As [`Writer::create`]; `create` begins the file of data.
+    pub fn create_with(
+        prefix: impl AsRef<Path>,
+        create: impl FnOnce(&dyn Store, &Path) -> Result<Box<dyn Pending>>,
+    ) -> Result<Writer> {
         let prefix = prefix.as_ref().to_owned();
         let store = store::of(&prefix)?;
         store.prepare(&prefix)?;
-        let data = store.create(&data_file(&prefix, 0, 1))?;
+        let data = create(&*store, &data_file(&prefix, 0, 1))?;
         Ok(Writer { prefix, store, data, entries: BTreeMap::new() })
     }
 
@@ -37,12 +45,12 @@ impl Writer {
     /// # Errors
     /// `InvalidArgument` if there is one of this name, `ResourceExhausted` if the disk is full, `Unimplemented` for
     /// types that are not stored.
-    pub fn add(&mut self, name: &[u8], tensor: &Tensor) -> Result<()> {
+    pub fn add(&mut self, name: &[u8], tensor: &impl Content) -> Result<()> {
         self.add_under(name.to_owned(), tensor)
     }
 
     /// Adds a part of a tensor.
-    pub fn add_slice(&mut self, name: &[u8], spec: &SliceSpec, tensor: &Tensor) -> Result<()> {
+    pub fn add_slice(&mut self, name: &[u8], spec: &SliceSpec, tensor: &impl Content) -> Result<()> {
         if spec.slice.covers(&spec.shape) {
             return self.add(name, tensor);
         }
@@ -74,12 +82,21 @@ impl Writer {
         self.add_under(key, tensor)
     }
 
-    fn add_under(&mut self, key: Vec<u8>, tensor: &Tensor) -> Result<()> {
+    fn add_under(&mut self, key: Vec<u8>, tensor: &impl Content) -> Result<()> {
         if key == HEADER_KEY || self.entries.contains_key(&key) {
             invalid!("Adding duplicate key: {}", String::from_utf8_lossy(&key));
         }
+        let wanted = tensor.dtype().size().map(|size| (size * tensor.shape().num_elements()) as u64);
+        if wanted.is_none() && tensor.dtype() != DType::String {
+            return Err(Error::unimplemented(format!("a tensor of {} in a checkpoint", tensor.dtype())));
+        }
         let offset = self.data.written();
-        let (size, checksum) = content::write(tensor, |bytes| self.data.write(bytes))?;
+        let mut sink = Sink::new(&mut *self.data);
+        tensor.give(&mut sink)?;
+        let (size, checksum) = sink.finish();
+        if wanted.is_some_and(|wanted| wanted != size) {
+            invalid!("{size} bytes are not a tensor of {} {}", tensor.dtype(), tensor.shape());
+        }
         let mut entry = Entry::sliced(tensor.dtype(), tensor.shape().clone());
         (entry.offset, entry.size, entry.checksum) = (offset, size, checksum);
         self.entries.insert(key, entry);

@@ -38,6 +38,11 @@ pub trait Store: Debug + Send + Sync {
     /// Begins a file. It has its name, in place of one that had it, when it is committed, and not before.
     fn create(&self, path: &Path) -> Result<Box<dyn Pending>>;
 
+    /// As [`Store::create`], of a file that nobody reads soon, written while others need the processor and its caches.
+    fn create_direct(&self, path: &Path) -> Result<Box<dyn Pending>> {
+        self.create(path)
+    }
+
     /// Whether a file is there.
     fn exists(&self, path: &Path) -> Result<bool>;
 

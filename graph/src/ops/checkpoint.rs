@@ -26,6 +26,25 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "SnapshotVariables",
+        inputs: &["resources: N * resource"],
+        attrs: &["N: int >= 1", "container: string = ''", "shared_name: string = ''"],
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        is_own: true,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "SaveSnapshot",
+        inputs: &["prefix: string", "tensor_names: string", "shape_and_slices: string"],
+        attrs: &["container: string = ''", "shared_name: string = ''"],
+        infer: save,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        is_own: true,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "MergeV2Checkpoints",
         inputs: &["checkpoint_prefixes: string", "destination_prefix: string"],
         attrs: &["delete_old_dirs: bool = true", "allow_missing_files: bool = false"],

@@ -214,6 +214,8 @@ pub struct OpDef {
     pub gradient: Gradient,
     pub role: Role,
     pub traits: Traits,
+    /// TensorFlow has no such op: it is for graphs that are built here and run on our servers.
+    pub is_own: bool,
 }
 
 impl OpDef {
@@ -227,6 +229,7 @@ impl OpDef {
         gradient: Gradient::None,
         role: Role::Compute,
         traits: Traits::NONE,
+        is_own: false,
     };
 }
 

@@ -58,20 +58,14 @@ impl Built {
     fn new(scope: &Scope, number: usize, variables: &[Variable], prefix: Output, source: Output) -> Built {
         let at = variables.first().map_or_else(|| scope.clone(), |v| scope.colocate_with(v.handle.node));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
-        let staged = |scope: &Scope, op: &str, values: Option<Vec<Output>>| {
-            let call = scope.op(op);
-            let call = values.into_iter().fold(call, |call, values| call.input(values));
-            let name = format!("save_snapshot_{number}");
-            call.attr("dtypes", types.clone()).attr("shared_name", name).node()
-        };
-        let cleared = staged(&at, "StageClear", None);
-        let values: Vec<Output> = variables.iter().map(|v| at.read_variable(v.handle, v.dtype)).collect();
-        let snapshot = staged(&at.control(&[cleared]), "Stage", Some(values));
-        let taken = staged(&at, "Unstage", None);
-        let taken: Vec<Output> = (0..variables.len()).map(|i| Output::new(taken, i)).collect();
+        let shared_name = format!("save_snapshot_{number}");
+        let handles: Vec<Output> = variables.iter().map(|v| v.handle).collect();
+        let snapshot =
+            at.op("SnapshotVariables").input(handles).attr("shared_name", shared_name.clone()).node();
         let names = strings(&at, variables.iter().map(|v| saved_name(v).to_owned()));
         let slices = strings(&at, variables.iter().map(slice));
-        let write = at.op("SaveV2").input(prefix).input(names).input(slices).input(taken).node();
+        let write = at.op("SaveSnapshot").input(prefix).input(names).input(slices);
+        let write = write.attr("shared_name", shared_name).node();
         let read =
             at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
         let assigns: Vec<NodeId> = variables

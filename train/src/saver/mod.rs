@@ -1,9 +1,9 @@
 //! Saves and restores variables, in TensorFlow's checkpoints: every task writes what it holds, side by side, and one
 //! index is written last.
 //!
-//! A save has two halves. A *snapshot* sets aside what each variable holds; tensors share their storage, so that this
-//! takes no time, and an update that comes before the file is written copies what it changes. *Writing* takes what was
-//! set aside to the files, while steps go on. The paths are opened by the tasks that hold the variables: a cluster
+//! A save has two halves. A *snapshot* sets aside what each variable holds, which takes no time: values stay where they
+//! are, and an update keeps what it changes before it is written. *Writing* takes what was set aside to the files, while
+//! steps go on, in time that nobody else wants. The paths are opened by the tasks that hold the variables: a cluster
 //! needs a file system that all of them see.
 
 mod graph;

@@ -1,14 +1,16 @@
 //! Kernels that save variables to files and restore them.
 
+mod snapshot;
+
 use super::file::scalar_string;
 use crate::error::{Error, Result};
 use crate::io::{blocking, path_of};
 use crate::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use bytes::Bytes;
-use checkpoint::bundle::{self, MergeOptions};
+use checkpoint::bundle::{self, Content, MergeOptions};
 use checkpoint::{SliceSpec, legacy, store};
-use graph::{DType, Tensor};
+use graph::{DType, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::path::PathBuf;
 
@@ -29,6 +31,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(SmallVec::new())
         })
     }),
+    KernelDef::of("SnapshotVariables", &[], snapshot::set_aside),
+    KernelDef::of("SaveSnapshot", &[], snapshot::save),
     KernelDef::of("ShardedFilename", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, Some(1)))),
     KernelDef::of("ShardedFilespec", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, None))),
     KernelDef::of("Save", &[], |_| blocking(|ctx| save_legacy(ctx, false))),
@@ -73,15 +77,15 @@ fn spec(part: &Bytes) -> Result<Option<SliceSpec>> {
 }
 
 /// What part of which whole the tensor is, checked against its shape.
-fn spec_of(part: &Bytes, tensor: &Tensor) -> Result<Option<SliceSpec>> {
+fn spec_of(part: &Bytes, shape: &Shape) -> Result<Option<SliceSpec>> {
     let spec = spec(part)?;
     if let Some(spec) = &spec
-        && spec.slice_shape()? != *tensor.shape()
+        && spec.slice_shape()? != *shape
     {
         crate::invalid!(
             "Slice in shape_and_slice specification does not match the shape of the tensor to  save: {}, tensor: {}",
             String::from_utf8_lossy(part),
-            tensor.shape()
+            shape
         );
     }
     Ok(spec)
@@ -89,21 +93,30 @@ fn spec_of(part: &Bytes, tensor: &Tensor) -> Result<Option<SliceSpec>> {
 
 fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
-    // Each is let go of when it has been written: an update of its variable then has nothing to copy.
+    // An update of a variable that nobody else reads has nothing to copy.
     let tensors = (3..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
     ctx.inputs.truncate(3);
+    write(ctx, tensors, || bundle::Writer::create(prefix))?;
+    Ok(SmallVec::new())
+}
+
+/// Writes a bundle of contents, each under its name; each is let go of when it has been written.
+fn write<C: Content>(
+    ctx: &AsyncContext,
+    contents: Vec<C>,
+    create: impl FnOnce() -> checkpoint::Result<bundle::Writer>,
+) -> Result<()> {
     let (names, parts) = names_and_parts(ctx)?;
-    check_count(names.len(), tensors.len())?;
-    let mut writer = bundle::Writer::create(prefix)?;
-    for ((name, part), tensor) in names.iter().zip(parts).zip(tensors) {
+    check_count(names.len(), contents.len())?;
+    let mut writer = create()?;
+    for ((name, part), content) in names.iter().zip(parts).zip(contents) {
         ctx.step.cancellation.check()?;
-        match spec_of(part, &tensor)? {
-            Some(spec) => writer.add_slice(name, &spec, &tensor)?,
-            None => writer.add(name, &tensor)?,
+        match spec_of(part, content.shape())? {
+            Some(spec) => writer.add_slice(name, &spec, &content)?,
+            None => writer.add(name, &content)?,
         }
     }
-    writer.finish()?;
-    Ok(SmallVec::new())
+    Ok(writer.finish()?)
 }
 
 /// Every input from `first` on has a name.
@@ -183,7 +196,7 @@ fn save_legacy(ctx: &mut AsyncContext, in_slices: bool) -> Result<SmallVec<[Valu
     check_count(names.len(), ctx.inputs.len().saturating_sub(first))?;
     let item = |(i, name): (usize, &Bytes)| {
         let tensor = ctx.input(i + first)?;
-        let spec = spec_of(parts.get(i).unwrap_or(&whole), tensor)?;
+        let spec = spec_of(parts.get(i).unwrap_or(&whole), tensor.shape())?;
         Ok((name.clone(), spec, tensor.clone()))
     };
     let items = names.iter().enumerate().map(item).collect::<Result<Vec<_>>>()?;

@@ -86,19 +86,22 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
-        target.update(|params| {
-            if params.dtype() != dtype {
-                crate::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype());
+        let mut locked = target.lock();
+        let params = locked.as_ref().ok_or_else(|| target.uninitialized())?;
+        if params.dtype() != dtype {
+            crate::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype());
+        }
+        let places = match indexing {
+            Indexing::Rows => rows(params.shape(), indices, updates.shape(), variable.is_ref())?,
+            Indexing::Slices => {
+                check_nothing_for_empty(params.shape(), indices, updates)?;
+                slices(params.shape(), indices, &one_for_each(indices), updates.shape(), ignore_bad)?
             }
-            let places = match indexing {
-                Indexing::Rows => rows(params.shape(), indices, updates.shape(), variable.is_ref())?,
-                Indexing::Slices => {
-                    check_nothing_for_empty(params.shape(), indices, updates)?;
-                    slices(params.shape(), indices, &one_for_each(indices), updates.shape(), ignore_bad)?
-                }
-            };
-            apply(params, &places, updates, update)
-        })?;
+        };
+        if let Some(params) = locked.slices_mut(places.that_are_there(), places.len)? {
+            apply(params, &places, updates, update)?;
+        }
+        drop(locked);
         give_reference(ctx, &variable, target);
         Ok(())
     })
@@ -147,6 +150,12 @@ pub(in crate::kernels) fn give_reference(
 struct Places {
     numbers: Vec<usize>,
     len: usize,
+}
+
+impl Places {
+    fn that_are_there(&self) -> impl Iterator<Item = usize> + Clone {
+        self.numbers.iter().copied().filter(|&number| number != NOWHERE)
+    }
 }
 
 /// The number of a slice that is not there and is to be left out.

@@ -131,13 +131,13 @@ where
             found.push(variable.get(ctx)?);
         }
         let mut guards = lock_all::<V>(std::array::from_fn(|i| &*found[i]))?;
-        let mut tensors = SmallVec::<[&mut Tensor; 4]>::new();
-        for (guard, variable) in guards.iter_mut().zip(&found) {
-            tensors.push(guard.as_mut().ok_or_else(|| variable.uninitialized())?);
+        let mut values = SmallVec::<[&Tensor; 4]>::new();
+        for (guard, variable) in guards.iter().zip(&found) {
+            values.push(guard.as_ref().ok_or_else(|| variable.uninitialized())?);
         }
-        let shape = tensors[0].shape().clone();
-        for (tensor, name) in tensors.iter().zip(&arguments.variables) {
-            same_shape(&shape, name, tensor.shape())?;
+        let shape = values[0].shape().clone();
+        for (value, name) in values.iter().zip(&arguments.variables) {
+            same_shape(&shape, name, value.shape())?;
         }
         let (grad, name) = (ctx.input(arguments.grad.0)?, arguments.grad.1);
         let rows = match arguments.indices {
@@ -149,23 +149,27 @@ where
         };
         let grad = grad.values::<T>()?;
         // Types first, so that an error leaves storage alone.
-        for tensor in &tensors {
-            tensor.values::<T>()?;
-        }
+        values.into_iter().try_for_each(|value| value.values::<T>().map(|_| ()))?;
+        let rows = rows.map(|numbers| {
+            let len = grad.len().checked_div(numbers.len()).unwrap_or(0);
+            Rows { numbers, len }
+        });
         let mut slices: [&mut [T]; V] = std::array::from_fn(|_| Default::default());
-        for (slice, tensor) in slices.iter_mut().zip(tensors) {
-            *slice = tensor.values_mut::<T>()?;
+        for (slice, guard) in slices.iter_mut().zip(&mut guards) {
+            let value = match &rows {
+                None => &mut **guard,
+                Some(rows) => guard.slices_mut(rows.numbers.iter().copied(), rows.len)?,
+            };
+            if let Some(value) = value {
+                *slice = value.values_mut::<T>()?;
+            }
         }
         match rows {
             None => dense(slices, grad, &rule, is_parallel_under_lock(grad.len())),
             Some(rows) => {
-                let len = grad.len().checked_div(rows.len()).unwrap_or(0);
-                let bands = if is_parallel_under_lock(grad.len()) && len >= 16 {
-                    rayon::current_num_threads()
-                } else {
-                    1
-                };
-                sparse(slices, 0, &Rows { numbers: rows, len }, grad, &rule, bands);
+                let is_parallel = is_parallel_under_lock(grad.len()) && rows.len >= 16;
+                let bands = if is_parallel { rayon::current_num_threads() } else { 1 };
+                sparse(slices, 0, &rows, grad, &rule, bands);
             }
         }
         drop(guards);

@@ -1,7 +1,10 @@
 //! This machine's disks. Files are written aside and take their names only when they are whole.
 
+mod direct;
+
 use super::{Pending, Readable, Store};
 use crate::error::{Error, Result};
+use direct::DirectWriter;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -24,7 +27,13 @@ impl Store for Local {
     }
 
     fn create(&self, path: &Path) -> Result<Box<dyn Pending>> {
-        Ok(Box::new(PendingFile::create(path)?))
+        let cached = |path: &Path| Ok(Output::Cached(BufWriter::with_capacity(1 << 20, File::create(path)?)));
+        Ok(Box::new(PendingFile::create(path, cached)?))
+    }
+
+    fn create_direct(&self, path: &Path) -> Result<Box<dyn Pending>> {
+        let direct = |path: &Path| DirectWriter::create(path).map(Output::Direct);
+        Ok(Box::new(PendingFile::create(path, direct)?))
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
@@ -110,18 +119,39 @@ struct PendingFile {
     path: PathBuf,
     temporary: PathBuf,
     /// `None` once it is whole.
-    file: Option<BufWriter<File>>,
+    file: Option<Output>,
     is_committed: bool,
     written: u64,
 }
 
+#[derive(Debug)]
+enum Output {
+    Cached(BufWriter<File>),
+    Direct(DirectWriter),
+}
+
+impl Output {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Cached(file) => file.write_all(bytes),
+            Output::Direct(file) => file.write_all(bytes),
+        }
+    }
+
+    fn into_inner(self) -> io::Result<File> {
+        match self {
+            Output::Cached(file) => file.into_inner().map_err(io::IntoInnerError::into_error),
+            Output::Direct(file) => file.into_inner(),
+        }
+    }
+}
+
 impl PendingFile {
-    fn create(path: &Path) -> Result<PendingFile> {
+    fn create(path: &Path, open: impl FnOnce(&Path) -> io::Result<Output>) -> Result<PendingFile> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".tempstate{}", rand::random::<u64>()));
         let temporary = PathBuf::from(name);
-        let file = File::create(&temporary).map_err(|e| Error::file(&temporary, &e))?;
-        let file = Some(BufWriter::with_capacity(1 << 20, file));
+        let file = Some(open(&temporary).map_err(|e| Error::file(&temporary, &e))?);
         Ok(PendingFile { path: path.to_owned(), temporary, file, is_committed: false, written: 0 })
     }
 }
@@ -141,7 +171,7 @@ impl Pending for PendingFile {
 
     fn sync(&mut self) -> Result<()> {
         if let Some(file) = self.file.take() {
-            let synced = file.into_inner().map_err(|e| e.into_error()).and_then(|file| file.sync_all());
+            let synced = file.into_inner().and_then(|file| file.sync_all());
             synced.map_err(|e| Error::file(&self.path, &e))?;
         }
         Ok(())

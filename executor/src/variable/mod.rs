@@ -1,5 +1,11 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
+mod set_aside;
+mod snapshot;
+
+pub use set_aside::SetAside;
+pub use snapshot::Snapshot;
+
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::handle::{HandleInput, one_handle};
@@ -8,7 +14,9 @@ use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
 use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::Arc;
+use smallvec::SmallVec;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
 
 /// A mutable tensor, with no value until the first assignment.
 ///
@@ -19,14 +27,22 @@ pub struct Variable {
     name: Arc<str>,
     dtype: DType,
     shape: PartialShape,
-    value: Mutex<Option<Tensor>>,
-    /// The value of a variable whose device has memory of its own; then `value` stays empty.
+    held: Mutex<Held>,
+    /// The value of a variable whose device has memory of its own; then `held` has none.
     device_value: Mutex<Option<DeviceTensor>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    value: Option<Tensor>,
+    /// What was set aside of the value and is still in it.
+    aside: SmallVec<[Weak<SetAside>; 1]>,
 }
 
 impl Variable {
     pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: PartialShape) -> Variable {
-        Variable { name: name.into(), dtype, shape, value: Mutex::new(None), device_value: Mutex::new(None) }
+        let (held, device_value) = (Mutex::default(), Mutex::default());
+        Variable { name: name.into(), dtype, shape, held, device_value }
     }
 
     /// The name of the node that made it, for messages.
@@ -45,7 +61,7 @@ impl Variable {
 
     /// A snapshot of the value; `None` before the first assignment.
     pub fn read(&self) -> Option<Tensor> {
-        self.value.lock().clone()
+        self.held.lock().value.clone()
     }
 
     /// A snapshot of the value.
@@ -64,12 +80,34 @@ impl Variable {
         self.lock_device().clone().map(Value::from)
     }
 
+    /// Sets the value aside: it is to be had as it is now, whatever becomes of the variable.
+    ///
+    /// # Errors
+    /// As [`Variable::value`]; `Unimplemented` of a variable whose device has memory of its own.
+    pub fn set_aside(self: &Arc<Variable>) -> Result<Arc<SetAside>> {
+        let mut held = self.held.lock();
+        let Some(value) = &held.value else {
+            drop(held);
+            if self.lock_device().is_some() {
+                let message =
+                    format!("to set aside {}, which a device holds in memory of its own", self.name);
+                return Err(Error::unimplemented(message));
+            }
+            return Err(self.uninitialized());
+        };
+        let aside = Arc::new(SetAside::new(self.clone(), value));
+        if aside.is_in_variable() {
+            held.aside.push(Arc::downgrade(&aside));
+        }
+        Ok(aside)
+    }
+
     /// Changes the value in place, exclusively.
     ///
     /// # Errors
     /// As [`Variable::value`], and those of `change`.
     pub fn update<R>(&self, change: impl FnOnce(&mut Tensor) -> Result<R>) -> Result<R> {
-        match self.value.lock().as_mut() {
+        match self.lock().as_mut() {
             Some(value) => change(value),
             None => Err(self.uninitialized()),
         }
@@ -81,8 +119,8 @@ impl Variable {
     }
 
     /// The value for writing, exclusively: keep it short, readers wait.
-    pub fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.value.lock()
+    pub fn lock(&self) -> Locked<'_> {
+        Locked(self.held.lock())
     }
 
     /// As [`Variable::lock`], of a variable whose device has memory of its own.
@@ -91,13 +129,55 @@ impl Variable {
     }
 
     pub fn is_initialized(&self) -> bool {
-        self.value.lock().is_some() || self.device_value.lock().is_some()
+        self.held.lock().value.is_some() || self.device_value.lock().is_some()
     }
 
     /// As [`Variable::is_initialized`], but it waits for nobody: what is being written may have no value yet.
     pub fn may_be_initialized(&self) -> bool {
-        self.value.try_lock().is_none_or(|value| value.is_some())
+        self.held.try_lock().is_none_or(|held| held.value.is_some())
             || self.device_value.try_lock().is_none_or(|value| value.is_some())
+    }
+}
+
+/// A variable's value, which nobody else reads or writes meanwhile. What was set aside of it stays as it is.
+#[derive(Debug)]
+pub struct Locked<'a>(MutexGuard<'a, Held>);
+
+impl Deref for Locked<'_> {
+    type Target = Option<Tensor>;
+
+    fn deref(&self) -> &Option<Tensor> {
+        &self.0.value
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    /// All of it may change.
+    fn deref_mut(&mut self) -> &mut Option<Tensor> {
+        let Held { value, aside } = &mut *self.0;
+        for aside in aside.drain(..).filter_map(|aside| aside.upgrade()) {
+            value.iter().for_each(|value| aside.keep_all(value));
+        }
+        value
+    }
+}
+
+impl Locked<'_> {
+    /// The value, of whose slices of `length` elements only those of these numbers change.
+    pub fn slices_mut(
+        &mut self,
+        slices: impl Iterator<Item = usize> + Clone,
+        length: usize,
+    ) -> Result<&mut Option<Tensor>> {
+        let Held { value, aside } = &mut *self.0;
+        aside.retain(|aside| aside.strong_count() > 0);
+        if let Some(value) = &*value {
+            let size = length * value.dtype().size().unwrap_or(0);
+            for aside in aside.iter().filter_map(Weak::upgrade) {
+                aside.keep(value, slices.clone(), size)?;
+            }
+        }
+        Ok(value)
     }
 }
 
@@ -160,9 +240,7 @@ impl VariableInput {
 
 /// Locks several variables in one global order, so that two kernels that need the same ones cannot wait for
 /// each other. Each variable may appear once.
-pub fn lock_all<'a, const N: usize>(
-    variables: [&'a Variable; N],
-) -> Result<[MutexGuard<'a, Option<Tensor>>; N]> {
+pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
     lock_each(variables, Variable::lock)
 }
 
@@ -173,10 +251,10 @@ pub fn lock_all_on_device<'a, const N: usize>(
     lock_each(variables, Variable::lock_device)
 }
 
-fn lock_each<'a, T, const N: usize>(
+fn lock_each<'a, L, const N: usize>(
     variables: [&'a Variable; N],
-    lock: impl Fn(&'a Variable) -> MutexGuard<'a, Option<T>>,
-) -> Result<[MutexGuard<'a, Option<T>>; N]> {
+    lock: impl Fn(&'a Variable) -> L,
+) -> Result<[L; N]> {
     let mut order: [usize; N] = std::array::from_fn(|i| i);
     order.sort_by_key(|&i| std::ptr::from_ref(variables[i]) as usize);
     for pair in order.windows(2) {
@@ -184,7 +262,7 @@ fn lock_each<'a, T, const N: usize>(
             crate::invalid!("one variable is passed for two different arguments");
         }
     }
-    let mut guards: [Option<MutexGuard<'a, Option<T>>>; N] = std::array::from_fn(|_| None);
+    let mut guards: [Option<L>; N] = std::array::from_fn(|_| None);
     for i in order {
         guards[i] = Some(lock(variables[i]));
     }

@@ -1,0 +1,265 @@
+//! What a variable held at a moment, to be read out while it changes on.
+
+use super::Variable;
+use crate::error::Result;
+use graph::{DType, Shape, Tensor};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Of less, a copy is made when it changes: blocks would cost more.
+const LEAST_BYTES: usize = 1 << 20;
+
+/// Bytes that are kept when some of them change, or a row if that has more.
+const BLOCK_BYTES: usize = 256;
+
+/// Bytes that are read out at once. Writers of the variable wait for so much to be copied.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A value that was set aside. It stays in the variable and is read from there piece by piece; blocks that change before
+/// their turn are kept here as they were, so that an update of a few rows copies those, and not all.
+#[derive(Debug)]
+pub struct SetAside {
+    variable: Arc<Variable>,
+    shape: Shape,
+    blocks: Blocks,
+    rest: Mutex<Rest>,
+}
+
+/// What has not been read out. Locked after the variable, of which it is a part.
+#[derive(Debug, Default)]
+struct Rest {
+    /// The value itself, once the variable may get another.
+    own: Option<Tensor>,
+    /// The block that is read next.
+    next: usize,
+    /// Where in `bytes` blocks are that have changed since.
+    kept: FxHashMap<usize, usize>,
+    bytes: Vec<u8>,
+}
+
+/// How a value is cut.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    /// Bytes of all.
+    total: usize,
+    /// Bytes of each, but the last may have fewer.
+    each: usize,
+}
+
+impl Blocks {
+    fn of(value: &Tensor) -> Blocks {
+        let total = value.num_bytes();
+        let row = total.checked_div(value.shape().first().copied().unwrap_or(1)).unwrap_or(total);
+        let rows = BLOCK_BYTES.checked_div(row).unwrap_or(1).max(1);
+        Blocks { total, each: (row * rows).max(1) }
+    }
+
+    fn count(self) -> usize {
+        self.total.div_ceil(self.each)
+    }
+
+    fn bytes(self, blocks: Range<usize>) -> Range<usize> {
+        blocks.start * self.each..(blocks.end * self.each).min(self.total)
+    }
+}
+
+impl SetAside {
+    pub(super) fn new(variable: Arc<Variable>, value: &Tensor) -> SetAside {
+        let is_in_place = value.dtype().size().is_some() && value.num_bytes() >= LEAST_BYTES;
+        let own = if is_in_place { None } else { Some(value.clone()) };
+        let rest = Rest { own, ..Rest::default() };
+        SetAside { variable, shape: value.shape().clone(), blocks: Blocks::of(value), rest: Mutex::new(rest) }
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.variable.dtype()
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whether the value is still in the variable, whose writers must keep what they change.
+    pub(super) fn is_in_variable(&self) -> bool {
+        self.rest.lock().own.is_none()
+    }
+
+    /// The value as a tensor, if that is there for nothing.
+    pub fn whole(&self) -> Option<Tensor> {
+        let rest = self.rest.lock();
+        rest.own.as_ref().filter(|_| rest.next == 0 && rest.kept.is_empty()).cloned()
+    }
+
+    /// Gives the bytes of plain elements from first to last, once.
+    pub fn read<E: From<graph::Error>>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut piece = Vec::with_capacity(PIECE_BYTES.max(self.blocks.each));
+        while self.next(&mut piece)? {
+            put(&piece)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is another piece.
+    fn next(&self, piece: &mut Vec<u8>) -> graph::Result<bool> {
+        piece.clear();
+        let held = self.variable.held.lock();
+        let mut rest = self.rest.lock();
+        let blocks =
+            rest.next..(rest.next + (PIECE_BYTES / self.blocks.each).max(1)).min(self.blocks.count());
+        let Some(value) = rest.own.as_ref().or(held.value.as_ref()) else { return Ok(false) };
+        let start = self.blocks.bytes(blocks.clone()).start;
+        piece.extend_from_slice(&value.bytes()?[self.blocks.bytes(blocks.clone())]);
+        if !rest.kept.is_empty() {
+            for block in blocks.clone() {
+                if let Some(&at) = rest.kept.get(&block) {
+                    let bytes = self.blocks.bytes(block..block + 1);
+                    let kept = &rest.bytes[at..at + bytes.len()];
+                    piece[bytes.start - start..bytes.end - start].copy_from_slice(kept);
+                }
+            }
+        }
+        rest.next = blocks.end;
+        Ok(!piece.is_empty())
+    }
+
+    /// The variable is about to get another value.
+    pub(super) fn keep_all(&self, value: &Tensor) {
+        self.rest.lock().own.get_or_insert_with(|| value.clone());
+    }
+
+    /// Slices of the variable, of so many bytes each, are about to change.
+    pub(super) fn keep(
+        &self,
+        value: &Tensor,
+        slices: impl Iterator<Item = usize>,
+        size: usize,
+    ) -> Result<()> {
+        let bytes = value.bytes()?;
+        let rest = &mut *self.rest.lock();
+        for slice in slices {
+            for block in slice * size / self.blocks.each..((slice + 1) * size).div_ceil(self.blocks.each) {
+                if block >= rest.next && !rest.kept.contains_key(&block) {
+                    rest.kept.insert(block, rest.bytes.len());
+                    rest.bytes.extend_from_slice(&bytes[self.blocks.bytes(block..block + 1)]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::PartialShape;
+
+    const ROWS: usize = 1 << 14;
+    const WIDTH: usize = 24;
+
+    /// A table whose elements are their own places, large enough to stay in place.
+    fn table() -> Result<(Arc<Variable>, Vec<f32>)> {
+        let elements: Vec<f32> = (0..ROWS * WIDTH).map(|i| i as f32).collect();
+        let bytes: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
+        let value = Tensor::from_bytes(DType::Float, Shape::new(&[ROWS, WIDTH])?, &bytes)?;
+        let variable = Arc::new(Variable::new("table", DType::Float, PartialShape::from(value.shape())));
+        *variable.lock() = Some(value);
+        Ok((variable, elements))
+    }
+
+    /// Adds 1 to these rows, as a kernel does that knows them.
+    fn change(variable: &Variable, rows: &[usize]) -> Result<()> {
+        let mut locked = variable.lock();
+        if let Some(value) = locked.slices_mut(rows.iter().copied(), WIDTH)? {
+            let values = value.values_mut::<f32>()?;
+            for row in rows {
+                values[row * WIDTH..(row + 1) * WIDTH].iter_mut().for_each(|v| *v += 1.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_rest(aside: &SetAside, mut bytes: Vec<u8>) -> Result<Vec<f32>> {
+        aside.read(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok::<_, crate::Error>(())
+        })?;
+        let (elements, rest) = bytes.as_chunks::<4>();
+        assert!(rest.is_empty());
+        Ok(elements.iter().map(|&element| f32::from_le_bytes(element)).collect())
+    }
+
+    fn address(variable: &Variable) -> Result<*const u8> {
+        Ok(variable.lock().as_ref().ok_or_else(|| variable.uninitialized())?.bytes()?.as_ptr())
+    }
+
+    #[test]
+    fn rows_that_change_are_kept_as_they_were_and_the_table_stays_where_it_is() -> Result<()> {
+        let (variable, before) = table()?;
+        let place = address(&variable)?;
+        let aside = variable.set_aside()?;
+        change(&variable, &[0, 7, 7, ROWS - 1])?;
+        let mut first = Vec::new();
+        assert!(aside.next(&mut first)?);
+        // One that was read, one that was not, and one again.
+        change(&variable, &[1, ROWS / 2, 7])?;
+        assert_eq!(read_rest(&aside, first)?, before);
+        assert_eq!(address(&variable)?, place);
+        let now = variable.value()?;
+        let at = |row: usize| now.values::<f32>().map(|values| values[row * WIDTH] - before[row * WIDTH]);
+        assert_eq!([at(0)?, at(1)?, at(2)?, at(7)?, at(ROWS - 1)?], [1.0, 1.0, 0.0, 3.0, 1.0]);
+        // No more was kept than the blocks of the four rows that changed before they were read.
+        assert!(aside.rest.lock().bytes.len() <= 4 * aside.blocks.each);
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_that_gets_another_value_leaves_the_old_one() -> Result<()> {
+        let (variable, before) = table()?;
+        let aside = variable.set_aside()?;
+        change(&variable, &[3])?;
+        let mut first = Vec::new();
+        assert!(aside.next(&mut first)?);
+        variable.update(|value| Ok(value.values_mut::<f32>()?.fill(0.0)))?;
+        change(&variable, &[ROWS - 1])?;
+        assert_eq!(read_rest(&aside, first)?, before);
+
+        let (variable, before) = table()?;
+        let aside = variable.set_aside()?;
+        drop(variable.lock().take());
+        assert_eq!(aside.whole().as_ref().map(Tensor::values::<f32>).transpose()?, Some(&before[..]));
+        assert_eq!(read_rest(&aside, Vec::new())?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_set_aside_twice_is_of_both_moments() -> Result<()> {
+        let (variable, before) = table()?;
+        let first = variable.set_aside()?;
+        change(&variable, &[5])?;
+        let second = variable.set_aside()?;
+        change(&variable, &[5, 6])?;
+        assert_eq!(read_rest(&first, Vec::new())?, before);
+        let between = read_rest(&second, Vec::new())?;
+        assert_eq!(between[5 * WIDTH], before[5 * WIDTH] + 1.0);
+        assert_eq!(between[6 * WIDTH..], before[6 * WIDTH..]);
+        drop((first, second));
+        change(&variable, &[8])?;
+        assert!(variable.held.lock().aside.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_small_or_has_no_plain_elements_is_shared() -> Result<()> {
+        for value in [Tensor::from(2f32), Tensor::from("text")] {
+            let variable = Arc::new(Variable::new("v", value.dtype(), PartialShape::scalar()));
+            assert!(variable.set_aside().is_err_and(|e| e.code() == graph::Code::FailedPrecondition));
+            *variable.lock() = Some(value.clone());
+            let aside = variable.set_aside()?;
+            *variable.lock() = None;
+            assert_eq!(aside.whole(), Some(value));
+        }
+        Ok(())
+    }
+}
