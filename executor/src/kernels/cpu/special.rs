@@ -107,6 +107,9 @@ fn zeta(x: f64, q: f64) -> f64 {
         -3617.0 / 510.0,
     ];
     let power = at.powf(-x);
+    if power == 0.0 {
+        return sum;
+    }
     sum += at * power / (x - 1.0) + 0.5 * power;
     let (mut factor, mut term_power) = (x / 2.0, power / at);
     for (k, b) in BERNOULLI.iter().enumerate() {

@@ -89,7 +89,9 @@ where
         crate::invalid!("num_classes should be positive, got {classes}");
     }
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
-    if out.num_elements() > 0 {
+    if out.num_elements() == 0 {
+        source.check(ctx)?;
+    } else {
         // A number takes 64 bits, of which each row's are rounded up to whole groups.
         let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
         let Some(numbers) = numbers else {
