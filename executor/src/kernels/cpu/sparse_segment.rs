@@ -204,3 +204,44 @@ where
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+
+    #[test]
+    fn the_number_of_rows_is_one_of_the_types_of_indices() -> Result<()> {
+        let said = |last: i64, indices: Tensor, types: [DType; 2]| -> Result<String> {
+            let attrs = [("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
+            let segments = match types[1] {
+                DType::Int64 => Tensor::vector(&[last])?,
+                _ => Tensor::vector(&[last as i32])?,
+            };
+            let out = run_op("SparseSegmentSum", &[Tensor::vector(&[1f32])?, indices, segments], &attrs);
+            Ok(out.err().map(|e| e.to_string()).unwrap_or_default())
+        };
+        let (short, long) = (Tensor::vector(&[0i32])?, Tensor::vector(&[0i64])?);
+        let limit = "Last segment id must be < kintmax, got 1099511627776 limit 2147483647";
+        assert_eq!(said(1 << 40, short, [DType::Int32, DType::Int64])?, limit);
+        let most = i64::from(i32::MAX);
+        assert_eq!(said(most, long, [DType::Int64, DType::Int32])?, "segment ids must be >= 0");
+        Ok(())
+    }
+
+    #[test]
+    fn a_gradient_without_rows_picks_nothing() -> Result<()> {
+        let inputs = [
+            Tensor::vector(&[1f32, 2.0])?,
+            Tensor::vector(&[4i32, 1])?,
+            Tensor::vector(&[0i32, 1])?,
+            Tensor::from(0i32),
+        ];
+        let out = run_op("SparseSegmentSumGrad", &inputs, &[])?;
+        assert_eq!(out, [Tensor::vector::<f32>(&[])?]);
+        let [grad, indices, segments, rows] = inputs;
+        let rows = rows.reshaped(Shape::new(&[1])?)?;
+        assert!(run_op("SparseSegmentSumGrad", &[grad, indices, segments, rows], &[]).is_err());
+        Ok(())
+    }
+}

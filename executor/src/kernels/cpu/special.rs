@@ -85,7 +85,8 @@ fn zeta(x: f64, q: f64) -> f64 {
     if q <= 0.0 {
         if q == q.floor() {
             // A pole, unless negative terms turn the sign.
-            return if x == x.floor() && x % 2.0 == 0.0 { f64::INFINITY } else { f64::NAN };
+            let half = 0.5 * x;
+            return if half == half.round_ties_even() { f64::INFINITY } else { f64::NAN };
         }
         if x != x.floor() {
             return f64::NAN;
@@ -129,7 +130,8 @@ fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return super::scalar::Real::digamma(x);
     }
-    let sign = if n % 2.0 == 0.0 { -1.0 } else { 1.0 };
+    // All numbers beyond those whose next one is another are even, and infinity is.
+    let sign = (-1f64).powf(n + 1.0);
     sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
 }
 
