@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn the_number_of_rows_is_one_of_the_types_of_indices() -> Result<()> {
         let said = |last: i64, indices: Tensor, types: [DType; 2]| -> Result<String> {
-            let attrs = [("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
+            let attrs =
+                [("T", DType::Float.into()), ("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
             let segments = match types[1] {
                 DType::Int64 => Tensor::vector(&[last])?,
                 _ => Tensor::vector(&[last as i32])?,
@@ -237,11 +238,12 @@ mod tests {
             Tensor::vector(&[0i32, 1])?,
             Tensor::from(0i32),
         ];
-        let out = run_op("SparseSegmentSumGrad", &inputs, &[])?;
+        let attrs = [("T", DType::Float.into())];
+        let out = run_op("SparseSegmentSumGrad", &inputs, &attrs)?;
         assert_eq!(out, [Tensor::vector::<f32>(&[])?]);
         let [grad, indices, segments, rows] = inputs;
         let rows = rows.reshaped(Shape::new(&[1])?)?;
-        assert!(run_op("SparseSegmentSumGrad", &[grad, indices, segments, rows], &[]).is_err());
+        assert!(run_op("SparseSegmentSumGrad", &[grad, indices, segments, rows], &attrs).is_err());
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ mod tests {
     fn no_gradients_leave_an_image_of_zeros() -> Result<()> {
         let grads = Tensor::zeros(DType::Float, Shape::new(&[1, 2, 0, 1])?)?;
         let size = Tensor::try_from([2, 3])?;
-        let out = run_op("ResizeNearestNeighborGrad", &[grads, size], &[])?;
+        let out = run_op("ResizeNearestNeighborGrad", &[grads, size], &[("T", DType::Float.into())])?;
         assert_eq!(out, [Tensor::zeros(DType::Float, Shape::new(&[1, 2, 3, 1])?)?]);
         Ok(())
     }
