@@ -72,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: DEPTHS.0[0],
         attrs: DEPTHWISE,
-        infer: |infer| infer_forward(infer, &Conv::of_images(infer)?, true),
+        infer: |infer| infer_forward(infer, &Conv::of_gradient_of_images(infer)?, true),
         gradient: Gradient::Defined(|s, f, dy| DEPTHS.forward_grad(s, f, dy)),
         ..FORWARD
     },
@@ -181,7 +181,7 @@ impl Conv {
         })
     }
 
-    /// As [`Conv::of_images`], of a gradient: what has no kernel is refused as invalid there.
+    /// As [`Conv::of_images`], of a gradient or by channels: what has no kernel is refused as invalid there.
     pub fn of_gradient_of_images(node: &impl ReadAttr) -> Result<Conv> {
         Conv::of_images(node).map_err(|e| match e.code() {
             Code::Unimplemented => Error::invalid(e.to_string()),

@@ -229,7 +229,8 @@ impl StridedSliceAttrs {
         }
         let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
         let mut ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
-        if ellipses.clone().count() > 1 {
+        // Those beyond the indices count too.
+        if self.ellipsis_mask.count_ones() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
         // Without one there is an ellipsis after the last index.

@@ -131,10 +131,10 @@ fn string_format(init: &KernelInit<'_>) -> Result<Kernel> {
         );
     }
     Kernel::sync(move |ctx| {
-        let mut out = pieces[0].clone();
+        let mut out = pieces[0].clone().into_bytes();
         for (value, piece) in ctx.inputs_from(0)?.iter().zip(&pieces[1..]) {
-            out.push_str(&text::layout(value, summarize));
-            out.push_str(piece);
+            out.extend(text::layout(value, summarize));
+            out.extend_from_slice(piece.as_bytes());
         }
         ctx.set_output(0, Tensor::string(out));
         Ok(())

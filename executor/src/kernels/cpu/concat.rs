@@ -286,6 +286,7 @@ fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usiz
 }
 
 pub(in crate::kernels) fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
+    ctx.scalar(0, "split_dim")?;
     let at = split_axis(ctx, 1, 0)?;
     let (size, num) = (ctx.shape(1)?[at], ctx.num_outputs());
     if num == 0 || size % num != 0 {
@@ -312,6 +313,13 @@ pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
         _ => given.to_i64s()?,
     };
     let size = ctx.shape(0)?[at];
+    if let [single] = given[..]
+        && single != size as i64
+    {
+        invalid!(
+            "If there is only one output, it must have the same size as the input. Input size: {size} output size: {single}"
+        );
+    }
     let mut open = None;
     let mut determined = 0usize;
     let mut sizes: SmallVec<[usize; 8]> = SmallVec::new();

@@ -70,7 +70,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     },
     KernelDef::of("DepthwiseConv2dNative", &[("T", FLOATS)], |i| {
-        let conv = Conv::of_images(i.node)?;
+        let conv = Conv::of_gradient_of_images(i.node)?;
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::forward::<T>(ctx, &conv)))
     }),
     KernelDef {

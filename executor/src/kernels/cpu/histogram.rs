@@ -8,6 +8,7 @@ use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use num_traits::ToPrimitive;
+use std::cmp::Ordering;
 
 const FOUR: &[DType] = &[Int32, Int64, Float, Double];
 const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
@@ -45,7 +46,7 @@ fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f3
         let value = v.to_f64().unwrap_or(f64::NAN);
         let is_below = |bound: &f32| {
             let order = value.partial_cmp(&f64::from(*bound));
-            order != Some(std::cmp::Ordering::Less)
+            order != Some(Ordering::Less)
         };
         *o = bounds.partition_point(is_below) as i32;
     }
@@ -177,7 +178,9 @@ fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, d
     for row in 0..rows {
         let inputs = &inputs[row * width..(row + 1) * width];
         for value in &wanted[row * count..(row + 1) * count] {
-            let is_before = |x: &T| if upper { x <= value } else { x < value };
+            // No value is less than one that is no number.
+            let is_before =
+                |x: &T| if upper { value.partial_cmp(x) != Some(Ordering::Less) } else { x < value };
             places.push(halved(inputs, is_before) as i64);
         }
     }

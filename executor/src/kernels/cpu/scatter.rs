@@ -2,7 +2,7 @@
 
 use super::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use super::gather::ignores_bad_indices;
-use super::scalar::{Arithmetic, Stored};
+use super::scalar::{Arithmetic, Semiring as _, Stored};
 use super::threads::is_parallel_under_lock;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -83,9 +83,14 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     let dtype = init.input_type(2);
     let ignore_bad = indexing == Indexing::Slices && ignores_bad_indices(init)?;
     let apply = apply(update, dtype)?;
+    // What is behind a handle is divided by no zero, whatever the type.
+    let refuses_zeros = update == Update::Div && !variable.is_ref();
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
+        if refuses_zeros && has_zero(updates)? {
+            crate::invalid!("updates must not contain 0");
+        }
         let mut locked = target.lock();
         let params = locked.as_ref().ok_or_else(|| target.uninitialized())?;
         if params.dtype() != dtype {
@@ -105,6 +110,10 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
         give_reference(ctx, &variable, target);
         Ok(())
     })
+}
+
+fn has_zero(tensor: &Tensor) -> Result<bool> {
+    dispatch!(any, tensor.dtype(), T => Ok(tensor.values::<T>()?.contains(&T::ZERO)))
 }
 
 /// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
@@ -348,7 +357,7 @@ fn combine<T: Arithmetic, C: Combine<T>>(
     update: Update,
 ) -> Result<()> {
     let from = updates.values::<T>()?;
-    if update == Update::Div && T::IS_INTEGER && from.contains(&T::ZERO) {
+    if update == Update::Div && T::IS_INTEGER && !places.numbers.is_empty() && from.contains(&T::ZERO) {
         crate::invalid!("Integer division by zero");
     }
     let elements = places.numbers.len() * places.len;

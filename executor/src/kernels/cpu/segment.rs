@@ -46,8 +46,8 @@ fn unsorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
     }
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| {
         match reduction {
-            Max => unsorted_segments::<T>(ctx, T::LEAST, greater),
-            _ => unsorted_segments::<T>(ctx, T::GREATEST, less),
+            Max => unsorted_segments::<T>(ctx, T::LEAST, |out, v| if v < out { out } else { v }),
+            _ => unsorted_segments::<T>(ctx, T::GREATEST, |out, v| if out < v { out } else { v }),
         }
     }))
 }
@@ -90,7 +90,9 @@ fn unsorted_segments<T: Arithmetic>(
     let sums = out.values_mut::<T>()?;
     sums.fill(start);
     let values = data.values::<T>()?;
-    for (i, &id) in ids.to_i64s()?.iter().enumerate() {
+    // Of rows without elements nobody asks where they go.
+    let ids_of_elements = if values.is_empty() { vec![] } else { ids.to_i64s()? };
+    for (i, &id) in ids_of_elements.iter().enumerate() {
         if id < 0 {
             continue;
         }

@@ -59,6 +59,20 @@ fn check_sorted(segments: &[i64]) -> Result<()> {
     Ok(())
 }
 
+/// So many rows, of which the last segment is the last. Their number must be one of the indices' type, and of its own.
+fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
+    let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
+    let limit = greatest(indices);
+    match last {
+        None => Ok(0),
+        Some(last) if last >= limit => {
+            invalid!("Last segment id must be < kintmax, got {last} limit {limit}")
+        }
+        Some(last) if last >= greatest(segments) => invalid!("segment ids must be >= 0"),
+        Some(last) => Ok(last + 1),
+    }
+}
+
 fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor)))
 }
@@ -85,7 +99,7 @@ where
             }
             rows
         }
-        _ => last.map_or(0, |last| last.saturating_add(1)),
+        _ => rows_to(last, ctx.input(1)?.dtype(), ctx.input(2)?.dtype())?,
     };
     let row: usize = inner.iter().product();
     let mut dims = vec![rows];
@@ -129,14 +143,16 @@ fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -
 where
     T::Wide: Arithmetic + num_traits::NumCast,
 {
-    let (grad, rows) = (ctx.input(0)?, ctx.input(3)?);
+    let grad = ctx.input(0)?;
     let Some((&segment_count, inner)) = grad.shape().split_first() else {
         invalid!("grad must be at least rank 1.");
     };
-    let (indices, segments) = ids(ctx)?;
-    let [rows] = *rows.to_i64s()? else {
-        invalid!("output_dim0 should be a scalar, not shape {}", rows.shape());
-    };
+    let (mut indices, mut segments) = ids(ctx)?;
+    let rows = ctx.scalar(3, "output_dim0")?.to_i64s()?[0];
+    if rows == 0 {
+        // Whatever was picked, there is no row for it.
+        (indices, segments) = (vec![], vec![]);
+    }
     if rows < 0 {
         invalid!("Segment id {rows} out of range [0, {segment_count})");
     }
@@ -187,4 +203,47 @@ where
         ctx.set_output(1, picked);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+
+    #[test]
+    fn the_number_of_rows_is_one_of_the_types_of_indices() -> Result<()> {
+        let said = |last: i64, indices: Tensor, types: [DType; 2]| -> Result<String> {
+            let attrs =
+                [("T", DType::Float.into()), ("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
+            let segments = match types[1] {
+                DType::Int64 => Tensor::vector(&[last])?,
+                _ => Tensor::vector(&[last as i32])?,
+            };
+            let out = run_op("SparseSegmentSum", &[Tensor::vector(&[1f32])?, indices, segments], &attrs);
+            Ok(out.err().map(|e| e.to_string()).unwrap_or_default())
+        };
+        let (short, long) = (Tensor::vector(&[0i32])?, Tensor::vector(&[0i64])?);
+        let limit = "Last segment id must be < kintmax, got 1099511627776 limit 2147483647";
+        assert_eq!(said(1 << 40, short, [DType::Int32, DType::Int64])?, limit);
+        let most = i64::from(i32::MAX);
+        assert_eq!(said(most, long, [DType::Int64, DType::Int32])?, "segment ids must be >= 0");
+        Ok(())
+    }
+
+    #[test]
+    fn a_gradient_without_rows_picks_nothing() -> Result<()> {
+        let inputs = [
+            Tensor::vector(&[1f32, 2.0])?,
+            Tensor::vector(&[4i32, 1])?,
+            Tensor::vector(&[0i32, 1])?,
+            Tensor::from(0i32),
+        ];
+        let attrs = [("T", DType::Float.into())];
+        let out = run_op("SparseSegmentSumGrad", &inputs, &attrs)?;
+        assert_eq!(out, [Tensor::vector::<f32>(&[])?]);
+        let [grad, indices, segments, rows] = inputs;
+        let rows = rows.reshaped(Shape::new(&[1])?)?;
+        assert!(run_op("SparseSegmentSumGrad", &[grad, indices, segments, rows], &attrs).is_err());
+        Ok(())
+    }
 }

@@ -85,7 +85,8 @@ fn zeta(x: f64, q: f64) -> f64 {
     if q <= 0.0 {
         if q == q.floor() {
             // A pole, unless negative terms turn the sign.
-            return if x == x.floor() && x % 2.0 == 0.0 { f64::INFINITY } else { f64::NAN };
+            let half = 0.5 * x;
+            return if half == half.round_ties_even() { f64::INFINITY } else { f64::NAN };
         }
         if x != x.floor() {
             return f64::NAN;
@@ -107,6 +108,9 @@ fn zeta(x: f64, q: f64) -> f64 {
         -3617.0 / 510.0,
     ];
     let power = at.powf(-x);
+    if power == 0.0 {
+        return sum;
+    }
     sum += at * power / (x - 1.0) + 0.5 * power;
     let (mut factor, mut term_power) = (x / 2.0, power / at);
     for (k, b) in BERNOULLI.iter().enumerate() {
@@ -126,7 +130,8 @@ fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return super::scalar::Real::digamma(x);
     }
-    let sign = if n % 2.0 == 0.0 { -1.0 } else { 1.0 };
+    // All numbers beyond those whose next one is another are even, and infinity is.
+    let sign = (-1f64).powf(n + 1.0);
     sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
 }
 

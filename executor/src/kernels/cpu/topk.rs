@@ -1,5 +1,7 @@
 //! The largest elements along the last axis.
 
+mod heap;
+
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::gather::INDICES;
 use crate::error::{Error, Result};
@@ -16,18 +18,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("TopKV2", &[("T", REALS), ("Tk", INDICES), ("index_type", INDICES)], |init| {
         let index = init.output_type(1);
+        let sorted = init.attr("sorted")?;
         dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| {
             let k = ctx.input(1)?;
             if k.shape().rank() != 0 {
                 invalid!("k must be scalar, got shape {}", k.shape());
             }
             let k = k.to_i64s()?[0];
-            top::<T>(ctx, k, index)
+            top::<T>(ctx, k, sorted, index)
         }))
     }),
     KernelDef::of("TopK", &[("T", REALS)], |init| {
         let k: i64 = init.attr("k")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| top::<T>(ctx, k, DType::Int32)))
+        let sorted = init.attr("sorted")?;
+        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| top::<T>(ctx, k, sorted, DType::Int32)))
     }),
     KernelDef::of("InTopK", &[("T", INDEX)], |init| {
         let k: i64 = init.attr("k")?;
@@ -51,7 +55,22 @@ fn order<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
     by_value.then(a.cmp(&b))
 }
 
-fn top<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, k: i64, index: DType) -> Result<()> {
+/// As the peer compares: a NaN is neither larger nor smaller, so that of two the first comes first.
+fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
+    match row[a].partial_cmp(&row[b]) {
+        Some(Ordering::Greater) => true,
+        Some(Ordering::Less) => false,
+        _ => a < b,
+    }
+}
+
+/// `sorted`: from the largest on; otherwise in any order.
+fn top<T: Element + PartialOrd>(
+    ctx: &mut KernelContext<'_>,
+    k: i64,
+    sorted: bool,
+    index: DType,
+) -> Result<()> {
     let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
     let input = ctx.input(0)?;
     let Some(&columns) = input.shape().last() else {
@@ -79,6 +98,8 @@ fn top<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, k: i64, index: DTyp
                     },
                 );
                 places.push(best);
+            } else if wanted < columns && (!sorted || row.iter().any(|v| v.partial_cmp(v).is_none())) {
+                places.extend(heap::best(columns, wanted, |a, b| is_before(row, a, b), sorted));
             } else {
                 places.extend(0..columns);
                 if wanted < columns {

@@ -109,7 +109,7 @@ gradients! {
         -dy.times(y.times(y))
     };
     TanhGrad, |y, dy| dy.times(T::ONE.minus(y.times(y)));
-    SigmoidGrad, |y, dy| dy.times(T::ONE.minus(y)).times(y);
+    SigmoidGrad, |y, dy| dy.times(y.times(T::ONE.minus(y)));
 }
 
 macro_rules! kernel {

@@ -13,7 +13,7 @@ pub(super) fn summary(value: &Tensor, limit: i64) -> String {
     match value.shape().dims() {
         [] => {
             if limit > 0 {
-                out.push_str(&element(value, 0, false));
+                out.push_str(&element(value, 0));
             }
         }
         dims => {
@@ -48,7 +48,7 @@ fn summarize_axis(
             if i > 0 {
                 out.push(' ');
             }
-            out.push_str(&element(value, *next, false));
+            out.push_str(&element(value, *next));
             *next += 1;
         } else {
             out.push('[');
@@ -59,30 +59,38 @@ fn summarize_axis(
 }
 
 /// `ends` elements from each end of each axis (all, if it is negative), with brackets and line breaks:
-/// `[1 2 ... 8 9]`. Strings stand in quotes.
-pub(super) fn layout(value: &Tensor, ends: i64) -> String {
-    let ends = usize::try_from(ends).unwrap_or(usize::MAX);
-    let mut out = String::new();
-    layout_axis(value, 0, 0, ends, &mut out);
+/// `[1 2 ... 8 9]`. Strings stand in quotes, as bytes where they are not ASCII.
+pub(super) fn layout(value: &Tensor, ends: i64) -> Vec<u8> {
+    let total = value.num_elements();
+    let ends = usize::try_from(ends).map_or(total, |ends| ends.min(total));
+    let mut out = Vec::new();
+    match (ends, value.dtype(), value.shape().rank()) {
+        (0, DType::Bool, _) => {}
+        (0, _, 0) => out.extend_from_slice(b"..."),
+        _ => layout_axis(value, 0, 0, ends, &mut out),
+    }
     out
 }
 
-fn layout_axis(value: &Tensor, axis: usize, start: usize, ends: usize, out: &mut String) {
+fn layout_axis(value: &Tensor, axis: usize, start: usize, ends: usize, out: &mut Vec<u8>) {
     let dims = value.shape().dims();
     if axis == dims.len() {
-        out.push_str(&element(value, start, true));
+        match value.as_strings().ok().and_then(|v| v.get(start)) {
+            Some(s) => quote(s, out),
+            None => out.extend_from_slice(element(value, start).as_bytes()),
+        }
         return;
     }
     let (count, stride) = (dims[axis], value.shape().strides()[axis]);
-    let separate = |out: &mut String| {
+    let separate = |out: &mut Vec<u8>| {
         if axis + 1 == dims.len() {
-            out.push(' ');
+            out.push(b' ');
         } else {
-            out.extend(std::iter::repeat_n('\n', dims.len() - axis - 1));
-            out.extend(std::iter::repeat_n(' ', axis + 1));
+            out.extend(std::iter::repeat_n(b'\n', dims.len() - axis - 1));
+            out.extend(std::iter::repeat_n(b' ', axis + 1));
         }
     };
-    out.push('[');
+    out.push(b'[');
     let tail = ends.max(count.saturating_sub(ends));
     for i in 0..ends.min(count) {
         if i > 0 {
@@ -92,16 +100,28 @@ fn layout_axis(value: &Tensor, axis: usize, start: usize, ends: usize, out: &mut
     }
     if count > ends.saturating_mul(2) {
         separate(out);
-        out.push_str("...");
+        out.extend_from_slice(b"...");
     }
     for i in tail..count {
         separate(out);
         layout_axis(value, axis + 1, start + i * stride, ends, out);
     }
-    out.push(']');
+    out.push(b']');
 }
 
-fn element(value: &Tensor, i: usize, quoted: bool) -> String {
+/// In quotes; characters beyond ASCII are readable as they are.
+fn quote(s: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for part in s.chunk_by(|a, b| a.is_ascii() == b.is_ascii()) {
+        match part.is_ascii() {
+            true => out.extend_from_slice(escape(part).as_bytes()),
+            false => out.extend_from_slice(part),
+        }
+    }
+    out.push(b'"');
+}
+
+fn element(value: &Tensor, i: usize) -> String {
     macro_rules! at {
         ($t:ty) => {
             value.values::<$t>().ok().and_then(|v| v.get(i)).copied()
@@ -113,10 +133,7 @@ fn element(value: &Tensor, i: usize, quoted: bool) -> String {
         DType::BFloat16 => at!(bf16).map(|v| float(v.to_f32())),
         DType::Double => at!(f64).map(double),
         DType::Bool => at!(Bool8).map(|v| if v.get() { "1" } else { "0" }.to_owned()),
-        DType::String => value.as_strings().ok().and_then(|v| v.get(i)).map(|v| {
-            let text = escape(v);
-            if quoted { format!("\"{text}\"") } else { text }
-        }),
+        DType::String => value.as_strings().ok().and_then(|v| v.get(i)).map(|v| escape(v)),
         _ => Some(value.element_text(i)),
     };
     text.unwrap_or_else(|| "?".to_owned())
@@ -211,11 +228,19 @@ mod tests {
         let m = Tensor::vector(&(0..100).collect::<Vec<i32>>())?.reshaped([10, 10].try_into()?)?;
         let cube = Tensor::vector(&[0i32, 1, 2, 3, 4, 5, 6, 7])?.reshaped([2, 2, 2].try_into()?)?;
         let rows = "[[0 1 ... 8 9]\n [10 11 ... 18 19]\n ...\n [80 81 ... 88 89]\n [90 91 ... 98 99]]";
+        let layout = |value: &Tensor, ends| String::from_utf8_lossy(&layout(value, ends)).into_owned();
         assert_eq!(layout(&m, 2), rows);
         assert_eq!(layout(&cube, 2), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
         assert_eq!(layout(&Tensor::from(3.5f32), -1), "3.5");
         let words = Tensor::strings(vec!["a".into(), "b".into()], [2].try_into()?)?;
         assert_eq!(layout(&words, 3), "[\"a\" \"b\"]");
+        assert_eq!(layout(&Tensor::from("\u{e9}\n\u{1}"), 3), "\"\u{e9}\\n\\001\"");
+        assert_eq!(layout(&words, 0), "[ ...]");
+        assert_eq!(layout(&Tensor::from(2), 0), "...");
+        assert_eq!(layout(&Tensor::from(true), 0), "");
+        let nothing = Tensor::vector::<f32>(&[])?;
+        assert_eq!(layout(&nothing.clone().reshaped([0, 2].try_into()?)?, -1), "[]");
+        assert_eq!(layout(&nothing.reshaped([2, 0].try_into()?)?, -1), "[\n ...]");
         Ok(())
     }
 }

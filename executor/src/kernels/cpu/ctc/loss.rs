@@ -59,6 +59,9 @@ fn labels(ctx: &KernelContext<'_>, batch: usize) -> Result<Vec<Vec<usize>>> {
 impl Rules {
     /// The labels that count, without the null labels at the end.
     fn prepared(&self, given: &[usize], blank: usize, length: usize, b: usize) -> Result<Vec<usize>> {
+        if given.is_empty() {
+            crate::invalid!("Labels length is zero in batch {b}");
+        }
         let mut out = Vec::with_capacity(given.len());
         let mut ended = false;
         for (i, &label) in given.iter().enumerate() {
@@ -76,9 +79,6 @@ impl Rules {
             } else {
                 out.push(label);
             }
-        }
-        if out.is_empty() {
-            crate::invalid!("Labels length is zero in batch {b}");
         }
         if !self.skip_longer && out.len() > length {
             crate::invalid!(

@@ -45,9 +45,13 @@ pub(super) const MEAN_GRAD: KernelDef = KernelDef {
 fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStream) -> Vec<i64> {
     let (whole, extra) = (input / output, input % output);
     let mut widths = vec![whole as i64; output];
-    if extra > 0 && pseudo_random {
-        widths = spread_widths(input, output, whole, stream);
-    } else if extra > 0 {
+    // Numbers are taken even where all widths are alike.
+    if pseudo_random {
+        let spread = spread_widths(input, output, whole, stream);
+        if extra > 0 {
+            widths = spread;
+        }
+    } else {
         widths[..extra].iter_mut().for_each(|w| *w += 1);
         let mut words = stream.reserve(output);
         for i in 0..output - 1 {

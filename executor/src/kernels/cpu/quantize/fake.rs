@@ -26,6 +26,10 @@ pub(super) struct Range {
     min: f32,
     max: f32,
     scale: f32,
+    /// Levels in a unit, which is not what one divided by the scale rounds to.
+    inverse: f32,
+    /// Places are found by division, as the peer finds those of one range that comes as an input.
+    divides: bool,
 }
 
 impl Range {
@@ -42,15 +46,16 @@ impl Range {
         let zero = (lowest - min / scale).round().clamp(lowest, highest);
         // What does not order is not bound.
         let zero = if zero.is_nan() { lowest } else { zero };
-        Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale }
+        let inverse = (highest - lowest) / (max - min);
+        Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale, inverse, divides: false }
     }
 
     fn apply(&self, x: f32) -> f32 {
-        let inverse = 1.0 / self.scale;
-        let zero = (-self.min * inverse + 0.5).floor();
+        let zero = (-self.min * self.inverse + 0.5).floor();
         let bounded = if x.is_nan() { x } else { x.min(self.max).max(self.min) };
         let shifted = bounded - self.min;
-        (shifted * inverse - zero + 0.5).floor() * self.scale
+        let place = if self.divides { shifted / self.scale } else { shifted * self.inverse };
+        (place - zero + 0.5).floor() * self.scale
     }
 
     fn contains(&self, x: f32) -> bool {
@@ -117,7 +122,7 @@ fn ranges(
     let ends = min.values::<f32>()?.iter().zip(max.values::<f32>()?);
     let range = |(&min, &max): (&f32, &f32)| {
         let empty = min == 0.0 && max == 0.0;
-        (!empty).then(|| Range::new(min, max, levels))
+        (!empty).then(|| Range { divides: channels.is_none(), ..Range::new(min, max, levels) })
     };
     Ok(ends.map(range).collect())
 }

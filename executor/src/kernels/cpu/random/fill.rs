@@ -71,7 +71,8 @@ fn random_tensor<T: Element>(
     shape: Shape,
     fill: impl Fn(Philox, &mut [T]),
 ) -> Result<Tensor> {
-    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    // What is wrong is said before what is too large.
+    let mut out = ctx.allocate(T::DTYPE, shape).or_else(|error| source.check(ctx).and(Err(error)))?;
     match out.num_elements() {
         0 => source.check(ctx)?,
         count => fill(source.reserve_outputs(ctx, count)?, out.values_mut()?),
@@ -124,6 +125,11 @@ where
         }
         Ok(bound.item()?)
     };
+    if shape.num_elements() == 0 && matches!(source, Source::Seeds(_) | Source::Key(_)) {
+        let out = random_tensor(ctx, source, shape, |_, _: &mut [T]| {})?;
+        ctx.set_output(0, out);
+        return Ok(());
+    }
     let (low, high) = (bound(0, "minval")?, bound(1, "maxval")?);
     if shape.num_elements() > 0 && low >= high {
         invalid!("Need minval < maxval, got {low} >= {high}");

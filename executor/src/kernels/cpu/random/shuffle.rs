@@ -17,7 +17,10 @@ pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
         let value = ctx.take_input(0)?;
         let rows = value.shape().first().copied().unwrap_or(1);
         if value.num_elements() <= 1 || rows <= 1 {
-            source.check(ctx)?;
+            // The algorithm is asked for even where nothing moves.
+            if !matches!(source, Source::Node(_)) {
+                source.reserve(ctx, 0)?;
+            }
             ctx.set_output(0, value);
             return Ok(());
         }
@@ -89,7 +92,9 @@ where
         crate::invalid!("num_classes should be positive, got {classes}");
     }
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
-    if out.num_elements() > 0 {
+    if out.num_elements() == 0 {
+        source.check(ctx)?;
+    } else {
         // A number takes 64 bits, of which each row's are rounded up to whole groups.
         let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
         let Some(numbers) = numbers else {

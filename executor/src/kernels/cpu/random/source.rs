@@ -97,6 +97,7 @@ impl Source {
     pub(in crate::kernels) fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
         match self {
             Source::Node(_) => Ok(()),
+            Source::Key(at) => key(ctx, *at).map(|_| ()),
             _ => self.reserve(ctx, 0).map(|_| ()),
         }
     }
@@ -117,13 +118,24 @@ pub(in super::super) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
 }
 
 fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
+    let stream = key(ctx, at)?;
+    check_algorithm(ctx.input(at + 2)?.item::<i32>()?.into())?;
+    Ok(stream)
+}
+
+/// Where numbers begin, whatever the algorithm.
+fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     let (key, counter, algorithm) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     if algorithm.shape().rank() != 0 {
         invalid!("input {} (0-based) must have shape [], not {}", at + 2, algorithm.shape());
     }
-    check_algorithm(algorithm.item::<i32>()?.into())?;
     if key.shape().dims() != [1] {
         invalid!("key must have shape [1], not {}", key.shape());
+    }
+    let number: i64 = algorithm.item::<i32>()?.into();
+    if number != AUTOMATIC && number > counter.num_elements() as i64 {
+        // To the peer the number of an algorithm says how long its counter is.
+        invalid!("counter must be a vector with length at least {number}, not {}", counter.shape());
     }
     match (counter.shape().rank(), counter.values::<u64>()?) {
         (1, &[low, high, ..]) => Ok(Philox::at_counter(key.item()?, [low, high])),
@@ -137,6 +149,10 @@ fn check_algorithm(algorithm: i64) -> Result<()> {
         PHILOX | AUTOMATIC => Ok(()),
         _ => invalid!("Unsupported algorithm id: {algorithm}"),
     }
+}
+
+fn no_three_fry() -> Error {
+    Error::unimplemented("there is no ThreeFry algorithm on this device")
 }
 
 /// A generator's state in the variable behind input 0: the halves of the counter and the key, as signed numbers.
@@ -168,9 +184,7 @@ impl Generator {
                 invalid!("algorithm must be of shape [], not {}", algorithm.shape());
             }
             match algorithm.to_i64s()?[0] {
-                THREE_FRY => {
-                    return Err(Error::unimplemented("there is no ThreeFry algorithm on this device"));
-                }
+                THREE_FRY => return Err(no_three_fry()),
                 algorithm => check_algorithm(algorithm)?,
             }
         }
@@ -186,8 +200,10 @@ impl Generator {
                 let Some((algorithm, rest)) = words.split_first_mut() else {
                     invalid!("Size of tensor must be at least 1");
                 };
-                if *algorithm != PHILOX {
-                    invalid!("Unsupported algorithm id: {algorithm}");
+                match *algorithm {
+                    PHILOX => {}
+                    THREE_FRY => return Err(no_three_fry()),
+                    _ => invalid!("Unsupported algorithm id: {algorithm}"),
                 }
                 words = rest;
             }

@@ -50,7 +50,7 @@ pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> 
     let [image_rows, image_columns] = size_input(ctx, 1)?;
     let (to_rows, to_columns) = (nearest(grid, image_rows, rows), nearest(grid, image_columns, columns));
     let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[batch, image_rows, image_columns, channels])?)?;
-    if out.num_elements() > 0 {
+    if out.num_elements() > 0 && grads.num_elements() > 0 {
         let values = grads.values::<T>()?;
         let line = image_columns * channels;
         for_rows(out.values_mut::<T>()?, image_rows * line, |first, images| {
@@ -68,4 +68,20 @@ pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> 
     }
     ctx.set_output(0, out);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Result;
+    use crate::testing::run_op;
+    use graph::{DType, Shape, Tensor};
+
+    #[test]
+    fn no_gradients_leave_an_image_of_zeros() -> Result<()> {
+        let grads = Tensor::zeros(DType::Float, Shape::new(&[1, 2, 0, 1])?)?;
+        let size = Tensor::try_from([2, 3])?;
+        let out = run_op("ResizeNearestNeighborGrad", &[grads, size], &[("T", DType::Float.into())])?;
+        assert_eq!(out, [Tensor::zeros(DType::Float, Shape::new(&[1, 2, 3, 1])?)?]);
+        Ok(())
+    }
 }

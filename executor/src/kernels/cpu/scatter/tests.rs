@@ -136,6 +136,14 @@ fn rows_that_do_not_fit_are_named() -> Result<()> {
     );
     let (ints, zero) = (Tensor::try_from([1i32, 2])?, Tensor::try_from([0i32])?);
     assert_eq!(refused("ScatterDiv", &ints, &Tensor::try_from([1i32])?, &zero), "Integer division by zero");
+    // By reference there is nothing to divide, or an infinity; by handle no zero is taken.
+    let (none, floats) = (Tensor::vector::<i32>(&[])?, Tensor::try_from([1f32, 2.0])?);
+    assert_eq!(refused("ScatterDiv", &ints, &none, &0i32.into()), "updates must not contain 0");
+    let zero = Tensor::try_from([0f32])?;
+    assert_eq!(
+        refused("ScatterDiv", &floats, &Tensor::try_from([1i32])?, &zero),
+        "updates must not contain 0"
+    );
     Ok(())
 }
 

@@ -223,7 +223,7 @@ fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operatio
     a.check_bounds()?;
     let strides = dims.strides();
     let values = dense.values::<T>()?;
-    if operation == Operation::Div && values.contains(&T::ZERO) {
+    if operation == Operation::Div && a.len() > 0 && values.contains(&T::ZERO) {
         invalid!("SparseDenseCwiseDiv cannot divide by zero, but input dense tensor contains zero");
     }
     let mut out = ctx.allocate(T::DTYPE, Shape::new(&[a.len()])?)?;
@@ -247,7 +247,8 @@ pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
 
 /// What one operand lacks is zero.
 fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<()> {
-    let (a, b) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?);
+    let operand = |at| Coo::with_any_sizes(ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
+    let (a, b) = (operand(0)?, operand(3)?);
     same_shapes(&a, &b)?;
     if a.rank() == 0 {
         crate::invalid!("Tensors must not be empty");
@@ -258,7 +259,8 @@ fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<
     let (mut rows, mut values) = (Vec::new(), Vec::new());
     for (i, j) in merged(&a, &b) {
         let (x, y) = (i.map_or(T::ZERO, |i| x[i]), j.map_or(T::ZERO, |j| y[j]));
-        let second = if greatest { y > x } else { y < x };
+        // What is no number stays so, whichever of them it is.
+        let second = if greatest { y > x } else { y < x } || y.partial_cmp(&y).is_none();
         values.push(if second { y } else { x });
         rows.extend_from_slice(i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default());
     }

@@ -208,10 +208,7 @@ pub(super) fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
 pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
     let count: i64 = init.attr("num_split")?;
     Kernel::sync(move |ctx| {
-        let axis = ctx.input(0)?;
-        let [axis] = *axis.to_i64s()? else {
-            invalid!("split_dim must be a scalar, not of shape {}", axis.shape());
-        };
+        let axis = ctx.scalar(0, "split_dim")?.to_i64s()?[0];
         let coo = Coo::of(ctx, 1)?;
         coo.check_bounds()?;
         let rank = coo.rank();
@@ -276,12 +273,21 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
         *bound = input.to_i64s()?;
     }
     let [start, size] = bounds;
-    if let Some(negative) = start.iter().chain(&size).find(|&&v| v < 0) {
-        invalid!("start and size must not be negative, got {negative}");
+    let mut shape = Vec::with_capacity(rank);
+    for d in 0..rank {
+        // Where the slice begins before the first index, what is there has no values.
+        let whole = start[d] < coo.shape[d].saturating_sub(size[d]);
+        let taken = if whole { size[d] } else { (coo.shape[d] - start[d].min(coo.shape[d])).min(size[d]) };
+        if taken < 0 {
+            invalid!("Expected a non-negative size, got {taken}");
+        }
+        shape.push(taken);
     }
-    let shape: Vec<i64> =
-        (0..rank).map(|d| size[d].min((coo.shape[d] - start[d].min(coo.shape[d])).max(0))).collect();
-    let is_kept = |index: &[i64]| (0..rank).all(|d| index[d] >= start[d] && index[d] - start[d] < size[d]);
+    let is_kept = |index: &[i64]| {
+        (0..rank).all(|d| {
+            index[d] >= start[d] && i128::from(index[d]) < i128::from(start[d]) + i128::from(size[d])
+        })
+    };
     let kept: Vec<usize> = (0..coo.len()).filter(|&i| is_kept(coo.index(i))).collect();
     let mut rows = Vec::with_capacity(kept.len() * rank);
     for &i in &kept {

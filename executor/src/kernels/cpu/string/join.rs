@@ -91,9 +91,7 @@ pub(super) fn segments(init: &KernelInit<'_>) -> Result<Kernel> {
 fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     let (input, ids) = (ctx.input(0)?, ctx.input(1)?);
     let (shape, rank) = (input.shape(), ids.shape().rank());
-    let [count] = ctx.input(2)?.to_i64s()?[..] else {
-        crate::invalid!("Number of segments must be a scalar")
-    };
+    let count = ctx.scalar(2, "num_segments")?.to_i64s()?[0];
     let Ok(count) = usize::try_from(count) else {
         crate::invalid!("Number of segments must not be negative, is {count}");
     };
@@ -101,10 +99,10 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
         crate::invalid!("Segment_id cannot have rank 0");
     }
     if rank > shape.rank() {
-        crate::invalid!(
-            "Number of dimensions of segment_ids exceeds that of the input: {} and {shape}",
-            ids.shape()
-        );
+        return Err(Error::new(
+            Code::OutOfRange,
+            format!("Invalid segment_id rank {rank} for input with {} dimension(s)", shape.rank()),
+        ));
     }
     for (axis, (&of_ids, &of_input)) in ids.shape().iter().zip(shape.iter()).enumerate() {
         if of_ids != of_input {
@@ -122,22 +120,21 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
         ));
     }
     let strings = input.as_strings()?;
-    let mut joined: Vec<Option<Vec<u8>>> = vec![None; out_shape.num_elements()];
+    let mut joined: Vec<Vec<u8>> = vec![vec![]; out_shape.num_elements()];
     for (i, id) in ids.to_i64s()?.into_iter().enumerate() {
         let Some(id) = usize::try_from(id).ok().filter(|&id| id < count) else {
             crate::invalid!("segment_ids are not allowed to exceed num_segments or to have negative values.");
         };
         for j in 0..row {
-            match &mut joined[id * row + j] {
-                Some(text) => {
-                    text.extend_from_slice(separator);
-                    text.extend_from_slice(&strings[i * row + j]);
-                }
-                empty => *empty = Some(strings[i * row + j].to_vec()),
+            let text = &mut joined[id * row + j];
+            // Nothing is parted from what has been empty so far.
+            if !text.is_empty() {
+                text.extend_from_slice(separator);
             }
+            text.extend_from_slice(&strings[i * row + j]);
         }
     }
-    let strings = joined.into_iter().map(|text| text.unwrap_or_default().into()).collect();
+    let strings = joined.into_iter().map(Into::into).collect();
     let out = Tensor::strings(strings, out_shape)?;
     ctx.set_output(0, out);
     Ok(())

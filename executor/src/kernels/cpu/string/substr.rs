@@ -60,7 +60,7 @@ fn parts(ctx: &mut KernelContext<'_>, unit: Unit) -> Result<()> {
 }
 
 /// From a position, which counts from the end if it is negative, so many units or to the end; `None` if the position
-/// is outside.
+/// is outside. A negative length is that of all the bytes, or of no characters, of which there is no such part at the end.
 fn cut(s: &Bytes, position: i64, length: i64, unit: Unit) -> Option<Bytes> {
     let total = unit.length(s);
     let start = match usize::try_from(position) {
@@ -70,7 +70,13 @@ fn cut(s: &Bytes, position: i64, length: i64, unit: Unit) -> Option<Bytes> {
     if start > total {
         return None;
     }
-    let end = start.saturating_add(usize::try_from(length).unwrap_or(0)).min(total);
+    let length = match (usize::try_from(length), unit) {
+        (Ok(length), _) => length,
+        (Err(_), Unit::Byte) => total,
+        (Err(_), Unit::Character) if position >= 0 => 0,
+        (Err(_), Unit::Character) => return None,
+    };
+    let end = start.saturating_add(length).min(total);
     Some(match unit {
         Unit::Byte => s.slice(start..end),
         Unit::Character => {

@@ -162,11 +162,14 @@ fn parts_and_cases() -> Result<()> {
     };
     assert_eq!(substr((-2).into(), 5.into(), &[])?, ["lo", "or"]);
     assert_eq!(substr(Tensor::try_from([1, 2])?, Tensor::try_from([1, 10])?, &[])?, ["e", "r"]);
+    assert_eq!(substr((-2).into(), (-1).into(), &[])?, ["lo", "or"]);
     let wrong = substr(4.into(), 1.into(), &[]).map_err(|e| e.to_string());
     assert_eq!(wrong, Err("pos 4 out of range for string b'wor' at index 1".into()));
     let characters = ("unit", AttrValue::from("UTF8_CHAR"));
     let inputs = ["héllo".into(), 1.into(), 2.into()];
     assert_eq!(one("Substr", &inputs, &[("T", DType::Int32.into()), characters.clone()])?, ["él"]);
+    let inputs = ["héllo".into(), 1.into(), (-1).into()];
+    assert_eq!(one("Substr", &inputs, &[("T", DType::Int32.into()), characters.clone()])?, [""]);
     assert_eq!(run_op("StringLength", &["é\u{1f600}".into()], &[characters])?[0].item::<i32>()?, 2);
     assert_eq!(one("StringLower", &["ABC É".into()], &[])?, ["abc É"]);
     assert_eq!(one("StringUpper", &["abc éß".into()], &[("encoding", "utf-8".into())])?, ["ABC ÉSS"]);
@@ -188,6 +191,8 @@ fn joins() -> Result<()> {
     let inputs = [strings(&[b"a", b"b", b"c"])?, Tensor::try_from([1, 0, 1])?, 3.into()];
     let types = [("Tindices", DType::Int32.into()), separator(".")];
     assert_eq!(one("UnsortedSegmentJoin", &inputs, &types)?, ["b", "a.c", ""]);
+    let inputs = [strings(&[b"", b"", b"c", b""])?, Tensor::try_from([0, 0, 0, 0])?, 1.into()];
+    assert_eq!(one("UnsortedSegmentJoin", &inputs, &types)?, ["c."]);
     Ok(())
 }
 

@@ -47,7 +47,7 @@ fn wav(samples: &[f32], rate: f32, channels: usize) -> Result<Vec<u8>> {
     let number = |n: usize| u32::try_from(n).map_err(|_| Error::invalid("audio is too long for a WAV file"));
     let bytes = samples.len() * 2;
     let frame = channels * 2;
-    let rate = rate.round_ties_even() as u32;
+    let rate = (rate.round_ties_even() as u32).max(1);
     let per_second = number(frame)?.checked_mul(rate);
     let per_second = per_second.ok_or_else(|| Error::invalid("sample_rate is too high for a WAV file"))?;
     let narrow = |n: usize| u16::try_from(n).map_err(|_| Error::invalid("too many channels for a WAV file"));

@@ -93,6 +93,8 @@ fn audio_is_a_wav_file() -> Result<()> {
         \x00E\xac\x00\x00\x8aX\x01\x00\x02\x00\x10\x00data\x10\x00\x00\x00\x00\x00\x00@\x00\xc0\xff\x7f\x00\x80\xff\x7f\
         \x00\x00\xff\x7f*\taudio/wav";
     assert_eq!(bytes, expected);
+    let slow = summary("AudioSummaryV2", &["a".into(), Tensor::try_from([[0f32]])?, 0.3f32.into()], &[])?;
+    assert!(slow.windows(8).any(|bytes| bytes == b"\x01\0\0\0\x02\0\0\0"), "a rate of 1 at least: {slow:?}");
     let flat = Tensor::try_from([0f32, 1.0])?;
     assert!(summary("AudioSummaryV2", &["a".into(), flat, 1f32.into()], &[]).is_err());
     Ok(())
