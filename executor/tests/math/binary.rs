@@ -57,7 +57,14 @@ fn integers_divide_by_their_rules() -> Result<()> {
     ] {
         assert_eq!(values::<i32>(op, &inputs, &[])?, expected, "{op}");
         let zero = run(op, &[tensor(&[2], &[1, 2])?, tensor(&[2], &[1, 0])?], &[]);
-        assert_fails(zero, Code::InvalidArgument, "Integer division by zero");
+        let (code, message) = match op {
+            "TruncateDiv" | "TruncateMod" => (
+                Code::Internal,
+                "Unexpected error in binary operator (only integer div and mod should have errors)",
+            ),
+            _ => (Code::InvalidArgument, "Integer division by zero"),
+        };
+        assert_fails(zero, code, message);
         assert_eq!(values::<i32>(op, &[tensor::<i32>(&[0], &[])?, 0i32.into()], &[])?, []);
     }
     assert_eq!(values::<i8>("FloorDiv", &[(-128i8).into(), (-1i8).into()], &[])?, [-128]);
