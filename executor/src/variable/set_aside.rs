@@ -221,7 +221,10 @@ mod tests {
         change(&variable, &[3])?;
         let mut first = Vec::new();
         assert!(aside.next(&mut first)?);
-        variable.update(|value| Ok(value.values_mut::<f32>()?.fill(0.0)))?;
+        variable.update(|value| {
+            value.values_mut::<f32>()?.fill(0.0);
+            Ok(())
+        })?;
         change(&variable, &[ROWS - 1])?;
         assert_eq!(read_rest(&aside, first)?, before);
 
