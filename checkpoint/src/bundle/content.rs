@@ -38,6 +38,13 @@ impl<'a> Sink<'a> {
         self.put(bytes)
     }
 
+    /// As [`Sink::add`]; gives a buffer back to be filled again.
+    pub fn add_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        self.checksum.add(&bytes);
+        self.size += bytes.len() as u64;
+        self.file.write_buffer(bytes)
+    }
+
     /// Bytes that do not enter the checksum as they are.
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.size += bytes.len() as u64;

@@ -98,6 +98,12 @@ pub trait Pending: Debug + Send {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
+    /// As [`Pending::write`]; gives a buffer back to be filled again, this one or another.
+    fn write_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        self.write(&bytes)?;
+        Ok(bytes)
+    }
+
     /// Makes sure that all bytes are in the store; nothing is written after it.
     fn sync(&mut self) -> Result<()>;
 

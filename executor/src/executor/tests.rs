@@ -121,9 +121,11 @@ fn of_a_long_step_a_lent_thread_runs_only_the_beginning() -> Result<()> {
     });
     let run = run.map_err(|e| Error::internal(e.to_string()))?;
     let events = run.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))?;
+    assert_eq!(events.len() as u64, 2 * 2 * MEASURED_AT_FIRST);
+    // Later ones may begin elsewhere: on a busy machine any node may be found to take long.
+    assert_eq!(events[0], "lent");
     for step in events.chunks(2) {
-        let [begins, ends] = step else { return Err(Error::internal(format!("{step:?}"))) };
-        assert!(begins == "lent" && ends.starts_with("compute"), "{step:?}");
+        assert!(step[1].starts_with("compute"), "{step:?}");
     }
     Ok(())
 }

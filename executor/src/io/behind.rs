@@ -51,6 +51,7 @@ struct State {
     /// Buffers to be filled again.
     spare: Vec<Vec<u8>>,
     failed: Option<Error>,
+    is_writing: bool,
     /// Nothing more will come.
     is_over: bool,
     /// The thread has ended; it takes the file with it if it panicked.
@@ -78,7 +79,9 @@ impl Shared {
         }
         let Some(mut file) = state.file.take() else { return false };
         let Some(buffer) = state.queue.pop_front() else { return false };
+        state.is_writing = true;
         let result = MutexGuard::unlocked(state, || file.write(&buffer));
+        state.is_writing = false;
         state.file = Some(file);
         state.spare.push(buffer);
         if let Err(error) = result {
@@ -134,6 +137,16 @@ impl Pending for Behind {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let buffer = self.shared.state.lock().spare.pop();
+        let mut buffer = buffer.unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        let spare = self.write_buffer(buffer)?;
+        self.shared.state.lock().spare.push(spare);
+        Ok(())
+    }
+
+    fn write_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let mut state = self.shared.state.lock();
         while state.queue.len() >= QUEUED {
             self.proceed(&mut state)?;
@@ -141,14 +154,10 @@ impl Pending for Behind {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let mut buffer = state.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        state.queue.push_back(buffer);
-        self.shared.changed.notify_all();
-        drop(state);
         self.written += bytes.len() as u64;
-        Ok(())
+        state.queue.push_back(bytes);
+        self.shared.changed.notify_all();
+        Ok(state.spare.pop().unwrap_or_default())
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -169,7 +178,7 @@ impl Drop for Behind {
         state.is_over = true;
         state.queue.clear();
         self.shared.changed.notify_all();
-        while !state.is_gone {
+        while state.is_writing && !state.is_gone {
             self.shared.changed.wait(&mut state);
         }
         drop(state.file.take());

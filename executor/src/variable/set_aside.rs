@@ -11,8 +11,10 @@ use std::sync::Arc;
 /// Of less, a copy is made when it changes: blocks would cost more.
 const LEAST_BYTES: usize = 1 << 20;
 
-/// Bytes that are kept when some of them change, or a row if that has more.
-const BLOCK_BYTES: usize = 256;
+/// Bytes that are kept when some of them change: a row, but several of rows that are shorter, and less than one of rows
+/// that are longer.
+const LEAST_BLOCK: usize = 256;
+const MOST_BLOCK: usize = 64 << 10;
 
 /// Bytes that are read out at once. Writers of the variable wait for so much to be copied.
 const PIECE_BYTES: usize = 256 << 10;
@@ -34,9 +36,8 @@ struct Rest {
     own: Option<Tensor>,
     /// The block that is read next.
     next: usize,
-    /// Where in `bytes` blocks are that have changed since.
-    kept: FxHashMap<usize, usize>,
-    bytes: Vec<u8>,
+    /// Blocks that have changed since, as they were.
+    kept: FxHashMap<usize, Box<[u8]>>,
 }
 
 /// How a value is cut.
@@ -52,8 +53,8 @@ impl Blocks {
     fn of(value: &Tensor) -> Blocks {
         let total = value.num_bytes();
         let row = total.checked_div(value.shape().first().copied().unwrap_or(1)).unwrap_or(total);
-        let rows = BLOCK_BYTES.checked_div(row).unwrap_or(1).max(1);
-        Blocks { total, each: (row * rows).max(1) }
+        let rows = LEAST_BLOCK.checked_div(row).unwrap_or(1).max(1);
+        Blocks { total, each: (row * rows).clamp(1, MOST_BLOCK) }
     }
 
     fn count(self) -> usize {
@@ -92,11 +93,14 @@ impl SetAside {
         rest.own.as_ref().filter(|_| rest.next == 0 && rest.kept.is_empty()).cloned()
     }
 
-    /// Gives the bytes of plain elements from first to last, once.
-    pub fn read<E: From<graph::Error>>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut piece = Vec::with_capacity(PIECE_BYTES.max(self.blocks.each));
+    /// Gives the bytes of plain elements from first to last, once. `put` gives a buffer back for those that follow.
+    pub fn read<E: From<graph::Error>>(
+        &self,
+        mut put: impl FnMut(Vec<u8>) -> Result<Vec<u8>, E>,
+    ) -> Result<(), E> {
+        let mut piece = Vec::new();
         while self.next(&mut piece)? {
-            put(&piece)?;
+            piece = put(piece)?;
         }
         Ok(())
     }
@@ -104,19 +108,20 @@ impl SetAside {
     /// Whether there is another piece.
     fn next(&self, piece: &mut Vec<u8>) -> graph::Result<bool> {
         piece.clear();
-        let held = self.variable.held.lock();
+        // Who writes the variable need not wait for what is read from our own.
+        let held = self.is_in_variable().then(|| self.variable.held.lock());
         let mut rest = self.rest.lock();
+        let value = rest.own.as_ref().or(held.as_ref().and_then(|held| held.value.as_ref()));
+        let Some(value) = value else { return Ok(false) };
         let blocks =
             rest.next..(rest.next + (PIECE_BYTES / self.blocks.each).max(1)).min(self.blocks.count());
-        let Some(value) = rest.own.as_ref().or(held.value.as_ref()) else { return Ok(false) };
-        let start = self.blocks.bytes(blocks.clone()).start;
-        piece.extend_from_slice(&value.bytes()?[self.blocks.bytes(blocks.clone())]);
+        let all = self.blocks.bytes(blocks.clone());
+        piece.extend_from_slice(&value.bytes()?[all.clone()]);
         if !rest.kept.is_empty() {
             for block in blocks.clone() {
-                if let Some(&at) = rest.kept.get(&block) {
+                if let Some(kept) = rest.kept.get(&block) {
                     let bytes = self.blocks.bytes(block..block + 1);
-                    let kept = &rest.bytes[at..at + bytes.len()];
-                    piece[bytes.start - start..bytes.end - start].copy_from_slice(kept);
+                    piece[bytes.start - all.start..bytes.end - all.start].copy_from_slice(kept);
                 }
             }
         }
@@ -141,8 +146,7 @@ impl SetAside {
         for slice in slices {
             for block in slice * size / self.blocks.each..((slice + 1) * size).div_ceil(self.blocks.each) {
                 if block >= rest.next && !rest.kept.contains_key(&block) {
-                    rest.kept.insert(block, rest.bytes.len());
-                    rest.bytes.extend_from_slice(&bytes[self.blocks.bytes(block..block + 1)]);
+                    rest.kept.insert(block, bytes[self.blocks.bytes(block..block + 1)].into());
                 }
             }
         }
@@ -182,8 +186,8 @@ mod tests {
 
     fn read_rest(aside: &SetAside, mut bytes: Vec<u8>) -> Result<Vec<f32>> {
         aside.read(|piece| {
-            bytes.extend_from_slice(piece);
-            Ok::<_, crate::Error>(())
+            bytes.extend_from_slice(&piece);
+            Ok::<_, crate::Error>(piece)
         })?;
         let (elements, rest) = bytes.as_chunks::<4>();
         assert!(rest.is_empty());
@@ -210,7 +214,7 @@ mod tests {
         let at = |row: usize| now.values::<f32>().map(|values| values[row * WIDTH] - before[row * WIDTH]);
         assert_eq!([at(0)?, at(1)?, at(2)?, at(7)?, at(ROWS - 1)?], [1.0, 1.0, 0.0, 3.0, 1.0]);
         // No more was kept than the blocks of the four rows that changed before they were read.
-        assert!(aside.rest.lock().bytes.len() <= 4 * aside.blocks.each);
+        assert!(aside.rest.lock().kept.len() <= 4);
         Ok(())
     }
 
@@ -250,6 +254,23 @@ mod tests {
         drop((first, second));
         change(&variable, &[8])?;
         assert!(variable.held.lock().aside.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_row_may_be_longer_than_a_block() -> Result<()> {
+        let (variable, before) = table()?;
+        variable.update(|value| {
+            *value = value.clone().reshaped(Shape::new(&[3, ROWS * WIDTH / 3])?)?;
+            Ok(())
+        })?;
+        let aside = variable.set_aside()?;
+        let mut locked = variable.lock();
+        if let Some(value) = locked.slices_mut([1].into_iter(), ROWS * WIDTH / 3)? {
+            value.values_mut::<f32>()?[ROWS * WIDTH / 3..ROWS * WIDTH / 3 * 2].fill(-1.0);
+        }
+        drop(locked);
+        assert_eq!(read_rest(&aside, Vec::new())?, before);
         Ok(())
     }
 

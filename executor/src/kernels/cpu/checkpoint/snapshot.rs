@@ -52,7 +52,7 @@ impl Content for SetAside {
     fn give(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
         match self.whole() {
             Some(tensor) => tensor.give(sink),
-            None => self.read(|bytes| sink.add(bytes)),
+            None => self.read(|bytes| sink.add_buffer(bytes)),
         }
     }
 }
