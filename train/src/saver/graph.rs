@@ -32,7 +32,7 @@ impl Nodes {
         let (mut shards, mut snapshot, mut writes) = (Vec::new(), Vec::new(), Vec::new());
         for (i, variables) in by_device(&scope, variables).into_iter().enumerate() {
             let prefix = path(&format!("shard_{i}"));
-            let built = Built::new(&scope, i, &variables, prefix, source);
+            let built = Built::new(&scope, &variables, prefix, source);
             snapshot.push(built.snapshot);
             writes.push(built.write);
             let variables = variables.into_iter().map(|v| v.name).collect();
@@ -55,10 +55,11 @@ struct Built {
 }
 
 impl Built {
-    fn new(scope: &Scope, number: usize, variables: &[Variable], prefix: Output, source: Output) -> Built {
+    fn new(scope: &Scope, variables: &[Variable], prefix: Output, source: Output) -> Built {
         let at = variables.first().map_or_else(|| scope.clone(), |v| scope.colocate_with(v.handle.node));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
-        let shared_name = format!("save_snapshot_{number}");
+        // Each saver of a graph has a snapshot of its own, named as what no other has.
+        let shared_name = scope.read(|g, _| g.node(prefix.node).name.to_string()).unwrap_or_default();
         let handles: Vec<Output> = variables.iter().map(|v| v.handle).collect();
         let snapshot =
             at.op("SnapshotVariables").input(handles).attr("shared_name", shared_name.clone()).node();
