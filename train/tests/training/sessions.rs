@@ -115,6 +115,30 @@ fn variables_are_restored_in_other_parts() -> Fallible {
 }
 
 #[test]
+fn savers_of_one_graph_set_aside_their_own_variables() -> Fallible {
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let variable = |name, value| variables.get(name, DType::Float, &[2], &Initializer::Constant(value));
+    let (a, b) = (variable("a", 1.0), variable("b", 2.0));
+    let initialize = scope.group(&[a.initializer, b.initializer]);
+    let change = scope.assign_add_variable(a.handle, scope.constant_vector(&[5.0f32, 5.0]));
+    let [of_a, of_b] = [a, b].map(|v| Saver::new(&scope, &[v], Keep::default()));
+    let session = Session::local(scope.finish()?)?;
+    session.run(&[], &[], &[initialize])?;
+    of_a.snapshot(&session)?;
+    of_b.snapshot(&session)?;
+    session.run(&[], &[], &[change])?;
+    for (saver, name, value) in [(&of_b, "b", 2.0f32), (&of_a, "a", 1.0)] {
+        let folder = Folder::new(&format!("saver-of-{name}"));
+        let prefix = saver.write(&session, &folder.0, "model", 0)?;
+        let mut saved = checkpoint::bundle::Reader::open(&prefix)?;
+        assert_eq!(saved.read(name.as_bytes())?.values::<f32>()?, [value; 2], "{name}");
+        assert_eq!(saved.tensors().count(), 1, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_checkpoint_that_is_not_whole_is_passed_over() -> Fallible {
     let folder = Folder::new("torn");
     run(&model(1)?, &folder.0, 4, false)?;
