@@ -32,13 +32,13 @@ impl GpuFlags {
             tf32: !self.gpu_no_tf32,
         }
     }
+}
 
-    /// Logs, in a line, which GPUs there are, or why there is none.
-    pub fn tell(&self) {
-        match gpus::found(&self.gpus) {
-            Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: --gpus none"),
-            Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),
-            Err(error) => tracing::info!("no GPU is offered: {error}"),
-        }
+/// Logs, in a line, which of these GPUs there are, or why there is none.
+pub fn tell(visible: &Visible) {
+    match gpus::found(visible) {
+        Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: none is asked for"),
+        Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),
+        Err(error) => tracing::info!("no GPU is offered: {error}"),
     }
 }

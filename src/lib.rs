@@ -11,6 +11,7 @@ mod allocator;
 mod awake;
 pub mod gpu_flags;
 pub mod serve;
+pub mod server_options;
 mod task_flags;
 
 pub use task_flags::TaskFlags;

@@ -1,7 +1,8 @@
 //! Runs a task of a cluster as a process: listens, answers until told to stop, and ends its steps in order.
 
 use crate::awake::Awake;
-use crate::gpu_flags::GpuFlags;
+use crate::gpu_flags::{self, GpuFlags};
+use crate::server_options::ServerOptions;
 use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
@@ -26,9 +27,9 @@ pub struct ServeFlags {
     #[arg(long)]
     pub bind: Option<IpAddr>,
 
-    /// How many CPU devices to offer (CPU:0, CPU:1, … over the same cores)
-    #[arg(long, default_value_t = 1)]
-    pub cpu_devices: u32,
+    /// How many CPU devices to offer (CPU:0, CPU:1, … over the same cores); one without it
+    #[arg(long)]
+    pub cpu_devices: Option<u32>,
 
     #[command(flatten)]
     pub gpus: GpuFlags,
@@ -40,6 +41,11 @@ pub struct ServeFlags {
     /// Seconds that a new session waits for a task that it needs and that cannot be reached
     #[arg(long, default_value_t = 60.0)]
     pub connect_deadline: f64,
+
+    /// A serialized tf.ConfigProto in base64, as tf.train.Server takes one: device counts, threads and GPUs where flags
+    /// leave them open, and the options of sessions that say nothing else
+    #[arg(long, value_name = "BASE64")]
+    pub config: Option<ServerOptions>,
 
     /// How tensors travel to other tasks that run Anabranch: auto (the best way that both ends have), shm (shared memory
     /// on one machine), tcp, or grpc
@@ -96,15 +102,17 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         Duration::try_from_secs_f64(s).map_err(|_| ServeError::Flags(format!("{flag} is {s}, no duration")))
     };
     let grace = seconds(flags.stop_grace, "--stop-grace")?;
+    let options = flags.config.clone().unwrap_or_default();
+    let default = ServerConfig::default();
     let config = ServerConfig {
         cluster,
         task,
-        cpu_devices: flags.cpu_devices,
-        gpus: flags.gpus.options(),
-        threads: flags.threads.unwrap_or(ServerConfig::default().threads),
+        cpu_devices: flags.cpu_devices.or(options.cpu_devices).unwrap_or(default.cpu_devices),
+        gpus: options.gpus(flags.gpus.options()),
+        threads: flags.threads.or(options.threads).unwrap_or(default.threads),
         transport: flags.transport,
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
-        ..ServerConfig::default()
+        session_config: options.sessions,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -134,7 +142,7 @@ async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Res
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
     }
-    flags.gpus.tell();
+    gpu_flags::tell(&config.gpus.visible);
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
     let input_ended = Arc::new(Notify::new());
     if flags.stop_with_stdin {

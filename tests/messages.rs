@@ -48,9 +48,12 @@ fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail() -> Fallible {
     if std::env::var_os("ANABRANCH_LARGE_MESSAGES").is_none() {
         return Ok(());
     }
-    let cluster = Cluster::start(&[("worker", 1)])?;
-    let mut client = python::script("tests/tensorflow/large_messages.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 3, "{said}");
+    for transport in ["shm", "tcp", "grpc"] {
+        let cluster = Cluster::start_with(&[("worker", 1), ("ps", 1)], &["--transport", transport])?;
+        let mut client = python::script("tests/tensorflow/large_messages.py")?;
+        client.args(["--target", &cluster.target("worker", 0), "--transport", transport]);
+        let said = python::run(&mut client)?;
+        assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{transport}: {said}");
+    }
     Ok(())
 }

@@ -110,7 +110,7 @@ fn many_clients_at_once() -> Fallible {
     let target = cluster.target("worker", 0);
     sessions(&target, 10)?;
     let before = cluster.resident_in_all()?;
-    let (clients, rounds) = if in_full() { (200, 50) } else { (20, 40) };
+    let (clients, rounds) = if in_full() { (200, 250) } else { (20, 40) };
     let what = format!("rounds of {clients} clients at once");
     flat(&what, rounds, &cluster, |mut range| range.try_for_each(|_| clients_at_once(&target, clients)))?;
     comes_to_rest(&what, before, &cluster)

@@ -161,6 +161,15 @@ fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
     Ok(())
 }
 
+#[test]
+fn what_waits_ends_with_its_step_and_its_session() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/cancellations.py")?;
+    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&said), 9, "{said}");
+    Ok(())
+}
+
 /// On one task, and with branches, loops and functions spread over two others.
 #[test]
 fn functions_and_control_flow_over_them_give_what_the_peer_gives() -> Fallible {

@@ -1,6 +1,6 @@
 //! Calls become their bodies, and control flow over functions becomes dataflow.
 
-use anabranch_graph::passes::{lower, validate};
+use anabranch_graph::passes::{lower, lower_placed, validate};
 use anabranch_graph::{Graph, Result};
 use expect_test::{Expect, expect};
 
@@ -174,6 +174,51 @@ fn what_calls_itself_is_left_to_kernels() -> Result<()> {
             call/output_control_node = NoOp(^call/n)
         "#]],
     )
+}
+
+const PLACED: &str = "
+    %function far[_noinline=true]\n%arg x: float\n%output y: float
+    n = Neg[T=float](x) @\"/job:ps/task:1\"\n%return y = \"n:y:0\"\n%end
+    %function outer[_noinline=true]\n%arg x: float\n%output y: float
+    n = PartitionedCall[Tin=[float], Tout=[float], f=@far](x)\n%return y = \"n:output:0\"\n%end
+    %function near\n%arg x: float\n%output y: float\nn = Neg[T=float](x)\n%return y = \"n:y:0\"\n%end
+    x = Placeholder[dtype=float]
+    far = PartitionedCall[Tin=[float], Tout=[float], f=@outer](x)
+    near = PartitionedCall[Tin=[float], Tout=[float], f=@near](x)";
+
+#[test]
+fn bodies_that_ask_for_devices_are_lowered_whatever_forbids_it() -> Result<()> {
+    check(
+        PLACED,
+        expect![[r#"
+        x = Placeholder[dtype=float]
+        far = IdentityN[T=[float], _stands_for_lowered=true](far/n/n, ^far/output_control_node)
+        near = IdentityN[T=[float], _stands_for_lowered=true](near/n, ^near/output_control_node)
+        far/n = IdentityN[T=[float], _stands_for_lowered=true](far/n/n, ^far/n/output_control_node)
+        far/output_control_node = NoOp(^far/n/output_control_node)
+        near/n = Neg[T=float](x)
+        near/output_control_node = NoOp(^near/n)
+        far/n/n = Neg[T=float](x) @"/job:ps/task:1"
+        far/n/output_control_node = NoOp(^far/n/n)
+    "#]],
+    )
+}
+
+#[test]
+fn calls_that_are_to_stay_do_but_for_bodies_that_ask_for_devices() -> Result<()> {
+    let mut lowered = lower_placed(&Graph::from_text(PLACED)?)?;
+    lowered.library = Default::default();
+    expect![[r#"
+        x = Placeholder[dtype=float]
+        far = IdentityN[T=[float], _stands_for_lowered=true](far/n/n, ^far/output_control_node)
+        near = PartitionedCall[Tin=[float], Tout=[float], f=@near](x)
+        far/n = IdentityN[T=[float], _stands_for_lowered=true](far/n/n, ^far/n/output_control_node)
+        far/output_control_node = NoOp(^far/n/output_control_node)
+        far/n/n = Neg[T=float](x) @"/job:ps/task:1"
+        far/n/output_control_node = NoOp(^far/n/n)
+    "#]]
+    .assert_eq(&lowered.to_text());
+    Ok(())
 }
 
 #[test]

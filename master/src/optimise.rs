@@ -12,6 +12,9 @@ const MIN_NODES: usize = 4;
 
 /// Folds constants and merges equal nodes. What the client sees stays: feeds, fetches, targets. A rewrite that
 /// fails is left out: the graph runs as it was.
+///
+/// # Errors
+/// Of a rewrite that fails where the options ask for that (`fail_on_optimizer_errors`).
 pub(crate) fn optimise(
     graph: Graph,
     targets: &[String],
@@ -30,33 +33,50 @@ pub(crate) fn optimise(
         return Ok(graph);
     }
     let mut graph = graph;
-    if is_on(rewriter.constant_folding) {
+    if allows(&rewriter, &["constfold", "constant_folding"], rewriter.constant_folding) {
         let keep = kept(&graph, targets);
         let growth = match usize::try_from(optimizer.max_folded_constant_in_bytes) {
             Ok(bytes) if bytes > 0 => bytes,
             _ => FoldOptions::DEFAULT.growth,
         };
         let folded = fold(&graph, evaluator, &FoldOptions { keep: &keep, growth, ..FoldOptions::DEFAULT });
-        graph = or_as_it_was(folded, graph, "constant folding");
+        graph = or_as_it_was(folded, graph, "constant folding", &rewriter)?;
     }
-    if is_on(rewriter.common_subgraph_elimination) {
+    let merges = &["common_subgraph_elimination"];
+    if allows(&rewriter, merges, rewriter.common_subgraph_elimination) {
         let merged = merge(&graph, &kept(&graph, targets));
-        graph = or_as_it_was(merged, graph, "common subexpressions");
+        graph = or_as_it_was(merged, graph, "common subexpressions", &rewriter)?;
     }
-    let kept = kept(&graph, targets);
-    let pruned = prune(&graph, &kept);
-    Ok(or_as_it_was(pruned, graph, "pruning"))
+    if !rewriter.disable_model_pruning && allows(&rewriter, &["pruning"], Toggle::Default as i32) {
+        let pruned = prune(&graph, &kept(&graph, targets));
+        graph = or_as_it_was(pruned, graph, "pruning", &rewriter)?;
+    }
+    Ok(graph)
 }
 
-fn is_on(toggle: i32) -> bool {
-    toggle != Toggle::Off as i32
+/// Whether a rewrite of one of these names is made: only what is listed, if anything is, or else what is not off.
+fn allows(rewriter: &pb::RewriterConfig, names: &[&str], toggle: i32) -> bool {
+    let listed = &rewriter.optimizers;
+    match listed.is_empty() {
+        true => toggle != Toggle::Off as i32,
+        false => listed.iter().any(|listed| names.contains(&listed.as_str())),
+    }
 }
 
-fn or_as_it_was(rewritten: graph::Result<Graph>, graph: Graph, pass: &str) -> Graph {
-    rewritten.unwrap_or_else(|error| {
-        tracing::warn!("{pass} failed, the step runs without it: {error}");
-        graph
-    })
+fn or_as_it_was(
+    rewritten: graph::Result<Graph>,
+    graph: Graph,
+    pass: &str,
+    rewriter: &pb::RewriterConfig,
+) -> Result<Graph, Status> {
+    match rewritten {
+        Ok(rewritten) => Ok(rewritten),
+        Err(error) if rewriter.fail_on_optimizer_errors => Err(error.into()),
+        Err(error) => {
+            tracing::warn!("{pass} failed, the step runs without it: {error}");
+            Ok(graph)
+        }
+    }
 }
 
 /// What the step is for: its targets, and what goes to the client.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-/// The feeds, fetches and targets of a step, each sorted and without repetition, in one spelling.
+/// The feeds, fetches and targets of a step, each sorted, in one spelling. Fetches and targets are there once; feeds as
+/// often as they come, so that two values for one tensor are no step that was planned before: planning refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Signature(Arc<str>);
 
@@ -13,17 +14,26 @@ impl Signature {
         targets: impl Iterator<Item = &'a str>,
     ) -> Signature {
         let mut text = String::new();
-        push(&mut text, feeds.map(without_zero_port));
-        push(&mut text, fetches.map(without_zero_port));
-        push(&mut text, targets);
+        push(&mut text, sorted(feeds.map(without_zero_port)));
+        push(&mut text, once(fetches.map(without_zero_port)));
+        push(&mut text, once(targets));
         Signature(text.into())
     }
 }
 
-fn push<'a>(text: &mut String, names: impl Iterator<Item = &'a str>) {
+fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
+    names
+}
+
+fn once<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut names = sorted(names);
     names.dedup();
+    names
+}
+
+fn push(text: &mut String, names: Vec<&str>) {
     for name in names {
         text.push_str(name);
         text.push('\u{1}');
@@ -45,11 +55,12 @@ mod tests {
     }
 
     #[test]
-    fn order_spelling_and_repetition_do_not_matter() {
+    fn order_and_spelling_do_not_matter_nor_what_is_asked_for_twice() {
         assert_eq!(
             signature(&["a:0", "b"], &["c:1"], &["d"]),
-            signature(&["b:0", "a", "a"], &["c:1"], &["d"])
+            signature(&["b:0", "a"], &["c:1", "c:1"], &["d", "d"])
         );
+        assert_ne!(signature(&["a:0", "a"], &["c"], &[]), signature(&["a"], &["c"], &[]));
         assert_ne!(signature(&["a"], &[], &[]), signature(&[], &["a"], &[]));
         assert_ne!(signature(&["a", "b"], &[], &[]), signature(&["ab"], &[], &[]));
         assert_ne!(signature(&["a:1"], &[], &[]), signature(&["a"], &[], &[]));

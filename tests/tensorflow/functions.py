@@ -11,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()
@@ -89,6 +90,29 @@ def defuns(at):
     x = tf1.placeholder(tf.float32, [])
     with at(1):
         y = product(x, product(x, 3.0))
+    return [y], [{x: 2.0}]
+
+
+@case
+def kept_calls_with_bodies_elsewhere(at):
+    """A function that is not to be inlined, whose body works where its variable is: on another task than the call."""
+    from tensorflow.python.framework import function
+
+    with at(0):
+        scale = tf1.get_variable("scale", [], initializer=tf1.constant_initializer(3.0), use_resource=True)
+
+    @function.Defun(tf.resource, tf.float32, func_name="ScaleThere", noinline=True)
+    def scaled(handle, x):
+        with at(0):
+            return resource_variable_ops.read_variable_op(handle, tf.float32) * x
+
+    @function.Defun(tf.resource, tf.float32, func_name="ScaleTwice", noinline=True)
+    def twice(handle, x):
+        return scaled(handle, scaled(handle, x))
+
+    x = tf1.placeholder(tf.float32, [])
+    with at(1):
+        y = twice(scale.handle, x) + 1.0
     return [y], [{x: 2.0}]
 
 

@@ -25,7 +25,7 @@ def bytes_made(count):
 
 
 @check
-def a_large_feed(target):
+def a_large_feed(target, _):
     fed = tf.placeholder(tf.uint8, [None])
     seen = [tf.size(fed), fed[0], fed[-1]]
     value = np.zeros([NEARLY], np.uint8)
@@ -35,7 +35,7 @@ def a_large_feed(target):
 
 
 @check
-def a_large_fetch(target):
+def a_large_fetch(target, _):
     made = bytes_made(NEARLY)
     with tf.Session(target) as session:
         got = session.run(made)
@@ -43,7 +43,7 @@ def a_large_fetch(target):
 
 
 @check
-def a_fetch_beyond(target):
+def a_fetch_beyond(target, _):
     made = bytes_made(BEYOND)
     with tf.Session(target) as session:
         for run in (lambda: session.run(made), session.make_callable(made)):
@@ -52,10 +52,28 @@ def a_fetch_beyond(target):
         assert session.run(made[0]) == 7
 
 
+@check
+def tensors_between_tasks(target, transport):
+    for count in (NEARLY, BEYOND):
+        with tf.Graph().as_default():
+            with tf.device("/job:ps"):
+                made = bytes_made(count)
+            with tf.device("/job:worker"):
+                seen = [tf.size(made, out_type=tf.int64), made[0], made[-1]]
+            with tf.Session(target) as session:
+                if count == BEYOND and transport == "grpc":
+                    with fails(tf.errors.OpError, "is over the limit of 2147483647", "Fill"):
+                        session.run(seen)
+                else:
+                    assert session.run(seen) == [count, 7, 7], count
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", required=True)
-    checks.run(parser.parse_args().target)
+    parser.add_argument("--transport", required=True, help="how tensors travel between the servers")
+    args = parser.parse_args()
+    checks.run(args.target, args.transport)
 
 
 main()

@@ -383,6 +383,10 @@ def options_of_sessions(env):
     off = tf.ConfigProto()
     off.graph_options.rewrite_options.constant_folding = off.graph_options.rewrite_options.OFF
     assert ops_that_run(off)["folded"].startswith("Add")
+    for listed, op in (("function", "Add"), ("constfold", "Const")):
+        some = tf.ConfigProto()
+        some.graph_options.rewrite_options.optimizers.append(listed)
+        assert ops_that_run(some)["folded"].startswith(op), listed
 
 
 @check

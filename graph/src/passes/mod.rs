@@ -8,7 +8,7 @@ mod prune;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
-pub use lower::{lower, stands_for_lowered};
+pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
 pub use prune::prune;
 pub use validate::validate;

@@ -28,9 +28,11 @@ impl Inline {
     /// These bytes, if they fit.
     #[inline]
     pub(super) fn holding(bytes: &[u8]) -> Option<Inline> {
-        let mut inline = Inline::zeroed(bytes.len())?;
-        inline.bytes_mut().copy_from_slice(bytes);
-        Some(inline)
+        let &len = LENS.get(bytes.len().checked_sub(1)?)?;
+        // A word made in a register: what is written to memory in parts cannot be read as a whole soon after.
+        let mut word = [0; Inline::CAPACITY];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Some(Inline { len, word: u64::from_ne_bytes(word) })
     }
 
     #[inline]

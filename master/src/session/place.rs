@@ -2,12 +2,12 @@
 
 use super::{Engine, from_placer};
 use crate::cluster::SessionCluster;
-use graph::passes::lower;
+use graph::passes::{lower, lower_placed};
 use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Lowers what calls functions, unless the session says no, and gives every node the full name of its device.
+/// Lowers what calls functions, or, if the session says no, only what asks for devices there, and gives every node the full name of its device.
 /// Stateful nodes that `before` has stay where they are there.
 pub(super) fn place(
     requested: &Graph,
@@ -17,7 +17,7 @@ pub(super) fn place(
     engine: &Engine,
 ) -> Result<Graph, Status> {
     let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
-    let mut graph = if keeps_calls { requested.clone() } else { lower(requested)? };
+    let mut graph = if keeps_calls { lower_placed(requested)? } else { lower(requested)? };
     let mut assigned = Vec::new();
     // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
     for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {

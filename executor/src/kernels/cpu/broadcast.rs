@@ -206,16 +206,21 @@ pub(super) fn binary<A: Lane, R: Lane>(
     cost: Cost,
     zip: &Zip<'_, A::Wide, R::Wide>,
 ) -> Result<()> {
-    let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
+    // Scalars are read where they are: graphs are full of them, and moving one costs as much as what is done to it.
+    let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     let out = match x.num_elements() == 1 && x.shape() == y.shape() {
-        true => zip_of_one::<A, R>(&x, &y, zip)?,
-        false => zip_tensors::<A, R>(&Plan::new(x.shape(), y.shape())?, x, y, cost, zip)?,
+        true => zip_of_one::<A, R>(x, y, zip)?,
+        false => {
+            let plan = Plan::new(x.shape(), y.shape())?;
+            zip_tensors::<A, R>(&plan, ctx.take_input(0)?, ctx.take_input(1)?, cost, zip)?
+        }
     };
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// `zip` of two tensors of one element each: graphs are full of them, and they need no plan.
+/// `zip` of two tensors of one element each, which need no plan.
+#[inline]
 fn zip_of_one<A: Lane, R: Lane>(x: &Tensor, y: &Tensor, zip: &Zip<'_, A::Wide, R::Wide>) -> Result<Tensor> {
     let mut out = [R::Wide::zeroed()];
     let (a, b) = (x.item::<A>()?, y.item::<A>()?);

@@ -17,7 +17,8 @@ impl Draft<'_> {
     pub(super) fn inline(&mut self, id: NodeId) -> Result<()> {
         let func: FuncAttr = self.nodes[id.index()].attr("f")?;
         let def = self.graph.library.lookup(&func.name)?;
-        if def.has_flag("_noinline") || self.is_within(id, &func) {
+        let is_kept = def.has_flag("_noinline") && !self.choice.is_placed(&func.name);
+        if is_kept || self.is_within(id, &func) {
             return Ok(());
         }
         let body = self.body(&func)?;

@@ -1,9 +1,11 @@
 //! Calls of functions become the nodes of their bodies, and control flow over functions becomes Switch, Merge
 //! and loops: so that bodies are placed, split and optimised as everything else is.
 //!
-//! What calls itself, by whatever way, is left to the kernels that call; so is what forbids it (`_noinline`).
+//! What calls itself, by whatever way, is left to the kernels that call; so is what forbids it (`_noinline`), unless its
+//! nodes ask for devices ([`choice`]).
 
 mod call;
+mod choice;
 mod control_flow;
 
 use super::checked;
@@ -16,6 +18,7 @@ use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
+use choice::{Choice, Kind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -38,16 +41,28 @@ pub fn stands_for_lowered(node: &Node) -> bool {
 /// # Errors
 /// What is wrong with a body, with the name of the node that calls it.
 pub fn lower(graph: &Graph) -> Result<Graph> {
-    if !graph.nodes().any(|(_, node)| kind(node).is_some()) {
+    lower_chosen(graph, Choice::new(&graph.library, false))
+}
+
+/// As [`lower`], of those alone whose nodes ask for devices: where calls are to stay calls.
+///
+/// # Errors
+/// Those of [`lower`].
+pub fn lower_placed(graph: &Graph) -> Result<Graph> {
+    lower_chosen(graph, Choice::new(&graph.library, true))
+}
+
+fn lower_chosen(graph: &Graph, choice: Choice) -> Result<Graph> {
+    if !graph.nodes().any(|(_, node)| choice.of(node).is_some()) {
         return Ok(graph.clone());
     }
-    let mut draft = Draft::new(graph);
+    let mut draft = Draft::new(graph, choice);
     let mut next = 0;
     while next < draft.nodes.len() && draft.nodes.len() < MAX_NODES {
         let id = NodeId::new(next);
         next += 1;
         let node = &draft.nodes[id.index()];
-        let Some(kind) = kind(node) else { continue };
+        let Some(kind) = draft.choice.of(node) else { continue };
         let name = node.name.clone();
         let lowered = match kind {
             Kind::Call => draft.inline(id),
@@ -60,33 +75,10 @@ pub fn lower(graph: &Graph) -> Result<Graph> {
     draft.finish(graph)
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Call,
-    If,
-    Case,
-    While,
-}
-
-fn kind(node: &Node) -> Option<Kind> {
-    let kind = match node.op.name() {
-        "PartitionedCall" | "StatefulPartitionedCall" => Kind::Call,
-        "If" | "StatelessIf" => Kind::If,
-        "Case" | "StatelessCase" => Kind::Case,
-        "While" | "StatelessWhile" => Kind::While,
-        _ => return None,
-    };
-    let flag = |name: &str| match node.attrs.get(name) {
-        Some(AttrValue::Bool(value)) => Some(*value),
-        _ => None,
-    };
-    let refused = flag("_noinline") == Some(true) || flag("_lower_using_switch_merge") == Some(false);
-    (!refused).then_some(kind)
-}
-
 /// A graph that changes.
 struct Draft<'a> {
     graph: &'a Graph,
+    choice: Choice,
     nodes: Vec<Node>,
     inputs: Vec<Vec<Output>>,
     controls: Vec<Vec<NodeId>>,
@@ -107,10 +99,11 @@ struct Within {
 }
 
 impl<'a> Draft<'a> {
-    fn new(graph: &'a Graph) -> Draft<'a> {
+    fn new(graph: &'a Graph, choice: Choice) -> Draft<'a> {
         let topology = Topology::new(graph);
         let mut draft = Draft {
             graph,
+            choice,
             nodes: Vec::with_capacity(graph.len()),
             inputs: Vec::with_capacity(graph.len()),
             controls: Vec::with_capacity(graph.len()),
@@ -191,7 +184,7 @@ impl<'a> Draft<'a> {
 
     /// Whether the node was lowered, or may yet be.
     fn is_call(&self, id: NodeId) -> bool {
-        self.ends.contains_key(&id) || kind(&self.nodes[id.index()]).is_some()
+        self.ends.contains_key(&id) || self.choice.of(&self.nodes[id.index()]).is_some()
     }
 
     /// The type of an output as it stands.

@@ -4,6 +4,7 @@ TensorFlow's own server lives in the program's process, and its client does not 
 the class is replaced when its module is imported, before anybody can have taken it from there.
 """
 import atexit
+import base64
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -123,6 +124,7 @@ class ServerProcess:
             "--cluster=" + ";".join(flags),
             "--job=" + server_def.job_name,
             "--task=" + str(server_def.task_index),
+            "--config=" + base64.b64encode(server_def.default_session_config.SerializeToString()).decode(),
             *json.loads(os.environ.get("ANABRANCH_RUN_FLAGS", "[]")),
         ]
         self.joined = False
