@@ -87,7 +87,7 @@ PEER_FAULTS = {
 
 # Relative and absolute tolerance. That of 16-bit floats is widened where a call says so: kernels round their sums
 # at different places.
-TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-10, 1e-12), "complex64": (1e-5, 2e-6), "complex128": (1e-10, 1e-12), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-13, 1e-15), "complex64": (1e-5, 2e-6), "complex128": (1e-13, 1e-15), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 HALVES = ("float16", "bfloat16")
 
 
