@@ -5,8 +5,11 @@
     python own_server.py --script=distribute …                  # by the name that the class has in TensorFlow 2
     python own_server.py --script=local                         # a server of one process
     python own_server.py --script=defaults                      # sessions that bring no configuration have the server's
+    python own_server.py --script=deadlines                     # and its steps the server's deadline
 """
 import argparse
+import faulthandler
+import time
 
 import tensorflow
 import tensorflow.compat.v1 as tf
@@ -98,8 +101,9 @@ def local(_):
 
 
 def defaults(_):
-    """What is placed on a device that is not there runs where the server's configuration allows that."""
-    soft = tf.ConfigProto(allow_soft_placement=True)
+    """What is placed on a device that is not there runs where the server's configuration allows that; a server's device
+    filters are not for sessions."""
+    soft = tf.ConfigProto(allow_soft_placement=True, device_filters=["/job:none"])
     with tf.device("/device:GPU:7"):
         three = tf.add(1, 2, name="three")
     for name, config in (("allowed", soft), ("not said", None)):
@@ -114,7 +118,22 @@ def defaults(_):
             print(f"soft placement {name} by the server, {asked} configuration of the session: {answer}")
 
 
-SCRIPTS = {script.__name__: script for script in (train, monitored, distribute, local, defaults)}
+def deadlines(_):
+    """A step that brings no deadline has its server's. Without one it would wait for ever: this process ends then."""
+    faulthandler.dump_traceback_later(20, exit=True)
+    server = tf.train.Server.create_local_server(config=tf.ConfigProto(operation_timeout_in_ms=300))
+    element = tf.FIFOQueue(1, tf.int32).dequeue()
+    for asked, of_session in (("no", None), ("a longer", tf.ConfigProto(operation_timeout_in_ms=3000))):
+        started = time.monotonic()
+        try:
+            with tf.Session(server.target, config=of_session) as session:
+                session.run(element)
+        except tf.errors.DeadlineExceededError:
+            waited = "the server's" if time.monotonic() - started < 1.5 else "the session's"
+            print(f"a server with a deadline, {asked} deadline of the session: {waited} held")
+
+
+SCRIPTS = {script.__name__: script for script in (train, monitored, distribute, local, defaults, deadlines)}
 
 
 def main():
