@@ -30,6 +30,14 @@ class Job:
         cluster = tf.train.ClusterSpec(self.spec)
         return tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{self.task}")
 
+    def turns(self, done, count, clients=2):
+        """Yields when it is this client's turn, `count` times, and ends when all clients have had theirs. `done()` is
+        the number of turns that have been taken by all."""
+        for turn in range(self.task, count * clients, clients):
+            wait(lambda: done() == turn, f"turn {turn} of {clients} clients")
+            yield turn
+        wait(lambda: done() >= count * clients, "the other clients take their turns")
+
     def ask(self, what, *arguments):
         """Asks the one who started the servers to do something to them."""
         self.pipe.send((what, arguments))

@@ -1,11 +1,12 @@
-"""Clusters of which some tasks are ours and some are TensorFlow's: one program, the same numbers in each mixture.
+"""Clusters of which some tasks are ours and some are TensorFlow's: the same programs, the same numbers in each mixture.
 
     python mixed.py --server target/release/anabranch-worker
 
-The four tasks (two ps, two workers) are given to the two implementations in all sixteen ways. Worker 0 is the master:
-ours in one half of the mixtures, TensorFlow's in the other.
+The four tasks (two ps, two workers) are given to the two implementations in all sixteen ways. In each, the scenarios of
+`mixtures/` run with worker 0 as their master, and again with worker 1.
 """
 import argparse
+import importlib
 import itertools
 import json
 import os
@@ -13,12 +14,13 @@ import shlex
 import subprocess
 import sys
 import time
+import traceback
 
 from run import PROCESSES, np, tf  # first: it sets up TensorFlow's environment and the path
 
 from cluster import free_ports
-from job import classifier, digits
 
+SCENARIOS = ["training", "loops", "functional", "queues", "partial", "traces"]
 TASKS = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
 
 
@@ -56,71 +58,25 @@ def serve(spec, job, index):
     tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=index).join()
 
 
-def train(spec):
-    """Numbers that a model gives which sends all kinds of tensors between all tasks."""
+def compute(spec):
+    """What each scenario says, by its name and its master; the masters are both workers."""
     tf.disable_v2_behavior()
-    setter = [tf.train.replica_device_setter(ps_tasks=2, worker_device=f"/job:worker/task:{i}") for i in range(2)]
-    with tf.device("/job:worker/task:0"):
-        images, labels = tf.placeholder(tf.float32, [64, 784]), tf.placeholder(tf.int64, [64])
-    gradients, losses = [], []
-    optimizer = tf.train.AdamOptimizer(0.01)
-    for i, (x, y) in enumerate(zip(tf.split(images, 2), tf.split(labels, 2))):
-        with tf.device(setter[i]), tf.variable_scope("model", reuse=i > 0):
-            _, loss, _ = classifier(x, y)
-            gradients.append(optimizer.compute_gradients(loss))
-            losses.append(loss)
-    with tf.device(setter[0]):
-        averaged = [((a + b) / 2, variable) for (a, variable), (b, _) in zip(*gradients)]
-        step = optimizer.apply_gradients(averaged)
-        loss = tf.add_n(losses) / 2
-    with tf.device("/job:ps/task:1"):
-        table = tf.Variable(tf.random_normal([20, 3], seed=3), name="table")
-        names = tf.constant([b"a", b"", b"some longer name" * 10])
-        count = tf.Variable(0, name="count")
-    with tf.device("/job:worker/task:1"):
-        rows = tf.gather(table, [1, 3, 5])
-        joined = tf.concat([names, names[:1]], 0)
-        counted = tf.placeholder_with_default(False, [])
-    # Dead tensors cross from one task to another, and so does the loop's condition.
-    chosen = tf.cond(counted, lambda: on("/job:ps/task:0", lambda: tf.identity(rows) * 2), lambda: on("/job:ps/task:1", lambda: -rows))
-
-    def turn(i, total):
-        with tf.device("/job:worker/task:1"):
-            total = total + tf.cast(i, tf.float32)
-        with tf.device("/job:ps/task:0"):
-            return i + 1, total * 0.5
-
-    with tf.device("/job:worker/task:0"):
-        looped = tf.while_loop(lambda i, _: i < 10, turn, (tf.constant(0), tf.constant(1.0)))[1]
-    with tf.control_dependencies([step]), tf.device("/job:ps/task:1"):
-        counting = tf.assign_add(count, 1)
-    x, y = digits(640)
-    said = []
-    with tf.Session("grpc://" + spec["worker"][0]) as session:
-        session.run(tf.global_variables_initializer())
-        for i in range(10):
-            fed = {images: x[i * 64 : i * 64 + 64], labels: y[i * 64 : i * 64 + 64]}
-            said.append(session.run([loss, counting], fed))
-        values = session.run([rows, chosen, looped, joined, table], {counted: True})
-        values += session.run([chosen, count], {counted: False})
-        try:
-            session.run(tf.gather(table, [99]))
-            raise AssertionError("gathered a row that is not there")
-        except tf.errors.InvalidArgumentError as error:
-            assert "99" in error.message, error.message
-    return [np.asarray(said), *values]
-
-
-def on(device, make):
-    with tf.device(device):
-        return make()
+    said = {}
+    for name in SCENARIOS:
+        with tf.Graph().as_default():
+            run = importlib.import_module(f"mixtures.{name}").build()
+            first, second = (tf.Session("grpc://" + address) for address in spec["worker"])
+            with first, second:
+                said[f"{name} of worker 0"] = run(first, second)
+                said[f"{name} of worker 1"] = run(second, first)
+    return said
 
 
 def client(spec, pipe):
     try:
-        pipe.send(train(spec))
-    except BaseException as error:
-        pipe.send(f"{type(error).__name__}: {error}")
+        pipe.send(compute(spec))
+    except BaseException:
+        pipe.send(traceback.format_exc())
     os._exit(0)
 
 
@@ -157,11 +113,16 @@ def main():
 
 
 def difference(said, wanted):
-    for i, (a, b) in enumerate(zip(said, wanted)):
-        a, b = np.asarray(a), np.asarray(b)
-        same = np.allclose(a, b, rtol=1e-5, atol=1e-6) if a.dtype.kind == "f" else bool((a == b).all())
-        if not same:
-            return f"value {i} is {a}, not {b}"
+    """What two mixtures say differently first."""
+    for scenario, values in said.items():
+        for i, (a, b) in enumerate(zip(values, wanted[scenario])):
+            a, b = np.asarray(a), np.asarray(b)
+            close = a.dtype.kind == "f" and a.shape == b.shape
+            same = np.allclose(a, b, rtol=1e-5, atol=1e-6) if close else np.array_equal(a, b)
+            if not same:
+                return f"{scenario}: value {i} is {a}, not {b}"
+        if len(values) != len(wanted[scenario]):
+            return f"{scenario}: {len(values)} values, not {len(wanted[scenario])}"
     return None
 
 

@@ -1,25 +1,39 @@
-"""A script as tutorials have it: each task starts its server itself; the ps joins, the worker trains."""
-import argparse
+"""Scripts as tutorials have them: each task starts its server itself; the ps joins, the workers train.
 
+    python own_server.py --job_name=worker --task_index=0 --ps_hosts=HOST:PORT --worker_hosts=HOST:PORT
+    python own_server.py --script=monitored --folder=FOLDER …   # MonitoredTrainingSession, with checkpoints
+    python own_server.py --script=distribute …                  # by the name that the class has in TensorFlow 2
+    python own_server.py --script=local                         # a server of one process
+    python own_server.py --script=defaults                      # sessions that bring no configuration have the server's
+    python own_server.py --script=deadlines                     # and its steps the server's deadline
+"""
+import argparse
+import faulthandler
+import time
+
+import tensorflow
 import tensorflow.compat.v1 as tf
+
+from job import wait
 
 tf.disable_v2_behavior()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ps_hosts")
-    parser.add_argument("--worker_hosts")
-    parser.add_argument("--job_name")
-    parser.add_argument("--task_index", type=int)
-    flags = parser.parse_args()
+def start(flags, server_class=tf.train.Server):
+    """The cluster, and the server of this task, unless it is a ps: that ends here."""
     cluster = tf.train.ClusterSpec({"ps": flags.ps_hosts.split(","), "worker": flags.worker_hosts.split(",")})
-    server = tf.train.Server(cluster, job_name=flags.job_name, task_index=flags.task_index)
+    server = server_class(cluster, job_name=flags.job_name, task_index=flags.task_index)
     assert server.server_def.job_name == flags.job_name
     if flags.job_name == "ps":
         server.join()
         print("the server has been stopped")
-        return
+        raise SystemExit
+    return cluster, server
+
+
+def train(flags, server_class=tf.train.Server):
+    """Counts to three in a variable on the ps."""
+    cluster, server = start(flags, server_class)
     with tf.device(tf.train.replica_device_setter(cluster=cluster)):
         steps = tf.get_variable("steps", [], tf.int32, tf.zeros_initializer())
         step = steps.assign_add(1)
@@ -29,6 +43,110 @@ def main():
         for _ in range(3):
             done = session.run(step)
         print(f"trained on {server.target}, steps {done}")
+
+
+def distribute(flags):
+    train(flags, tensorflow.distribute.Server)
+
+
+def monitored(flags):
+    """Trains to the last step, from the newest checkpoint if there is one; worker 0 is the chief, and saves."""
+    cluster, server = start(flags)
+    here = f"/job:worker/task:{flags.task_index}"
+    with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=here)):
+        x = tf.random_normal([16, 3], seed=1)
+        w = tf.get_variable("w", [3, 1], initializer=tf.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, w - [[1.0], [-2.0], [0.5]])))
+        global_step = tf.train.get_or_create_global_step()
+        step = tf.train.GradientDescentOptimizer(0.05).minimize(loss, global_step)
+    hooks = [tf.train.StopAtStepHook(last_step=flags.last_step)]
+    config = tf.ConfigProto(device_filters=["/job:ps", here])
+    chief, taken = flags.task_index == 0, 0
+    if not chief:
+        # One that comes before the chief has initialised sleeps for half a minute.
+        missing = tf.report_uninitialized_variables()
+        with tf.Session(server.target, config=config) as session:
+            wait(lambda: len(session.run(missing)) == 0, "the chief initialises")
+    with tf.train.MonitoredTrainingSession(
+        server.target, chief, flags.folder, hooks=hooks, save_checkpoint_steps=20, config=config, max_wait_secs=60
+    ) as session:
+        first, last = session.run([global_step, loss])
+        while not session.should_stop():
+            _, last = session.run([step, loss])
+            taken += 1
+    print(f"worker {flags.task_index} trained from step {first}, {taken} steps of its own, loss {last:.4f}")
+    if chief:
+        saved = tf.train.load_variable(tf.train.latest_checkpoint(flags.folder), "global_step")
+        print(f"saved at step {saved}")
+
+
+def local(_):
+    """Two servers of one process each, which know nothing of one another."""
+    servers = [tf.train.Server.create_local_server() for _ in range(2)]
+    assert servers[0].target != servers[1].target
+    count = tf.get_variable("count", [], tf.int32, tf.zeros_initializer())
+    add = count.assign_add(1)
+    for times, server in enumerate(servers, 1):
+        with tf.Session(server.target) as session:
+            session.run(count.initializer)
+            for _ in range(times):
+                session.run(add)
+            names = [device.name for device in session.list_devices()]
+            assert "/job:localhost/replica:0/task:0/device:CPU:0" in names, names
+    counts = []
+    for server in servers:
+        with tf.Session(server.target) as session:
+            counts.append(int(session.run(count)))
+    print(f"counted {counts} on two local servers")
+
+
+def defaults(_):
+    """What is placed on a device that is not there runs where the server's configuration allows that; a server's device
+    filters are not for sessions."""
+    soft = tf.ConfigProto(allow_soft_placement=True, device_filters=["/job:none"])
+    with tf.device("/device:GPU:7"):
+        three = tf.add(1, 2, name="three")
+    for name, config in (("allowed", soft), ("not said", None)):
+        server = tf.train.Server.create_local_server(config=config)
+        for asked, of_session in (("no", None), ("an empty", tf.ConfigProto()), ("a soft", soft)):
+            try:
+                with tf.Session(server.target, config=of_session) as session:
+                    answer = f"ran: {session.run(three)}"
+            except tf.errors.InvalidArgumentError as error:
+                assert "Cannot assign a device for operation three" in error.message, error.message
+                answer = "refused"
+            print(f"soft placement {name} by the server, {asked} configuration of the session: {answer}")
+
+
+def deadlines(_):
+    """A step that brings no deadline has its server's. Without one it would wait for ever: this process ends then."""
+    faulthandler.dump_traceback_later(20, exit=True)
+    server = tf.train.Server.create_local_server(config=tf.ConfigProto(operation_timeout_in_ms=300))
+    element = tf.FIFOQueue(1, tf.int32).dequeue()
+    for asked, of_session in (("no", None), ("a longer", tf.ConfigProto(operation_timeout_in_ms=3000))):
+        started = time.monotonic()
+        try:
+            with tf.Session(server.target, config=of_session) as session:
+                session.run(element)
+        except tf.errors.DeadlineExceededError:
+            waited = "the server's" if time.monotonic() - started < 1.5 else "the session's"
+            print(f"a server with a deadline, {asked} deadline of the session: {waited} held")
+
+
+SCRIPTS = {script.__name__: script for script in (train, monitored, distribute, local, defaults, deadlines)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--script", choices=SCRIPTS, default="train")
+    parser.add_argument("--ps_hosts")
+    parser.add_argument("--worker_hosts")
+    parser.add_argument("--job_name")
+    parser.add_argument("--task_index", type=int)
+    parser.add_argument("--folder", help="of checkpoints")
+    parser.add_argument("--last_step", type=int, default=50)
+    flags = parser.parse_args()
+    SCRIPTS[flags.script](flags)
 
 
 main()

@@ -1,10 +1,12 @@
-"""Actor and critic: each worker has a copy of its own, takes it from the shared one, and gives its gradients there."""
+"""Actor and critic: each worker has a copy of its own, takes it from the shared one, and gives its gradients there; in
+turns at first, so that what each does is known."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from job import dense, wait
 
 CLIENTS = 2
+TOLERANCE = 1e-3
 
 
 def network(states, name):
@@ -31,7 +33,8 @@ def run(job):
         pull = tf.group(*[a.assign(b) for a, b in zip(mine, shared)])
     with tf.device("/job:ps/task:0"):
         push = optimizer.apply_gradients(zip(gradients, shared))
-        count = episodes.assign_add(1, use_locking=True)
+        with tf.control_dependencies([push]):
+            count = episodes.assign_add(1, use_locking=True)
     everything = tf.global_variables()
     of_ps = [v for v in everything if v.device.startswith("/job:ps")]
     with tf.Session(job.target) as session:
@@ -41,15 +44,22 @@ def run(job):
         missing = tf.report_uninitialized_variables(of_ps)
         wait(lambda: len(session.run(missing)) == 0, "the chief initialises")
         random = np.random.default_rng(job.task)
-        for _ in range(50):
+
+        def play():
             session.run(pull)
             s = random.normal(size=(20, 3)).astype(np.float32)
             p = session.run(policy, {states: s})
             a = (random.random(20) > p[:, 0]).astype(np.int32)
-            session.run([push, count], {states: s, actions: a, returns: ((s[:, 0] > 0) == (a == 1)) * 1.0})
+            fed = {states: s, actions: a, returns: ((s[:, 0] > 0) == (a == 1)) * 1.0}
+            return p, a, session.run([loss, count], fed)[0]
+
+        played = [play() for _ in job.turns(lambda: session.run(episodes), 10)]
+        for _ in range(40):
+            play()
         wait(lambda: session.run(episodes) >= 100, "the other worker plays")
         session.run(pull)
         s = random.normal(size=(400, 3)).astype(np.float32)
         right = np.mean((session.run(policy, {states: s})[:, 1] > 0.5) == (s[:, 0] > 0))
         assert right > 0.8, right
-        return {"episodes": session.run(episodes)}
+        policies, acted, losses = zip(*played)
+        return {"policies": policies, "acted": acted, "loss": losses, "episodes": session.run(episodes)}

@@ -1,63 +1,76 @@
-"""A language model on dynamic_rnn with truncated back-propagation: the state is carried from step to step."""
+"""A language model on dynamic_rnn with truncated back-propagation: texts of different lengths come in windows, and the
+state is carried from each window to the next."""
+import collections
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 TOLERANCE = 1e-3
 
 
-class Cell:
-    """A long short-term memory written out."""
+State = collections.namedtuple("State", ["c", "h"])
 
-    def __init__(self, units):
-        self.units = units
+
+class Cell:
+    """A long short-term memory, as `tf.nn.dynamic_rnn` takes it; TensorFlow's own are in a package of Keras that clients
+    have no longer."""
+
+    def __init__(self, units, seed):
+        self.output_size, self.state_size = units, State(units, units)
+        self.initializer = tf.random_uniform_initializer(-0.2, 0.2, seed=seed)
+
+    def zero_state(self, batch_size, dtype):
+        return State(*(tf.zeros([batch_size, self.output_size], dtype) for _ in range(2)))
 
     def __call__(self, x, state):
-        c, h = state
-        w = tf.get_variable("w", [x.shape[-1] + self.units, 4 * self.units], initializer=tf.random_uniform_initializer(-0.2, 0.2, seed=4))
-        b = tf.get_variable("b", [4 * self.units], initializer=tf.zeros_initializer())
-        i, j, f, o = tf.split(tf.matmul(tf.concat([x, h], 1), w) + b, 4, axis=1)
-        c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
-        return (c, tf.tanh(c) * tf.sigmoid(o))
+        units = self.output_size
+        w = tf.get_variable("w", [x.shape[-1] + units, 4 * units], initializer=self.initializer)
+        b = tf.get_variable("b", [4 * units], initializer=tf.zeros_initializer())
+        i, j, f, o = tf.split(tf.nn.xw_plus_b(tf.concat([x, state.h], 1), w, b), 4, axis=1)
+        c = state.c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+        h = tf.tanh(c) * tf.sigmoid(o)
+        return h, State(c, h)
 
 
-def unroll(cell, inputs, state, steps):
-    """The outputs over time (first axis) and the last state, by a while loop."""
-    inputs = tf.TensorArray(tf.float32, steps).unstack(tf.transpose(inputs, [1, 0, 2]))
-    outputs = tf.TensorArray(tf.float32, steps)
-
-    def body(t, c, h, outputs):
-        with tf.variable_scope("cell", reuse=tf.AUTO_REUSE):
-            c, h = cell(inputs.read(t), (c, h))
-        return t + 1, c, h, outputs.write(t, h)
-
-    _, c, h, outputs = tf.while_loop(lambda t, *_: t < steps, body, (0, *state, outputs), parallel_iterations=8)
-    return outputs.stack(), (c, h)
+def model(batch, steps, units, words):
+    """Placeholders, the loss, the state after the window, what the cell gave at each step, and a training step."""
+    text, lengths = tf.placeholder(tf.int32, [batch, steps + 1]), tf.placeholder(tf.int32, [batch])
+    first = State(*(tf.placeholder(tf.float32, [batch, units]) for _ in range(2)))
+    table = tf.get_variable("embedding", [words, units], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=1))
+    embedded = tf.nn.embedding_lookup(table, text[:, :-1])
+    outputs, last = tf.nn.dynamic_rnn(Cell(units, 4), embedded, lengths, first, parallel_iterations=8)
+    out = tf.get_variable("out", [units, words], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=2))
+    logits = tf.tensordot(outputs, out, [[2], [0]])
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=text[:, 1:], logits=logits)
+    mask = tf.sequence_mask(lengths, steps, tf.float32)
+    loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 5.0)
+    train = tf.train.AdamOptimizer(0.02).apply_gradients(zip(gradients, variables))
+    return (text, lengths, first), loss, last, outputs, train
 
 
 def run(job):
-    batch, steps, units, words = 8, 12, 16, 30
+    batch, steps, units, words, windows = 8, 12, 16, 30, 40
     with tf.device(job.setter()):
-        text = tf.placeholder(tf.int32, [batch, steps + 1])
-        table = tf.get_variable("embedding", [words, units], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=1))
-        first = tf.placeholder(tf.float32, [batch, units]), tf.placeholder(tf.float32, [batch, units])
-        outputs, last = unroll(Cell(units), tf.nn.embedding_lookup(table, text[:, :-1]), first, steps)
-        out = tf.get_variable("out", [units, words], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=2))
-        logits = tf.matmul(tf.reshape(outputs, [-1, units]), out)
-        labels = tf.reshape(tf.transpose(text[:, 1:]), [-1])
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        variables = tf.trainable_variables()
-        gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 5.0)
-        train = tf.train.AdamOptimizer(0.02).apply_gradients(zip(gradients, variables))
+        (text, lengths, first), *fetches = model(batch, steps, units, words)
     random = np.random.default_rng(0)
-    stream = (np.cumsum(random.integers(1, 3, (batch, 500)), axis=1) % words).astype(np.int32)
+    stream = (np.cumsum(random.integers(1, 3, (batch, windows * steps + 1)), axis=1) % words).astype(np.int32)
+    # The longest text is there to the end, the shortest for a quarter of the windows.
+    ends = np.linspace(windows * steps / 4, windows * steps, batch).astype(np.int32)
     losses = []
     with tf.Session(job.target) as session:
         session.run(tf.global_variables_initializer())
-        state = np.zeros([2, batch, units], np.float32)
-        for step in range(40):
-            at = step * steps
-            fed = {text: stream[:, at : at + steps + 1], first[0]: state[0], first[1]: state[1]}
-            value, state, _ = session.run([loss, last, train], fed)
+        state = State(*np.zeros([2, batch, units], np.float32))
+        for at in range(0, windows * steps, steps):
+            left = np.clip(ends - at, 0, steps)
+            fed = {text: stream[:, at : at + steps + 1], lengths: left, first: state}
+            value, last, outputs, _ = session.run(fetches, fed)
             losses.append(value)
+            for i in range(batch):
+                assert not outputs[i, left[i] :].any(), "an output after the end of a text"
+                if left[i] == 0:
+                    assert (last.c[i] == state.c[i]).all() and (last.h[i] == state.h[i]).all()
+            state = last
     assert losses[-1] < losses[0] * 0.8, losses
-    return {"loss": losses}
+    return {"loss": losses, "c": state.c, "h": state.h, "outputs": outputs}

@@ -1,9 +1,23 @@
 """Synchronous training with a backup worker: a step takes the first of two gradients."""
+import os
+
 import tensorflow.compat.v1 as tf
 
-from job import classifier, digits
+from job import classifier, digits, wait_for_file
 
 CLIENTS = 2
+
+
+class Before(tf.train.SessionRunHook):
+    """On the chief: runs `fetches` when variables have their first values and none can have changed, for its hook that
+    takes gradients comes after this one. Then it lets the other worker begin."""
+
+    def __init__(self, fetches, feeds, path):
+        self.fetches, self.feeds, self.path = fetches, feeds, path
+
+    def after_create_session(self, session, coord):
+        self.values = session.run(self.fetches, self.feeds)
+        open(self.path, "w").close()
 
 
 def run(job):
@@ -14,9 +28,18 @@ def run(job):
         optimizer = tf.train.SyncReplicasOptimizer(
             tf.train.AdagradOptimizer(0.1), replicas_to_aggregate=1, total_num_replicas=2
         )
-        train = optimizer.minimize(loss, global_step)
-    hooks = [optimizer.make_session_run_hook(job.is_chief), tf.train.StopAtStepHook(last_step=100)]
+        gradients = optimizer.compute_gradients(loss)
+        train = optimizer.apply_gradients(gradients, global_step)
     x, y = digits(2000, seed=job.task)
+    hooks = [optimizer.make_session_run_hook(job.is_chief), tf.train.StopAtStepHook(last_step=100)]
+    initialised = os.path.join(job.scratch, "initialised")
+    if job.is_chief:
+        fetches = [loss, global_step, *(gradient for gradient, _ in gradients)]
+        before = Before(fetches, {images: x[:64], labels: y[:64]}, initialised)
+        hooks.insert(0, before)
+    else:
+        # A worker that comes before the chief has initialised sleeps for half a minute.
+        wait_for_file(initialised)
     config = tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{job.task}"])
     reached, i = 0.0, 0
     with tf.train.MonitoredTrainingSession(
@@ -27,3 +50,6 @@ def run(job):
             _, reached = session.run([train, accuracy], {images: x[at : at + 64], labels: y[at : at + 64]})
             i += 1
     assert reached > 0.8, reached
+    if job.is_chief:
+        return {f"before {i}": value for i, value in enumerate(before.values)}
+    return {}

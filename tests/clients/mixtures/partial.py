@@ -1,0 +1,22 @@
+"""A partial run over all tasks: what each feed allows is computed, and kept for the next."""
+import tensorflow.compat.v1 as tf
+
+from mixtures import PS, WORKERS
+
+
+def build():
+    with tf.device(WORKERS[0]):
+        a, b, c = (tf.placeholder(tf.float32, [2]) for _ in range(3))
+    with tf.device(PS[0]):
+        first = a + b
+    with tf.device(WORKERS[1]):
+        second = first * c
+    with tf.device(PS[1]):
+        third = tf.stack([first, second]) - a
+
+    def run(session, _):
+        handle = session.partial_run_setup([first, second, third], [a, b, c])
+        said = [session.partial_run(handle, first, {a: [1.0, 2.0], b: [10.0, 20.0]})]
+        return said + session.partial_run(handle, [second, third], {c: said[0] * 2})
+
+    return run
