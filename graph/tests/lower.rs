@@ -222,6 +222,38 @@ fn calls_that_are_to_stay_do_but_for_bodies_that_ask_for_devices() -> Result<()>
 }
 
 #[test]
+fn gradients_of_functions_are_those_of_their_bodies() -> Result<()> {
+    check(
+        "%function square\n%arg x: float\n%output y: float\nn = Square[T=float](x)\n%return y = \"n:y:0\"\n%end
+        %function fourth\n%arg x: float\n%arg n: int32\n%output y: float
+        a = square(x)\nb = square(\"a:y:0\")\n%return y = \"b:y:0\"\n%end
+        x = Placeholder[dtype=float]\nn = Placeholder[dtype=int32]\ndy = Placeholder[dtype=float]
+        g = SymbolicGradient[Tin=[float, int32, float], Tout=[float, int32], f=@fourth](x, n, dy)",
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            n = Placeholder[dtype=int32]
+            dy = Placeholder[dtype=float]
+            g = IdentityN[T=[float, int32], _stands_for_lowered=true](g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul_1, g/ZerosLike, ^g/output_control_node)
+            g/a = IdentityN[T=[float], _stands_for_lowered=true](g/a/n, ^g/a/output_control_node)
+            g/gradients/b_grad/SymbolicGradient = IdentityN[T=[float], _stands_for_lowered=true](g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul_1, ^g/gradients/b_grad/SymbolicGradient/output_control_node)
+            g/gradients/a_grad/SymbolicGradient = IdentityN[T=[float], _stands_for_lowered=true](g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul_1, ^g/gradients/a_grad/SymbolicGradient/output_control_node)
+            g/ZerosLike = ZerosLike[T=int32](n)
+            g/output_control_node = NoOp(^g/gradients/a_grad/SymbolicGradient/output_control_node, ^g/ZerosLike)
+            g/a/n = Square[T=float](x)
+            g/a/output_control_node = NoOp(^g/a/n)
+            g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Const = Const[dtype=float, value=float<>{2.0}]
+            g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul = Mul[T=float](g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Const, g/a/n)
+            g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul_1 = Mul[T=float](dy, g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul)
+            g/gradients/b_grad/SymbolicGradient/output_control_node = NoOp(^g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul_1)
+            g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Const = Const[dtype=float, value=float<>{2.0}]
+            g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul = Mul[T=float](g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Const, x)
+            g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul_1 = Mul[T=float](g/gradients/b_grad/SymbolicGradient/gradients/n_grad/Mul_1, g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul)
+            g/gradients/a_grad/SymbolicGradient/output_control_node = NoOp(^g/gradients/a_grad/SymbolicGradient/gradients/n_grad/Mul_1)
+        "#]],
+    )
+}
+
+#[test]
 fn what_is_wrong_within_is_said_of_the_caller() -> Result<()> {
     check(
         "call = PartitionedCall[Tin=[], Tout=[], f=@nobody]",

@@ -1,7 +1,11 @@
 //! Calls of functions, and control flow whose branches are functions.
 
 use super::{Gradient, InferFn, OpDef, Traits};
-use crate::error::Result;
+use crate::attr::FuncAttr;
+use crate::builder::{Forward, Scope};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
@@ -46,16 +50,15 @@ const fn of(
     OpDef { name, inputs, outputs, attrs, infer, traits, ..OpDef::NEW }
 }
 
+const fn call(name: &'static str, traits: Traits) -> OpDef {
+    let gradient = Gradient::Defined(gradient_of_call);
+    let infer = super::unknown_shapes;
+    OpDef { gradient, ..of(name, &["args: Tin"], &["output: Tout"], CALL_ATTRS, infer, traits) }
+}
+
 pub(super) const OPS: &[OpDef] = &[
-    of("PartitionedCall", &["args: Tin"], &["output: Tout"], CALL_ATTRS, super::unknown_shapes, Traits::NONE),
-    of(
-        "StatefulPartitionedCall",
-        &["args: Tin"],
-        &["output: Tout"],
-        CALL_ATTRS,
-        super::unknown_shapes,
-        Traits::STATEFUL,
-    ),
+    call("PartitionedCall", Traits::NONE),
+    call("StatefulPartitionedCall", Traits::STATEFUL),
     of(
         "RemoteCall",
         &["target: string", "args: Tin"],
@@ -113,6 +116,21 @@ pub(super) const OPS: &[OpDef] = &[
         ..of("FakeParam", &[], &["output: dtype"], &["dtype: type", "shape: shape"], fake_param, Traits::NONE)
     },
 ];
+
+/// A node that lowering replaces by the gradient of the function.
+fn gradient_of_call(scope: &Scope, call: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+    let func: FuncAttr = call.attr("f")?;
+    if call.inputs.iter().any(|input| scope.dtype(*input) == DType::Resource) {
+        let message = format!("the gradient of function {}, which is given variables", func.name);
+        return Err(Error::unimplemented(message).at_node(&call.node.name));
+    }
+    let arrives = |(i, dy): (usize, &Option<Output>)| dy.unwrap_or_else(|| scope.zeros_like(call.output(i)));
+    let inputs: Vec<Output> = call.inputs.iter().copied().chain(dy.iter().enumerate().map(arrives)).collect();
+    let gradient = scope.op("SymbolicGradient").input(inputs);
+    let gradient = gradient.attr("Tout", call.attr::<Vec<DType>>("Tin")?).attr("f", func).outputs();
+    let is_number = |input: &Output| scope.dtype(*input).is_differentiable();
+    Ok(gradient.into_iter().zip(&call.inputs).map(|(g, input)| is_number(input).then_some(g)).collect())
+}
 
 /// The shapes that the caller's maker wrote down, where there is one for each output.
 fn as_said(infer: &mut Infer<'_>) -> Result<()> {

@@ -22,13 +22,18 @@ impl Draft<'_> {
             return Ok(());
         }
         let body = self.body(&func)?;
-        let within = Arc::new(Within { function: func, outer: self.within[id.index()].clone() });
+        self.put_body(id, func, &body)
+    }
+
+    /// Puts a body in the place of a node that gives the body's arguments and takes its results.
+    pub(super) fn put_body(&mut self, id: NodeId, function: FuncAttr, body: &Body) -> Result<()> {
+        let within = Arc::new(Within { function, outer: self.within[id.index()].clone() });
         let call = self.nodes[id.index()].clone();
         let args = self.values(id)?;
         if args.len() != body.args.len() {
             crate::invalid!("{} arguments are passed, the function takes {}", args.len(), body.args.len());
         }
-        let entry = self.entry(id, &args, &body)?;
+        let entry = self.entry(id, &args, body)?;
 
         let topology = Topology::new(&body.graph);
         let mut place: Vec<Option<NodeId>> = vec![None; body.graph.len()];
@@ -39,7 +44,7 @@ impl Draft<'_> {
         let is_end = |node: NodeId| arg_of[node.index()].is_some() || body.returns.contains(&node);
         let ends: Vec<bool> = body.graph.ids().map(is_end).collect();
         for (inner, node) in body.graph.nodes().filter(|(inner, _)| !ends[inner.index()]) {
-            let node = self.inner(node, &call, &body)?;
+            let node = self.inner(node, &call, body)?;
             place[inner.index()] = Some(self.put(node, Vec::new(), Vec::new(), Some(within.clone())));
         }
         for inner in body.graph.ids() {
@@ -85,7 +90,7 @@ impl Draft<'_> {
     }
 
     /// Whether the node is within this very function.
-    fn is_within(&self, id: NodeId, func: &FuncAttr) -> bool {
+    pub(super) fn is_within(&self, id: NodeId, func: &FuncAttr) -> bool {
         let mut next = self.within[id.index()].as_ref();
         while let Some(within) = next {
             if within.function == *func {

@@ -13,6 +13,7 @@ pub(super) enum Kind {
     If,
     Case,
     While,
+    Gradient,
 }
 
 pub(super) struct Choice {
@@ -35,6 +36,8 @@ impl Choice {
             "If" | "StatelessIf" => Kind::If,
             "Case" | "StatelessCase" => Kind::Case,
             "While" | "StatelessWhile" => Kind::While,
+            // No kernel computes it.
+            "SymbolicGradient" => return Some(Kind::Gradient),
             _ => return None,
         };
         let flag = |name: &str| match node.attrs.get(name) {

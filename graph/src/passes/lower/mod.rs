@@ -1,5 +1,6 @@
-//! Calls of functions become the nodes of their bodies, and control flow over functions becomes Switch, Merge
-//! and loops: so that bodies are placed, split and optimised as everything else is.
+//! Calls of functions become the nodes of their bodies, gradients of functions those of the bodies' gradients, and
+//! control flow over functions becomes Switch, Merge and loops: so that bodies are placed, split and optimised as
+//! everything else is.
 //!
 //! What calls itself, by whatever way, is left to the kernels that call; so is what forbids it (`_noinline`), unless its
 //! nodes ask for devices ([`choice`]).
@@ -7,6 +8,7 @@
 mod call;
 mod choice;
 mod control_flow;
+mod gradient;
 
 use super::checked;
 use crate::assemble::Edge;
@@ -69,6 +71,7 @@ fn lower_chosen(graph: &Graph, choice: Choice) -> Result<Graph> {
             Kind::If => draft.lower_branches(id, &["else_branch", "then_branch"]),
             Kind::Case => draft.lower_branches(id, &[]),
             Kind::While => draft.lower_loop(id),
+            Kind::Gradient => draft.lower_gradient(id),
         };
         lowered.map_err(|e| e.at_node(&name))?;
     }

@@ -1,0 +1,67 @@
+//! The gradient of a function (`SymbolicGradient`): the function that the library names for it, or the nodes that compute
+//! it from the body's.
+
+use super::Draft;
+use crate::attr::FuncAttr;
+use crate::builder::Scope;
+use crate::error::{Error, Result};
+use crate::function::Body;
+use crate::graph::{NodeId, Output};
+use crate::passes::prune;
+
+impl Draft<'_> {
+    /// Puts the gradient in its place: of the function's arguments and of the gradients that arrive at its outputs, it
+    /// gives a gradient for each argument.
+    ///
+    /// # Errors
+    /// `Unimplemented` for a function whose gradient needs itself; those of gradients.
+    pub(super) fn lower_gradient(&mut self, id: NodeId) -> Result<()> {
+        let func: FuncAttr = self.nodes[id.index()].attr("f")?;
+        let named = self.graph.library.gradients().iter().find(|(function, _)| *function == func.name);
+        if let Some((_, gradient)) = named {
+            let gradient = FuncAttr { name: gradient.clone(), attrs: func.attrs };
+            let body = self.body(&gradient)?;
+            return self.put_body(id, gradient, &body);
+        }
+        if self.is_within(id, &func) {
+            let name = &func.name;
+            return Err(Error::unimplemented(format!("the gradient of function {name}, which calls itself")));
+        }
+        let body = gradient_of(&*self.body(&func)?)?;
+        self.put_body(id, func, &body)
+    }
+}
+
+/// The body of the gradient. Arguments that nothing depends on get zeros.
+fn gradient_of(of: &Body) -> Result<Body> {
+    let scope = Scope::over(of.graph.clone())?;
+    let argument = |index: usize, dtype| scope.op("_Arg").attr("T", dtype).attr("index", index as i64).output();
+    let inputs: Vec<Output> = of.args.iter().map(|arg| (*arg).into()).collect();
+    let (mut args, mut arg_types) = (of.args.clone(), of.arg_types.clone());
+    let (mut ys, mut arriving) = (Vec::new(), Vec::new());
+    for (returned, dtype) in of.returns.iter().zip(&of.return_types) {
+        let gradient: Output = argument(args.len(), *dtype);
+        args.push(gradient.node);
+        arg_types.push(*dtype);
+        if dtype.is_differentiable() {
+            ys.extend(of.graph.inputs(*returned).first());
+            arriving.push(Some(gradient));
+        }
+    }
+    let found = scope.gradients(&ys, &inputs, &arriving)?;
+    let mut returns = Vec::with_capacity(inputs.len());
+    for (i, (gradient, input)) in found.into_iter().zip(&inputs).enumerate() {
+        let gradient = gradient.unwrap_or_else(|| scope.zeros_like(*input));
+        returns.push(scope.op("_Retval").input(gradient).attr("index", i as i64).node());
+    }
+    let graph = scope.finish()?;
+    let wanted: Vec<NodeId> = args.iter().chain(&returns).copied().collect();
+    let pruned = prune(&graph, &wanted)?;
+    let kept = |ids: &[NodeId]| -> Result<Vec<NodeId>> {
+        let find = |id: &NodeId| pruned.find(&graph.node(*id).name);
+        ids.iter().map(|id| find(id).ok_or_else(|| Error::invalid("an end of the gradient is gone"))).collect()
+    };
+    let (args, returns) = (kept(&args)?, kept(&returns)?);
+    let return_types = of.arg_types.clone();
+    Ok(Body { graph: pruned, args, returns, control_returns: Vec::new(), arg_types, return_types })
+}
