@@ -103,6 +103,9 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
     };
     let grace = seconds(flags.stop_grace, "--stop-grace")?;
     let options = flags.config.clone().unwrap_or_default();
+    if options.ignores_filters {
+        tracing::warn!("device filters of a server's config have no effect: give them to sessions");
+    }
     let default = ServerConfig::default();
     let config = ServerConfig {
         cluster,

@@ -14,6 +14,8 @@ pub struct ServerOptions {
     pub threads: Option<usize>,
     pub visible_gpus: Option<Visible>,
     pub gpu_memory_fraction: Option<f64>,
+    /// It had device filters, which have no effect, as with TensorFlow's servers.
+    pub ignores_filters: bool,
     /// Of sessions.
     pub sessions: pb::ConfigProto,
 }
@@ -51,6 +53,8 @@ impl ServerOptions {
             let fraction = std::mem::take(&mut gpus.per_process_gpu_memory_fraction);
             own.gpu_memory_fraction = (fraction > 0.0).then_some(fraction);
         }
+        // A server's own are not for sessions; what sessions may not see, they say themselves.
+        own.ignores_filters = !std::mem::take(&mut config.device_filters).is_empty();
         own.sessions = config;
         Ok(own)
     }
@@ -77,12 +81,14 @@ mod tests {
             device_count: [("CPU".to_owned(), 3), ("GPU".to_owned(), 0)].into(),
             intra_op_parallelism_threads: 2,
             allow_soft_placement: true,
+            device_filters: vec!["/job:ps".to_owned()],
             ..Default::default()
         };
         let options: ServerOptions = BASE64_STANDARD.encode(config.encode_to_vec()).parse()?;
         assert_eq!((options.cpu_devices, options.threads), (Some(3), Some(2)));
         let visible = options.gpus(GpuOptions::default()).visible;
         assert_eq!(visible, Visible::These(Vec::new()));
+        assert!(options.ignores_filters);
         let rest = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
         assert_eq!(options.sessions, rest);
         Ok(())

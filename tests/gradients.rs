@@ -20,6 +20,8 @@ use support::{Fallible, python};
 const COMPLEX: &str = "differences are taken of real numbers";
 const OF_A_DISTRIBUTION: &str = "how the distribution moves, not what one stream gives";
 
+const OF_A_FUNCTION: &str = "that of the body: graph/tests/lower.rs, tests/clients/programs/defun.py";
+
 /// Ops whose gradient cannot be compared with differences.
 const EXCUSED: &[(&str, &str)] = &[
     ("Complex", COMPLEX),
@@ -37,12 +39,14 @@ const EXCUSED: &[(&str, &str)] = &[
     ("FakeQuantWithMinMaxArgs", "constant piece by piece: passed through where it is in range"),
     ("FakeQuantWithMinMaxVars", "constant piece by piece: passed through where it is in range"),
     ("FakeQuantWithMinMaxVarsPerChannel", "constant piece by piece: passed through where it is in range"),
+    ("PartitionedCall", OF_A_FUNCTION),
     ("PreventGradient", "its gradient is an error"),
     ("QuantizeAndDequantizeV2", "constant piece by piece: passed through"),
     ("QuantizeAndDequantizeV3", "constant piece by piece: passed through"),
     ("QuantizeAndDequantizeV4", "constant piece by piece: passed through where it is in range"),
     ("RandomGamma", OF_A_DISTRIBUTION),
     ("Rint", "constant piece by piece: passed through by agreement, not the slope"),
+    ("StatefulPartitionedCall", OF_A_FUNCTION),
     ("StatelessRandomGammaV2", OF_A_DISTRIBUTION),
     ("StatelessRandomGammaV3", OF_A_DISTRIBUTION),
 ];

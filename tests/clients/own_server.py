@@ -6,9 +6,11 @@
     python own_server.py --script=local                         # a server of one process
     python own_server.py --script=defaults                      # sessions that bring no configuration have the server's
     python own_server.py --script=deadlines                     # and its steps the server's deadline
+    python own_server.py --script=waits                         # until it is told to end
 """
 import argparse
 import faulthandler
+import threading
 import time
 
 import tensorflow
@@ -133,7 +135,26 @@ def deadlines(_):
             print(f"a server with a deadline, {asked} deadline of the session: {waited} held")
 
 
-SCRIPTS = {script.__name__: script for script in (train, monitored, distribute, local, defaults, deadlines)}
+def waits(_):
+    """A step that does not end, until somebody tells this process to."""
+    server = tf.train.Server.create_local_server()
+    begun = tf.get_variable("begun", [], tf.int32, tf.zeros_initializer())
+    with tf.control_dependencies([begun.assign_add(1)]):
+        element = tf.FIFOQueue(1, tf.int32).dequeue()
+    graph = tf.get_default_graph()
+
+    def tell():
+        with tf.Session(server.target, graph=graph) as other:
+            wait(lambda: other.run(begun) == 1, "the step begins")
+        print("waits in a step", flush=True)
+
+    with tf.Session(server.target) as session:
+        session.run(begun.initializer)
+        threading.Thread(target=tell, daemon=True).start()
+        session.run(element)
+
+
+SCRIPTS = {script.__name__: script for script in (train, monitored, distribute, local, defaults, deadlines, waits)}
 
 
 def main():

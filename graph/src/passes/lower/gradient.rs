@@ -35,7 +35,8 @@ impl Draft<'_> {
 /// The body of the gradient. Arguments that nothing depends on get zeros.
 fn gradient_of(of: &Body) -> Result<Body> {
     let scope = Scope::over(of.graph.clone())?;
-    let argument = |index: usize, dtype| scope.op("_Arg").attr("T", dtype).attr("index", index as i64).output();
+    let argument =
+        |index: usize, dtype| scope.op("_Arg").attr("T", dtype).attr("index", index as i64).output();
     let inputs: Vec<Output> = of.args.iter().map(|arg| (*arg).into()).collect();
     let (mut args, mut arg_types) = (of.args.clone(), of.arg_types.clone());
     let (mut ys, mut arriving) = (Vec::new(), Vec::new());
@@ -59,7 +60,9 @@ fn gradient_of(of: &Body) -> Result<Body> {
     let pruned = prune(&graph, &wanted)?;
     let kept = |ids: &[NodeId]| -> Result<Vec<NodeId>> {
         let find = |id: &NodeId| pruned.find(&graph.node(*id).name);
-        ids.iter().map(|id| find(id).ok_or_else(|| Error::invalid("an end of the gradient is gone"))).collect()
+        ids.iter()
+            .map(|id| find(id).ok_or_else(|| Error::invalid("an end of the gradient is gone")))
+            .collect()
     };
     let (args, returns) = (kept(&args)?, kept(&returns)?);
     let return_types = of.arg_types.clone();

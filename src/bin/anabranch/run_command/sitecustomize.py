@@ -21,9 +21,11 @@ import time
 MODULE = "tensorflow.python.training.server_lib"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Seconds until a server must listen, and until it must have ended once told to.
+# Seconds until a server must listen, until it must have ended once told to, and in which a signal is handled by a program
+# that waits for nothing.
 START_DEADLINE = 30.0
 STOP_DEADLINE = 20.0
+HANDLER_DEADLINE = 1.0
 
 
 class ServerFinder(importlib.abc.MetaPathFinder):
@@ -158,14 +160,30 @@ class ServerProcess:
             return
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             return
+        handled = threading.Event()
 
         def terminate(number, frame):
+            handled.set()
             if not self.joined:
                 sys.exit(128 + number)
             # Nothing but that: the wait that this interrupts goes on, and ends with the server.
             self.process.stdin.close()
 
+        told, tells = os.pipe()
+        os.set_blocking(tells, False)
         signal.signal(signal.SIGTERM, terminate)
+        signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
+        threading.Thread(target=self.end_what_waits, args=(told, handled), daemon=True).start()
+
+    def end_what_waits(self, told, handled):
+        """Python's handlers run when the main thread is in no call. If it waits in a step, the server ends that as it
+        stops; then the program ends, whatever it waits for: a client's session waits for a server that is gone."""
+        while os.read(told, 1) != bytes([signal.SIGTERM]):
+            pass
+        if not handled.wait(HANDLER_DEADLINE):
+            self.stop()
+            time.sleep(HANDLER_DEADLINE)
+            os._exit(128 + signal.SIGTERM)
 
     def join(self):
         self.joined = True
