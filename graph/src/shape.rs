@@ -3,13 +3,14 @@
 use crate::error::{Error, Result};
 use smallvec::SmallVec;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 /// More dimensions than this are refused.
 pub const MAX_RANK: usize = 254;
 
 /// The shape of a value. The number of elements is known to fit `i64`.
-#[derive(Eq, Hash, Default)]
+#[derive(Eq, Default)]
 pub struct Shape(SmallVec<[usize; 4]>);
 
 /// Written out, as is comparing: steps copy and compare shapes at every node, most of them of rank 0 or 1, where copying
@@ -26,6 +27,12 @@ impl Clone for Shape {
             [a, b, c, d] => inline([a, b, c, d], 4),
             ref more => Shape(SmallVec::from_slice(more)),
         }
+    }
+}
+
+impl Hash for Shape {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
     }
 }
 

@@ -40,7 +40,7 @@ enum Command {
     /// Run a program that starts TensorFlow's servers itself, with ours in their place
     Run(run_command::RunFlags),
     /// Run a task of a cluster, as anabranch-worker does
-    Worker(ServeFlags),
+    Worker(Box<ServeFlags>),
 }
 
 fn main() -> ExitCode {
