@@ -176,6 +176,17 @@ fn what_calls_itself_is_left_to_kernels() -> Result<()> {
     )
 }
 
+#[test]
+fn the_gradient_of_what_calls_itself_is_unimplemented() -> Result<()> {
+    check(
+        "%function again\n%arg x: float\n%output y: float\nn = again(x)\n%return y = \"n:y:0\"\n%end\n\
+         x = Placeholder[dtype=float]\ng = SymbolicGradient[Tin=[float, float], Tout=[float], f=@again](x, x)",
+        expect![[r#"
+            a gradient that needs function again within itself
+            	 [[{{node g/gradients/n_grad/SymbolicGradient}}]]"#]],
+    )
+}
+
 const PLACED: &str = "
     %function far[_noinline=true]\n%arg x: float\n%output y: float
     n = Neg[T=float](x) @\"/job:ps/task:1\"\n%return y = \"n:y:0\"\n%end

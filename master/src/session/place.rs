@@ -7,7 +7,8 @@ use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Lowers what calls functions, or, if the session says no, only what asks for devices there, and gives every node the full name of its device.
+/// Lowers what calls functions, or, if the session says no, only what asks for devices there, and gives every node the
+/// full name of its device.
 /// Stateful nodes that `before` has stay where they are there.
 pub(super) fn place(
     requested: &Graph,

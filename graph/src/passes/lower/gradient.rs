@@ -18,17 +18,19 @@ impl Draft<'_> {
     pub(super) fn lower_gradient(&mut self, id: NodeId) -> Result<()> {
         let func: FuncAttr = self.nodes[id.index()].attr("f")?;
         let named = self.graph.library.gradients().iter().find(|(function, _)| *function == func.name);
-        if let Some((_, gradient)) = named {
-            let gradient = FuncAttr { name: gradient.clone(), attrs: func.attrs };
-            let body = self.body(&gradient)?;
-            return self.put_body(id, gradient, &body);
+        let source = match named {
+            Some((_, gradient)) => FuncAttr { name: gradient.clone(), attrs: func.attrs },
+            None => func,
+        };
+        if self.is_within(id, &source) {
+            let name = &source.name;
+            return Err(Error::unimplemented(format!("a gradient that needs function {name} within itself")));
         }
-        if self.is_within(id, &func) {
-            let name = &func.name;
-            return Err(Error::unimplemented(format!("the gradient of function {name}, which calls itself")));
+        let body = self.body(&source)?;
+        match named {
+            Some(_) => self.put_body(id, source, &body),
+            None => self.put_body(id, source, &gradient_of(&body)?),
         }
-        let body = gradient_of(&*self.body(&func)?)?;
-        self.put_body(id, func, &body)
     }
 }
 
