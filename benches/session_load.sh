@@ -7,4 +7,4 @@ set -e
 cd "$(dirname "$0")/.."
 cargo build --release --bins
 export ANABRANCH_PROGRAMS="${CARGO_TARGET_DIR:-target}/release" ANABRANCH_LOAD=full
-exec cargo test --test session_load -- --test-threads 1 --nocapture
+exec cargo test --workspace --test session_load -- --test-threads 1 --nocapture

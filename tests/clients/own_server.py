@@ -136,7 +136,8 @@ def deadlines(_):
 
 
 def waits(_):
-    """A step that does not end, until somebody tells this process to."""
+    """A step that does not end, until somebody tells this process to, or a minute is over."""
+    faulthandler.dump_traceback_later(60, exit=True)
     server = tf.train.Server.create_local_server()
     begun = tf.get_variable("begun", [], tf.int32, tf.zeros_initializer())
     with tf.control_dependencies([begun.assign_add(1)]):

@@ -172,7 +172,11 @@ class ServerProcess:
         told, tells = os.pipe()
         os.set_blocking(tells, False)
         signal.signal(signal.SIGTERM, terminate)
-        signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
+        others = signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
+        if others != -1:
+            # The program's own loop hears of signals by it, and waits in no call.
+            signal.set_wakeup_fd(others)
+            return
         threading.Thread(target=self.end_what_waits, args=(told, handled), daemon=True).start()
 
     def end_what_waits(self, told, handled):
