@@ -1,7 +1,7 @@
 //! Passes over graphs in textual form.
 
 use anabranch_graph::ops::Evaluate;
-use anabranch_graph::passes::{FoldOptions, fold, merge, prune, validate};
+use anabranch_graph::passes::{FoldOptions, fold, fuse, merge, prune, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
@@ -14,6 +14,7 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
         "prune" => prune(&graph, &keep),
         "merge" => merge(&graph, &keep),
         "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
+        "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
         other => Err(Error::invalid(format!("no pass {other}"))),
     }?;
     validate(&after)?;
@@ -310,5 +311,84 @@ fn loops_pass_and_other_cycles_do_not() -> Result<()> {
     assert_eq!(pruned.len(), graph.len() - 1, "all but what follows the loop stays");
     let cycle = Graph::from_text(&text.replace("NextIteration", "Identity"));
     assert!(matches!(cycle, Err(Error::Cycle { .. })), "{cycle:?}");
+    Ok(())
+}
+
+#[test]
+fn fuse_joins_what_only_the_chain_reads() -> Result<()> {
+    check(
+        "fuse",
+        "",
+        r#"
+        %versions producer=21 min_consumer=0
+        x = Placeholder[dtype=float]
+        y = Placeholder[dtype=float]
+        first = NoOp
+        a = AddV2[T=float](x, y, ^first) @"/device:CPU:0"
+        b = Mul[T=float](a, a, ^first) @"/device:CPU:0"
+        c = AddV2[T=float](b, x) @"/device:CPU:0"
+        seen = Neg[T=float](c) @"/device:CPU:0"
+        d = Neg[T=float](seen) @"/device:CPU:0"
+        out = Identity[T=float](d)
+        other = Identity[T=float](seen)
+        last = NoOp(^d)
+        "#,
+        expect![[r#"
+            %versions producer=21 min_consumer=0
+            x = Placeholder[dtype=float]
+            y = Placeholder[dtype=float]
+            first = NoOp
+            seen = _FusedElementwise[N=2, T=float, names=["a", "b", "c", "seen"], operands=[0, 1, 2, 2, 3, 0, 4], ops=["AddV2", "Mul", "AddV2", "Neg"]](x, y, ^first) @"/device:CPU:0"
+            d = Neg[T=float](seen) @"/device:CPU:0"
+            out = Identity[T=float](d)
+            other = Identity[T=float](seen)
+            last = NoOp(^d)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_keeps_devices_types_and_what_is_ordered_apart() -> Result<()> {
+    check(
+        "fuse",
+        "",
+        r#"
+        %versions producer=21 min_consumer=0
+        x = Placeholder[dtype=float]
+        here = Neg[T=float](x) @"/device:CPU:0"
+        there = Neg[T=float](here) @"/device:CPU:1"
+        before = Neg[T=float](there) @"/device:CPU:1"
+        after = NoOp(^before)
+        last = Neg[T=float](before, ^after) @"/device:CPU:1"
+        n = Placeholder[dtype=int32]
+        m = Neg[T=int32](n)
+        cast = Cast[SrcT=int32, DstT=float](m)
+        sum = AddV2[T=float](cast, last)
+        "#,
+        expect![[r#"
+            %versions producer=21 min_consumer=0
+            x = Placeholder[dtype=float]
+            here = Neg[T=float](x) @"/device:CPU:0"
+            before = _FusedElementwise[N=1, T=float, names=["there", "before"], operands=[0, 1], ops=["Neg", "Neg"]](here) @"/device:CPU:1"
+            after = NoOp(^before)
+            last = Neg[T=float](before, ^after) @"/device:CPU:1"
+            n = Placeholder[dtype=int32]
+            m = Neg[T=int32](n)
+            cast = Cast[DstT=float, SrcT=int32](m)
+            sum = AddV2[T=float](cast, last)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_ends_long_chains_and_passes_over_longer_ones() -> Result<()> {
+    let mut text = String::from("%versions producer=21 min_consumer=0\nx0 = Placeholder[dtype=float]\n");
+    for i in 1..=100_000 {
+        text += &format!("x{i} = Neg[T=float](x{})\n", i - 1);
+    }
+    let graph = fuse(Graph::from_text(&text)?, &|node| node.op.name() == "Neg")?;
+    validate(&graph)?;
+    assert_eq!(graph.len(), 1 + 100_000usize.div_ceil(64));
+    assert!(graph.find("x100000").is_some_and(|id| graph.node(id).op.name() == "_FusedElementwise"));
     Ok(())
 }

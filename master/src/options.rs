@@ -76,6 +76,7 @@ const BY_SESSION: &[&str] = &[
     "graph_options.rewrite_options.fail_on_optimizer_errors",
     "graph_options.rewrite_options.min_graph_nodes",
     "graph_options.rewrite_options.optimizers",
+    "graph_options.rewrite_options.remapping",
     "isolate_session_state",
     "log_device_placement",
     "operation_timeout_in_ms",
@@ -236,7 +237,7 @@ mod tests {
         let mut config = pb::ConfigProto { inter_op_parallelism_threads: 3, ..Default::default() };
         config.device_count.insert("GPU".into(), 0);
         let rewriter = pb::RewriterConfig {
-            remapping: Toggle::Off as i32,
+            arithmetic_optimization: Toggle::Off as i32,
             layout_optimizer: Toggle::On as i32,
             ..Default::default()
         };

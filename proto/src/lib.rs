@@ -1,7 +1,7 @@
 //! The wire: messages and services, generated at build time from `protos/`; conversions to and from the types of
 //! `graph`; and the interface between master and worker, on whichever side of the wire the worker is.
 //!
-//! Nothing is decided here. Names are the peer's, so that both ends of a cluster may be of either kind.
+//! Nothing is decided here: what options mean for both sides is read here ([`Rewrites`]). Names are the peer's, so that both ends of a cluster may be of either kind.
 
 #![forbid(unsafe_code)]
 
@@ -14,12 +14,14 @@ pub mod fields;
 pub mod grpc;
 pub mod link;
 pub mod remote;
+mod rewrites;
 mod seen_ids;
 mod status;
 
 pub use cluster::Cluster;
 pub use epoch::Epoch;
 pub use remote::RemoteWorker;
+pub use rewrites::{Rewrite, Rewrites};
 pub use seen_ids::SeenIds;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 

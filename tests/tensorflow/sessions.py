@@ -378,10 +378,15 @@ def options_of_sessions(env):
 
     if env.is_peer:
         return
-    assert ops_that_run(tf.ConfigProto())["folded"] == "Const"
+    by_default = ops_that_run(tf.ConfigProto())
+    assert (by_default["folded"], by_default["total"]) == ("Const", "_FusedElementwise"), by_default
     assert ops_that_run(off)["folded"].startswith("Add")
     off = tf.ConfigProto()
-    off.graph_options.rewrite_options.constant_folding = off.graph_options.rewrite_options.OFF
+    rewrites = off.graph_options.rewrite_options
+    rewrites.remapping = rewrites.OFF
+    unfused = ops_that_run(off)
+    assert unfused["folded"] == "Const" and unfused["total"].startswith("Add"), unfused
+    rewrites.constant_folding = rewrites.OFF
     assert ops_that_run(off)["folded"].startswith("Add")
     for listed, op in (("function", "Add"), ("constfold", "Const")):
         some = tf.ConfigProto()

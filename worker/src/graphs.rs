@@ -1,11 +1,11 @@
 //! Registered graphs: a task's part of a graph, split by device and compiled.
 
 use crate::session::Session;
-use executor::{Executor, Pool};
+use executor::{Executor, Pool, fuse};
 use graph::{DeviceName, Graph};
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
-use proto::{Status, pb};
+use proto::{Rewrite, Rewrites, Status, pb};
 use std::sync::Arc;
 
 /// What a graph handle stands for.
@@ -23,7 +23,8 @@ pub(crate) struct Part {
 }
 
 impl RegisteredGraph {
-    /// Compiles a graph whose nodes carry full names of the session's devices.
+    /// Compiles a graph whose nodes carry full names of the session's devices, after those rewrites that look at one
+    /// device and that the session's options allow.
     ///
     /// # Errors
     /// A node without such a name, or without a kernel; each names the node.
@@ -31,6 +32,7 @@ impl RegisteredGraph {
         graph: &Graph,
         session: &Session,
         pool: &Arc<Pool>,
+        rewrites: &Rewrites,
     ) -> Result<RegisteredGraph, Status> {
         let named = session.devices.attributes().into_iter().map(|d| (d.name, d.incarnation));
         let devices = DeviceSet::new(named);
@@ -40,9 +42,12 @@ impl RegisteredGraph {
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
             let on = session.devices.find(&device)?.clone();
-            let executor = Executor::new(&part.graph, on, pool.clone(), &session.kernels)
-                .map_err(|e| crate::failure(&e))?;
-            Ok(Part { device, executor: Arc::new(executor), graph: part.graph })
+            let graph = match rewrites.allow(Rewrite::Fusion) {
+                true => fuse(part.graph, &*on).map_err(|e| crate::failure(&e))?,
+                false => part.graph,
+            };
+            let executor = Executor::new(&graph, on, pool.clone(), &session.kernels);
+            Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
         };
         Ok(RegisteredGraph { parts: parts.into_iter().map(compile).collect::<Result<_, Status>>()? })
     }

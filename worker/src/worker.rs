@@ -18,7 +18,7 @@ use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
-use proto::{RemoteWorker, SeenIds, Status};
+use proto::{RemoteWorker, Rewrites, SeenIds, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +154,8 @@ impl Worker {
         let session = self.sessions.get(&part.session)?;
         let pool = self.pool.clone();
         blocking(move || {
-            let graph = RegisteredGraph::compile(&part.graph, &session, &pool)?;
+            let rewrites = Rewrites::of(&part.config.unwrap_or_default());
+            let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
             Ok(session.add_graph(graph))
         })
         .await

@@ -1,5 +1,6 @@
-//! Chains of ops in one, as TensorFlow's optimiser writes them into the graphs that its master sends: a product,
-//! convolution or normalisation, and what follows it, in the order that `fused_ops` says.
+//! Chains of ops in one. Most are TensorFlow's, whose optimiser writes them into the graphs that its master sends: a
+//! product, convolution or normalisation, and what follows it, in the order that `fused_ops` says. Ours is
+//! `_FusedElementwise` ([`fuse`](crate::passes::fuse)).
 
 use super::OpDef;
 use super::conv::{self, DILATIONS, EXPLICIT, PADDING, STRIDES};
@@ -90,6 +91,23 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["y: T"],
         attrs: &["T: {float, half, double}", "op_names: list(string)"],
         infer: same_shape,
+        ..OpDef::NEW
+    },
+    // `ops` are element-wise, of one or two operands each, which `operands` lists one after the other: a number below N
+    // is an input, N and more the value of an op before. The last one's value is the output. `names` are those of the
+    // nodes that they were.
+    OpDef {
+        name: "_FusedElementwise",
+        inputs: &["inputs: N * T"],
+        outputs: &["output: T"],
+        attrs: &[
+            "T: {half, bfloat16, float, double}",
+            "N: int >= 1",
+            "ops: list(string) >= 1",
+            "operands: list(int) >= 1",
+            "names: list(string) >= 1",
+        ],
+        is_own: true,
         ..OpDef::NEW
     },
 ];

@@ -2,12 +2,14 @@
 //! builds each checks the structure of what it made.
 
 mod fold;
+mod fuse;
 mod lower;
 mod merge;
 mod prune;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
+pub use fuse::fuse;
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
 pub use prune::prune;

@@ -16,27 +16,37 @@ const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 
+/// A kernel of one input.
+macro_rules! kernel {
+    ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
+        KernelDef::of($op, $types, |i| {
+            dispatch!($group, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, $cost, $function)))
+        })
+    };
+}
+
+/// A kernel of a gradient and what the function took or gave.
+macro_rules! gradient {
+    ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
+        KernelDef::of($op, $types, |i| {
+            dispatch!($group, i.input_type(0), T => Kernel::sync(|ctx| zip::<T>(ctx, $cost, $function)))
+        })
+    };
+}
+
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Relu",
-        REAL,
-        |i| dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, Cheap, relu))),
-    ),
-    KernelDef::of("ReluGrad", REAL, |i| {
-        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, Cheap, |g, x| masked(g, x > zero::<T>()))
-        }))
-    }),
-    KernelDef::of("Relu6", REAL, |i| {
-        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            map::<T>(ctx, Cheap, |x| { let y = relu(x); if y > six::<T>() { six::<T>() } else { y } })
-        }))
-    }),
-    KernelDef::of("Relu6Grad", REAL, |i| {
-        dispatch!(real, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, Cheap, |g, x| masked(g, x > zero::<T>() && x < six::<T>()))
-        }))
-    }),
+    kernel!("Relu", REAL, real, Cheap, relu),
+    kernel!("Relu6", REAL, real, Cheap, relu6),
+    kernel!("Elu", FLOAT, float, Dear, elu),
+    kernel!("Selu", FLOAT, float, Dear, selu),
+    kernel!("Softplus", FLOAT, float, Dear, softplus),
+    kernel!("Softsign", FLOAT, float, Cheap, softsign),
+    gradient!("ReluGrad", REAL, real, Cheap, relu_gradient),
+    gradient!("Relu6Grad", REAL, real, Cheap, relu6_gradient),
+    gradient!("EluGrad", FLOAT, float, Cheap, elu_gradient),
+    gradient!("SeluGrad", FLOAT, float, Cheap, selu_gradient),
+    gradient!("SoftplusGrad", FLOAT, float, Dear, softplus_gradient),
+    gradient!("SoftsignGrad", FLOAT, float, Cheap, softsign_gradient),
     KernelDef::of("LeakyRelu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {
             let alpha = alpha::<T>(i)?;
@@ -49,53 +59,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Kernel::sync(move |ctx| zip::<T>(ctx, Cheap, |g, x| if x > zero::<T>() { g } else { g * alpha }))
         })
     }),
-    KernelDef::of("Elu", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            map::<T>(ctx, Dear, |x| if x < zero::<T>() { x.exp_m1() } else { x })
-        }))
-    }),
-    KernelDef::of("EluGrad", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, Cheap, |g, y| if y < zero::<T>() { (y + one::<T>()) * g } else { g })
-        }))
-    }),
-    KernelDef::of("Selu", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
-            map::<T>(ctx, Dear, |x| if x < zero::<T>() { alpha * x.exp_m1() } else { scale * x })
-        }))
-    }),
-    KernelDef::of("SeluGrad", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            let (scale, alpha) = (wide::<T>(SCALE), wide::<T>(SCALE_ALPHA));
-            zip::<T>(ctx, Cheap, |g, y| if y < zero::<T>() { g * (y + alpha) } else { g * scale })
-        }))
-    }),
-    KernelDef::of(
-        "Softplus",
-        FLOAT,
-        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, Dear, softplus))),
-    ),
-    KernelDef::of("SoftplusGrad", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, Dear, |g, x| g / ((-x).exp() + one::<T>()))
-        }))
-    }),
-    KernelDef::of("Softsign", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            map::<T>(ctx, Cheap, |x| x / (one::<T>() + x.abs()))
-        }))
-    }),
-    KernelDef::of("SoftsignGrad", FLOAT, |i| {
-        dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| {
-            zip::<T>(ctx, Cheap, |g, x| { let s = one::<T>() + x.abs(); g / (s * s) })
-        }))
-    }),
     KernelDef::of("L2Loss", FLOAT, |i| dispatch!(float, i.input_type(0), T => Kernel::sync(l2_loss::<T>))),
 ];
 
 /// What the rectifiers compute in, of integers as of floats.
-trait Rectified: Number {
+pub(super) trait Rectified: Number {
     const SIX: Self;
 }
 
@@ -107,19 +75,55 @@ rectified! { f32 = 6.0, f64 = 6.0, i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u1
 
 /// NaN stays NaN.
 #[inline(always)]
-fn relu<T: Rectified>(x: T) -> T {
-    if x <= T::ZERO { T::ZERO } else { x }
+pub(super) fn relu<W: Rectified>(x: W) -> W {
+    if x <= W::ZERO { W::ZERO } else { x }
+}
+
+#[inline(always)]
+pub(super) fn relu_gradient<W: Number>(gradient: W, x: W) -> W {
+    masked(gradient, x > W::ZERO)
+}
+
+#[inline(always)]
+pub(super) fn relu6<W: Rectified>(x: W) -> W {
+    let y = relu(x);
+    if y > W::SIX { W::SIX } else { y }
+}
+
+#[inline(always)]
+pub(super) fn relu6_gradient<W: Rectified>(gradient: W, x: W) -> W {
+    masked(gradient, x > W::ZERO && x < W::SIX)
 }
 
 /// The gradient where `open`; NaN of NaN also elsewhere.
 #[inline(always)]
-fn masked<T: Number>(gradient: T, open: bool) -> T {
-    gradient.times(if open { T::ONE } else { T::ZERO })
+fn masked<W: Number>(gradient: W, open: bool) -> W {
+    gradient.times(if open { W::ONE } else { W::ZERO })
+}
+
+#[inline(always)]
+pub(super) fn elu<W: Real>(x: W) -> W {
+    if x < W::ZERO { x.exp_m1() } else { x }
+}
+
+#[inline(always)]
+pub(super) fn elu_gradient<W: Real>(gradient: W, y: W) -> W {
+    if y < W::ZERO { (y + W::ONE) * gradient } else { gradient }
+}
+
+#[inline(always)]
+pub(super) fn selu<W: Real>(x: W) -> W {
+    if x < W::ZERO { W::of(SCALE_ALPHA) * x.exp_m1() } else { W::of(SCALE) * x }
+}
+
+#[inline(always)]
+pub(super) fn selu_gradient<W: Real>(gradient: W, y: W) -> W {
+    if y < W::ZERO { gradient * (y + W::of(SCALE_ALPHA)) } else { gradient * W::of(SCALE) }
 }
 
 /// `ln(1 + exp(x))`, with the ends where one of both terms is below rounding cut short.
 #[inline(always)]
-fn softplus<W: Real>(x: W) -> W {
+pub(super) fn softplus<W: Real>(x: W) -> W {
     let threshold = W::epsilon().ln() + W::of(2.0);
     if x > -threshold {
         x
@@ -131,26 +135,28 @@ fn softplus<W: Real>(x: W) -> W {
 }
 
 #[inline(always)]
+pub(super) fn softplus_gradient<W: Real>(gradient: W, x: W) -> W {
+    gradient / ((-x).exp() + W::ONE)
+}
+
+#[inline(always)]
+pub(super) fn softsign<W: Real>(x: W) -> W {
+    x / (W::ONE + x.abs())
+}
+
+#[inline(always)]
+pub(super) fn softsign_gradient<W: Real>(gradient: W, x: W) -> W {
+    let s = W::ONE + x.abs();
+    gradient / (s * s)
+}
+
+#[inline(always)]
 fn zero<T: Lane<Wide: Number>>() -> T::Wide {
     T::Wide::ZERO
 }
 
-#[inline(always)]
-fn one<T: Lane<Wide: Number>>() -> T::Wide {
-    T::Wide::ONE
-}
-
-#[inline(always)]
-fn six<T: Lane<Wide: Rectified>>() -> T::Wide {
-    T::Wide::SIX
-}
-
-fn wide<T: Float>(value: f64) -> T::Wide {
-    T::Wide::of(value)
-}
-
 fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
-    Ok(wide::<T>(init.attr::<f32>("alpha")?.into()))
+    Ok(T::Wide::of(init.attr::<f32>("alpha")?.into()))
 }
 
 /// Output 0: each element of input 0 through `op`.

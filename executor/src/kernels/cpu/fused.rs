@@ -1,5 +1,10 @@
 //! Ops that are chains of others: the kernels of those, one after another, each in the memory of the one before
-//! where it can.
+//! where it can; of element-wise ones, one pass over memory for all of them.
+
+mod elementwise;
+mod strip;
+
+pub(crate) use strip::is_fusible;
 
 use super::dispatch::FLOATS;
 use crate::error::{Error, Result};
@@ -47,6 +52,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let first = Link::new(init, "Identity", 1, copied(init, &["T"])?)?;
         chain(init, first, links)
     }),
+    KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
 ];
 
 /// One op of a chain: it takes what the one before gave, and further inputs of the whole.

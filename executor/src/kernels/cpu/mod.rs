@@ -37,7 +37,7 @@ mod elementwise;
 mod fft;
 mod file;
 mod functional;
-mod fused;
+pub(crate) mod fused;
 mod gather;
 mod generator;
 mod histogram;

@@ -89,7 +89,7 @@ unit!(f32, f64);
 /// The factors of gradients, of an op's output (`Reciprocal`: also output) and what arrived there.
 macro_rules! gradients {
     ($($name:ident, |$y:ident, $dy:ident| $value:expr;)*) => {$(
-        struct $name;
+        pub(super) struct $name;
         impl<T: Analytic> Binary<T> for $name {
             type Out = T;
             #[inline(always)]
@@ -144,7 +144,7 @@ macro_rules! polynomial {
 }
 
 /// Chooses between the forms of a function for the type.
-trait Polynomial: Sized {
+pub(super) trait Polynomial: Sized {
     fn pick<'a>(single: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, Self, Self>;
 }
 

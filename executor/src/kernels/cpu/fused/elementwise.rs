@@ -1,0 +1,412 @@
+//! A chain of element-wise ops as one pass over memory: a strip of elements goes through all of them while it is in the
+//! first cache, so that only operands and the result cross memory. Each op rounds as it does by itself: the bits are
+//! the same.
+//!
+//! Operands are whole (one element for each of the result's), single (one for all), or spread (repeated along some axes).
+//! A value between ops is whole or single. Where shapes fit in no such way the ops run one by one, each as its own
+//! kernel: so do those whose shapes do not fit at all, and the error is that of the op.
+
+use super::strip::{Computed, Pairing, Run, Strip, strip};
+use super::{Link, texts};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::kernels::cpu::broadcast::{Operand, Plan};
+use crate::kernels::cpu::dispatch::dispatch;
+use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
+use crate::kernels::cpu::wide::{Lane, store};
+use crate::value::Value;
+use bytemuck::Zeroable;
+use graph::{Shape, Tensor};
+use smallvec::SmallVec;
+
+/// Elements of a strip: those of a few operands stay in the first cache.
+const STRIP: usize = 1024;
+
+pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
+    dispatch!(float, init.input_type(0), T => {
+        let chain = Chain::<<T as Lane>::Wide>::new(init)?;
+        Kernel::sync(move |ctx| match Fit::of(&chain, ctx) {
+            Some(fit) => in_strips::<T>(ctx, &chain, &fit),
+            None => one_by_one(ctx, &chain),
+        })
+    })
+}
+
+struct Chain<W: 'static> {
+    ops: Vec<ChainOp<W>>,
+    inputs: usize,
+    /// Strips of values that are still to be read, at most.
+    registers: usize,
+    cost: Cost,
+}
+
+struct ChainOp<W: 'static> {
+    strip: Strip<W>,
+    operands: SmallVec<[Source; 2]>,
+    /// Where its strips are.
+    register: usize,
+    /// The op by itself.
+    link: Link,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Input(usize),
+    /// The value of an op before.
+    Value(usize),
+}
+
+impl<W: Computed> Chain<W> {
+    fn new(init: &KernelInit<'_>) -> Result<Chain<W>> {
+        let (names, inputs) = (texts(init, "names")?, init.inputs.len());
+        let operands = init.attr::<Vec<i64>>("operands")?;
+        let mut operands = operands.iter().map(|operand| usize::try_from(*operand).unwrap_or(usize::MAX));
+        let mut ops: Vec<ChainOp<W>> = Vec::new();
+        for (at, op) in texts(init, "ops")?.iter().enumerate() {
+            let Some(strip) = strip::<W>(op) else {
+                return Err(crate::Error::unimplemented(format!("'{op}' in a fused op")));
+            };
+            let taken = if matches!(strip.run, Run::Map(_)) { 1 } else { 2 };
+            let mut sources = SmallVec::new();
+            for operand in operands.by_ref().take(taken) {
+                sources.push(match operand.checked_sub(inputs) {
+                    None => Source::Input(operand),
+                    Some(before) if before < at => Source::Value(before),
+                    Some(_) => crate::invalid!("'{op}', op {at} of a fused op, takes what is not there yet"),
+                });
+            }
+            if sources.len() < taken {
+                crate::invalid!("a fused op has no operand for '{op}', its op {at}");
+            }
+            let mut link = Link::new(init, op, taken, vec![("T", init.attr("T")?)])?;
+            link.node.name = names.get(at).map_or(init.node.name.clone(), |name| name.as_str().into());
+            ops.push(ChainOp { strip, operands: sources, register: 0, link });
+        }
+        let registers = assign_registers(&mut ops);
+        let is_dear = ops.len() > 3 || ops.iter().any(|op| op.strip.cost == Cost::Dear);
+        let cost = if is_dear { Cost::Dear } else { Cost::Cheap };
+        Ok(Chain { ops, inputs, registers, cost })
+    }
+}
+
+/// Gives each op's strip a register that nobody has still to read, and that is none of its own operands'; says how
+/// many there are.
+fn assign_registers<W>(ops: &mut [ChainOp<W>]) -> usize {
+    let last_readers = last_readers(ops);
+    let mut readers: Vec<Option<usize>> = Vec::new();
+    for at in 0..ops.len() {
+        let free = readers.iter().position(|last| last.is_none_or(|last| last < at));
+        let register = free.unwrap_or_else(|| {
+            readers.push(None);
+            readers.len() - 1
+        });
+        readers[register] = last_readers[at];
+        ops[at].register = register;
+    }
+    readers.len()
+}
+
+/// Who reads each op's value last, if anybody does.
+fn last_readers<W>(ops: &[ChainOp<W>]) -> Vec<Option<usize>> {
+    let mut last = vec![None; ops.len()];
+    for (at, op) in ops.iter().enumerate() {
+        for source in &op.operands {
+            if let Source::Value(before) = source {
+                last[*before] = Some(at);
+            }
+        }
+    }
+    last
+}
+
+/// How the shapes of a chain's operands and values fit the result's.
+struct Fit {
+    shape: Shape,
+    inputs: SmallVec<[Place; 8]>,
+    values: SmallVec<[Place; 16]>,
+}
+
+enum Place {
+    Whole,
+    Single,
+    /// How the result's shape and this one are walked together.
+    Spread(Plan),
+}
+
+impl Fit {
+    /// `None` where a value between ops is neither whole nor single, or the shapes do not fit.
+    fn of<W>(chain: &Chain<W>, ctx: &KernelContext<'_>) -> Option<Fit> {
+        let given =
+            (0..chain.inputs).map(|i| ctx.shape(i).ok()).collect::<Option<SmallVec<[&Shape; 8]>>>()?;
+        let first = *given.first()?;
+        let has_bias = chain.ops.iter().any(|op| matches!(op.strip.run, Run::Zip(_, Pairing::Bias)));
+        if !has_bias && given.iter().all(|shape| *shape == first) {
+            let inputs = given.iter().map(|_| Place::Whole).collect();
+            let values = chain.ops.iter().map(|_| Place::Whole).collect();
+            return Some(Fit { shape: first.clone(), inputs, values });
+        }
+        let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
+        for op in &chain.ops {
+            let shape_of = |source: Source| match source {
+                Source::Input(i) => given[i],
+                Source::Value(before) => &shapes[before],
+            };
+            let shape = match (&op.strip.run, op.operands.as_slice()) {
+                (Run::Zip(_, pairing), &[x, y]) => paired(*pairing, shape_of(x), shape_of(y))?,
+                (_, &[x, ..]) => shape_of(x).clone(),
+                _ => return None,
+            };
+            shapes.push(shape);
+        }
+        let whole = shapes.last()?.clone();
+        let place = |shape: &Shape| match shape {
+            same if *same == whole => Some(Place::Whole),
+            one if one.num_elements() == 1 => Some(Place::Single),
+            _ => None,
+        };
+        let spread = |shape: &Shape| {
+            let plan = Plan::fit(&whole, shape).ok()??;
+            (*plan.shape() == whole).then_some(Place::Spread(plan))
+        };
+        let inputs =
+            given.iter().map(|shape| place(shape).or_else(|| spread(shape))).collect::<Option<_>>()?;
+        let values = shapes.iter().map(place).collect::<Option<_>>()?;
+        Some(Fit { shape: whole, inputs, values })
+    }
+}
+
+/// The shape of an op's value, unless it does not take its operands.
+fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
+    match pairing {
+        _ if x == y && pairing != Pairing::Bias => Some(x.clone()),
+        Pairing::Broadcast => Some(Plan::fit(x, y).ok()??.shape().clone()),
+        Pairing::Bias if x.rank() > 1 && y.rank() == 1 && x.last() == y.last() => Some(x.clone()),
+        Pairing::Equal | Pairing::Bias => None,
+    }
+}
+
+/// Every op in turn over the whole tensors, as if they had not been fused.
+fn one_by_one<W>(ctx: &mut KernelContext<'_>, chain: &Chain<W>) -> Result<()> {
+    let mut left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, chain.inputs + chain.ops.len());
+    let slot = |source: &Source| match *source {
+        Source::Input(i) => i,
+        Source::Value(before) => chain.inputs + before,
+    };
+    chain.ops.iter().flat_map(|op| &op.operands).for_each(|source| left[slot(source)] += 1);
+    let mut values: SmallVec<[Value; 16]> = (0..chain.inputs).map(|i| ctx.take_value(i)).collect();
+    for op in &chain.ops {
+        let mut inputs: SmallVec<[Value; 2]> = SmallVec::new();
+        for source in &op.operands {
+            let slot = slot(source);
+            left[slot] -= 1;
+            // Who reads it last may write in its memory.
+            inputs.push(if left[slot] == 0 {
+                std::mem::take(&mut values[slot])
+            } else {
+                values[slot].clone()
+            });
+        }
+        let mut outputs = [Value::None];
+        let node = &op.link.node;
+        let mut of_op = KernelContext { node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
+        (op.link.kernel)(&mut of_op).map_err(|e| match node.name == ctx.node.name {
+            true => e,
+            false => e.at_node(&node.name),
+        })?;
+        values.extend(outputs);
+    }
+    ctx.outputs[0] = values.pop().unwrap_or_default();
+    Ok(())
+}
+
+fn in_strips<T: Lane<Wide: Computed>>(
+    ctx: &mut KernelContext<'_>,
+    chain: &Chain<T::Wide>,
+    fit: &Fit,
+) -> Result<()> {
+    let mut inputs = SmallVec::<[Option<Tensor>; 8]>::new();
+    for i in 0..chain.inputs {
+        inputs.push(Some(ctx.take_input(i)?));
+    }
+    let singles = Singles::of::<T>(chain, fit, &inputs)?;
+    if let (1, Some(value)) = (fit.shape.num_elements(), singles.values.last()) {
+        let value = T::of_wide(*value);
+        ctx.set_output(
+            0,
+            if fit.shape.rank() == 0 {
+                Tensor::scalar(value)
+            } else {
+                Tensor::full(value, fit.shape.clone())?
+            },
+        );
+        return Ok(());
+    }
+    // The result may take the place of an operand: each strip of that is read before it is written.
+    let is_free = |i: &usize| {
+        matches!(fit.inputs[*i], Place::Whole) && inputs[*i].as_ref().is_some_and(Tensor::is_unique)
+    };
+    let in_place = (0..chain.inputs).find(is_free);
+    let mut out = match in_place.and_then(|i| inputs[i].take()) {
+        Some(operand) => operand,
+        None => ctx.allocate(T::DTYPE, fit.shape.clone())?,
+    };
+    let elements = inputs.iter().map(|input| input.as_ref().map(Tensor::values::<T>).transpose());
+    let elements = elements.collect::<graph::Result<SmallVec<[Option<&[T]>; 8]>>>()?;
+    let pass = Pass { chain, fit, singles: &singles, elements };
+    let chunk = chunk_size(fit.shape.num_elements(), chain.cost);
+    for_chunks(out.values_mut::<T>()?, chunk, |start, part| pass.run(start, part));
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The single operands and values; the others' places are 0.
+struct Singles<W> {
+    inputs: SmallVec<[W; 8]>,
+    values: SmallVec<[W; 16]>,
+}
+
+impl<W: Computed> Singles<W> {
+    /// Of a result of one element all values are single.
+    fn of<T: Lane<Wide = W>>(chain: &Chain<W>, fit: &Fit, given: &[Option<Tensor>]) -> Result<Singles<W>> {
+        let all = fit.shape.num_elements() == 1;
+        let is_single = |place: &Place| all || matches!(place, Place::Single);
+        let mut singles = Singles { inputs: SmallVec::new(), values: SmallVec::new() };
+        for (place, tensor) in fit.inputs.iter().zip(given) {
+            singles.inputs.push(match tensor {
+                Some(tensor) if is_single(place) => tensor.item::<T>()?.to_wide(),
+                _ => W::zeroed(),
+            });
+        }
+        for (op, place) in chain.ops.iter().zip(&fit.values) {
+            let mut out = [W::zeroed()];
+            if is_single(place) {
+                let value = |source: &Source| match *source {
+                    Source::Input(i) => singles.inputs[i],
+                    Source::Value(before) => singles.values[before],
+                };
+                match (&op.strip.run, op.operands.as_slice()) {
+                    (Run::Map(map), [x, ..]) => map(&mut out, &[value(x)]),
+                    (Run::Zip(zip, _), [x, y]) => {
+                        zip(&mut out, Operand::One(value(x)), Operand::One(value(y)));
+                    }
+                    _ => {}
+                }
+            }
+            singles.values.push(T::of_wide(out[0]).to_wide());
+        }
+        Ok(singles)
+    }
+}
+
+/// One pass over the result's elements.
+struct Pass<'a, T: Lane<Wide: 'static>> {
+    chain: &'a Chain<T::Wide>,
+    fit: &'a Fit,
+    singles: &'a Singles<T::Wide>,
+    /// Of each operand; none of the one whose memory the result has.
+    elements: SmallVec<[Option<&'a [T]>; 8]>,
+}
+
+impl<T: Lane<Wide: Computed>> Pass<'_, T> {
+    /// The result's elements from `start` on.
+    fn run(&self, start: usize, part: &mut [T]) {
+        let len = part.len().min(STRIP);
+        let strip = |_| vec![T::Wide::zeroed(); len];
+        let mut registers: Vec<Vec<T::Wide>> = (0..self.chain.registers).map(strip).collect();
+        let mut loaded: SmallVec<[Vec<T::Wide>; 8]> =
+            (0..self.chain.inputs).map(|i| if self.is_loaded(i) { strip(i) } else { Vec::new() }).collect();
+        let mut narrow = vec![T::zeroed(); if T::NATIVE { 0 } else { len }];
+        for (n, out) in part.chunks_mut(STRIP).enumerate() {
+            let at = start + n * STRIP;
+            for (i, strip) in loaded.iter_mut().enumerate().filter(|(_, strip)| !strip.is_empty()) {
+                self.load(i, at, &mut strip[..out.len()], out);
+            }
+            self.strip(at, out, &mut registers, &loaded, &mut narrow);
+        }
+    }
+
+    /// Whether an operand's strips are copied before they are used.
+    fn is_loaded(&self, i: usize) -> bool {
+        match self.fit.inputs[i] {
+            Place::Whole => !T::NATIVE || self.elements[i].is_none(),
+            Place::Single => false,
+            Place::Spread(_) => true,
+        }
+    }
+
+    fn load(&self, i: usize, at: usize, strip: &mut [T::Wide], out: &[T]) {
+        match (&self.fit.inputs[i], self.elements[i]) {
+            (_, None) => T::widen(out, strip),
+            (Place::Spread(plan), Some(elements)) => {
+                let repeats = plan.repeats()[1];
+                plan.walk(at, strip.len(), |done, len, [_, from]| {
+                    let run = &mut strip[done..done + len];
+                    match repeats {
+                        true => run.fill(elements[from].to_wide()),
+                        false => T::widen(&elements[from..from + len], run),
+                    }
+                });
+            }
+            (_, Some(elements)) => T::widen(&elements[at..at + strip.len()], strip),
+        }
+    }
+
+    fn strip(
+        &self,
+        at: usize,
+        out: &mut [T],
+        registers: &mut [Vec<T::Wide>],
+        loaded: &[Vec<T::Wide>],
+        narrow: &mut [T],
+    ) {
+        let len = out.len();
+        for (n, op) in self.chain.ops.iter().enumerate() {
+            if matches!(self.fit.values[n], Place::Single) {
+                continue;
+            }
+            // Nobody reads it now.
+            let mut to = std::mem::take(&mut registers[op.register]);
+            let operand = |source: &Source| match *source {
+                Source::Input(i) if matches!(self.fit.inputs[i], Place::Single) => {
+                    Operand::One(self.singles.inputs[i])
+                }
+                Source::Value(n) if matches!(self.fit.values[n], Place::Single) => {
+                    Operand::One(self.singles.values[n])
+                }
+                Source::Value(n) => Operand::Many(&registers[self.chain.ops[n].register][..len]),
+                Source::Input(i) => match self.elements[i] {
+                    Some(elements) if loaded[i].is_empty() => {
+                        Operand::Many(bytemuck::cast_slice(&elements[at..at + len]))
+                    }
+                    _ => Operand::Many(&loaded[i][..len]),
+                },
+            };
+            if n + 1 == self.chain.ops.len() {
+                store(out, &mut to, |out| op.compute(out, operand));
+            } else {
+                op.compute(&mut to[..len], operand);
+                if !T::NATIVE {
+                    T::narrow(&to[..len], &mut narrow[..len]);
+                    T::widen(&narrow[..len], &mut to[..len]);
+                }
+            }
+            registers[op.register] = to;
+        }
+    }
+}
+
+impl<W: Computed> ChainOp<W> {
+    fn compute<'v>(&self, out: &mut [W], operand: impl Fn(&Source) -> Operand<'v, W>) {
+        match (&self.strip.run, self.operands.as_slice()) {
+            (Run::Map(map), [x, ..]) => match operand(x) {
+                Operand::Many(x) => map(out, x),
+                Operand::One(x) => map(out, &vec![x; out.len()]),
+            },
+            (Run::Zip(zip, _), [x, y]) => zip(out, operand(x), operand(y)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Chains against their ops one by one: the same bits, or the same errors.
+
+use super::*;
+use crate::testing::{run_node, run_op};
+use graph::{AttrList, AttrValue, Code, DType, Node};
+use half::{bf16, f16};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+type Texts<'a> = &'a [&'a str];
+
+fn texts(texts: Texts<'_>) -> AttrValue {
+    AttrValue::List(AttrList::Str(
+        texts.iter().map(|t| bytes::Bytes::copy_from_slice(t.as_bytes())).collect(),
+    ))
+}
+
+fn node(dtype: DType, inputs: usize, ops: Texts<'_>, operands: &[i64]) -> Result<Node> {
+    let op = graph::ops::lookup("_FusedElementwise").ok_or_else(|| crate::Error::internal("no such op"))?;
+    let names: Vec<String> = (0..ops.len()).map(|i| format!("n{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Ok(Node::new(names.last().copied().unwrap_or("none"), op)
+        .with_attr("T", dtype)
+        .with_attr("N", inputs as i64)
+        .with_attr("ops", texts(ops))
+        .with_attr("operands", operands.to_vec())
+        .with_attr("names", texts(&names)))
+}
+
+fn fused(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> {
+    let node = node(inputs[0].dtype(), inputs.len(), ops, operands)?;
+    match run_node(&node, inputs.iter().cloned().map(Value::Host).collect())?.pop() {
+        Some(Value::Host(tensor)) => Ok(tensor),
+        other => Err(crate::Error::internal(format!("the output is {other:?}"))),
+    }
+}
+
+/// Each op by its own kernel.
+fn apart(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> {
+    let mut values = inputs.to_vec();
+    let mut operands = operands.iter();
+    for op in ops {
+        let count = graph::ops::lookup(op).map_or(0, |op| op.inputs.len());
+        let taken: Vec<Tensor> = operands.by_ref().take(count).map(|o| values[*o as usize].clone()).collect();
+        values.extend(run_op(op, &taken, &[("T", inputs[0].dtype().into())])?);
+    }
+    values.pop().ok_or_else(|| crate::Error::internal("no op"))
+}
+
+/// The same, and in the same way.
+fn check(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<()> {
+    let what = || {
+        let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_string()).collect();
+        format!("{ops:?} of {operands:?}, {} of {shapes:?}", inputs[0].dtype())
+    };
+    match (fused(ops, operands, inputs), apart(ops, operands, inputs)) {
+        (Ok(fused), Ok(apart)) => {
+            assert_eq!(fused.shape(), apart.shape(), "{}", what());
+            assert_eq!(fused.bytes()?, apart.bytes()?, "{}", what());
+        }
+        (Err(fused), Err(apart)) => {
+            assert_eq!(fused.code(), apart.code(), "{}", what());
+            // Some errors name their node: one by one, it is called `test`.
+            let [fused, apart] =
+                [fused, apart].map(|e| e.to_string().replace("operation test of", "operation _ of"));
+            let named =
+                (0..ops.len()).map(|i| fused.replace(&format!("operation n{i} of"), "operation _ of"));
+            assert!({ named }.any(|fused| fused.starts_with(&apart)), "{}: {fused} is not {apart}", what());
+        }
+        (fused, apart) => panic!("{}: {fused:?} is not {apart:?}", what()),
+    }
+    Ok(())
+}
+
+fn random(rng: &mut StdRng, dtype: DType, dims: &[usize]) -> Result<Tensor> {
+    let shape = Shape::new(dims)?;
+    let mut next = || match rng.random_range(0..40) {
+        0 => f64::NAN,
+        1 => 0.0,
+        2 => -0.0,
+        3 => f64::INFINITY,
+        _ => rng.random_range(-4.0..4.0),
+    };
+    let values: Vec<f64> = (0..shape.num_elements()).map(|_| next()).collect();
+    Ok(match dtype {
+        DType::Double => Tensor::from_slice(&values, shape)?,
+        DType::Half => {
+            Tensor::from_slice(&values.iter().map(|v| f16::from_f64(*v)).collect::<Vec<_>>(), shape)?
+        }
+        DType::BFloat16 => {
+            Tensor::from_slice(&values.iter().map(|v| bf16::from_f64(*v)).collect::<Vec<_>>(), shape)?
+        }
+        _ => Tensor::from_slice(&values.iter().map(|v| *v as f32).collect::<Vec<_>>(), shape)?,
+    })
+}
+
+const MAPS: Texts<'static> = &[
+    "Neg",
+    "Abs",
+    "Sign",
+    "Square",
+    "Reciprocal",
+    "Inv",
+    "Sqrt",
+    "Rsqrt",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Rint",
+    "Expm1",
+    "Log1p",
+    "Sin",
+    "Cos",
+    "Erf",
+    "Exp",
+    "Log",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "Relu6",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+];
+const ZIPS: Texts<'static> = &[
+    "Add",
+    "AddV2",
+    "Sub",
+    "Mul",
+    "RealDiv",
+    "Div",
+    "DivNoNan",
+    "MulNoNan",
+    "Maximum",
+    "Minimum",
+    "SquaredDifference",
+    "Pow",
+    "BiasAdd",
+    "SqrtGrad",
+    "RsqrtGrad",
+    "ReciprocalGrad",
+    "InvGrad",
+    "TanhGrad",
+    "SigmoidGrad",
+    "ReluGrad",
+    "Relu6Grad",
+    "EluGrad",
+    "SeluGrad",
+    "SoftplusGrad",
+    "SoftsignGrad",
+];
+
+#[test]
+fn every_op_in_every_type() -> Result<()> {
+    let mut rng = StdRng::seed_from_u64(1);
+    for dtype in super::super::FLOATS {
+        let [x, y, bias] = [&[3, 700][..], &[3, 700], &[700]].map(|dims| random(&mut rng, *dtype, dims));
+        let inputs = [x?, y?, bias?];
+        for op in MAPS {
+            check(&[op, "Mul"], &[0, 3, 1], &[inputs[0].clone(), inputs[1].clone(), inputs[2].clone()])?;
+        }
+        for op in ZIPS {
+            let second = if *op == "BiasAdd" { 2 } else { 1 };
+            check(&["Neg", op], &[0, 3, second], &inputs)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn random_chains_of_random_shapes() -> Result<()> {
+    const SHAPES: &[&[usize]] =
+        &[&[], &[1], &[5], &[2, 5], &[2, 1], &[1, 1], &[7, 2, 5], &[7, 1, 1], &[0], &[2, 1500], &[1500]];
+    for seed in 0..4000 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let dtype = super::super::FLOATS[rng.random_range(0..4)];
+        // Mostly shapes that fit each other.
+        let usual = SHAPES[rng.random_range(0..SHAPES.len())];
+        let mut inputs = Vec::new();
+        for _ in 0..rng.random_range(1..5) {
+            let other = SHAPES[rng.random_range(0..SHAPES.len())];
+            let shape = if rng.random_bool(0.7) { usual } else { other };
+            inputs.push(random(&mut rng, dtype, shape)?);
+        }
+        let (mut ops, mut operands) = (Vec::new(), Vec::new());
+        for at in 0..rng.random_range(1..9) {
+            let zips = rng.random_bool(0.6);
+            let all = if zips { ZIPS } else { MAPS };
+            ops.push(all[rng.random_range(0..all.len())]);
+            let known = (inputs.len() + at) as i64;
+            let newest = if at > 0 { known - 1 } else { rng.random_range(0..known) };
+            operands.push(newest);
+            if zips {
+                operands.push(rng.random_range(0..known));
+            }
+        }
+        check(&ops, &operands, &inputs)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_result_takes_the_memory_of_an_operand_that_nobody_else_reads() -> Result<()> {
+    let operands = || -> Result<[Tensor; 2]> {
+        Ok([Tensor::full(2.0f32, Shape::new(&[5000])?)?, Tensor::full(3.0f32, Shape::new(&[5000])?)?])
+    };
+    let node = node(DType::Float, 2, &["Mul", "Sub"], &[0, 1, 2, 1])?;
+    let [x, y] = operands()?;
+    let (of_x, held) = (x.values::<f32>()?.as_ptr(), y.clone());
+    let out = run_node(&node, vec![Value::Host(x), Value::Host(y)])?;
+    let [Value::Host(out)] = out.as_slice() else { panic!("{out:?}") };
+    assert_eq!(out.values::<f32>()?.as_ptr(), of_x);
+    assert!(out.values::<f32>()?.iter().all(|v| *v == 3.0));
+    assert!(held.values::<f32>()?.iter().all(|v| *v == 3.0));
+    Ok(())
+}
+
+#[test]
+fn large_tensors_are_shared_among_threads() -> Result<()> {
+    let mut rng = StdRng::seed_from_u64(2);
+    let shape = [3, 700_001];
+    let inputs = [random(&mut rng, DType::Float, &shape)?, random(&mut rng, DType::Float, &[3, 1])?];
+    check(&["Mul", "Exp", "AddV2", "Relu"], &[0, 1, 2, 3, 0, 4], &inputs)
+}
+
+#[test]
+fn an_error_names_the_op_that_failed() -> Result<()> {
+    let inputs = [Tensor::try_from([1.0f32, 2.0])?, Tensor::try_from([1.0f32, 2.0, 3.0])?];
+    let error = fused(&["Neg", "AddV2", "Relu"], &[0, 2, 1, 3], &inputs).err();
+    assert_eq!(error.as_ref().map(crate::Error::code), Some(Code::InvalidArgument));
+    let text = error.map(|e| e.to_string()).unwrap_or_default();
+    assert_eq!(text, "Incompatible shapes: [2] vs. [3]\n\t [[{{node n1}}]]");
+    Ok(())
+}
+
+#[test]
+fn programs_that_make_no_sense_are_refused() -> Result<()> {
+    let x = [Tensor::try_from([1.0f32])?];
+    let refused = |ops: Texts<'_>, operands: &[i64]| fused(ops, operands, &x).err().map(|e| e.code());
+    assert_eq!(refused(&["MatMul"], &[0, 0]), Some(Code::Unimplemented));
+    assert_eq!(refused(&["AddV2"], &[0]), Some(Code::InvalidArgument));
+    for operand in [1, 2, -1, i64::MAX] {
+        assert_eq!(refused(&["Neg"], &[operand]), Some(Code::InvalidArgument), "{operand}");
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Element-wise ops as functions of strips of elements, for chains of them: the same functions as in their kernels.
+
+use crate::kernels::cpu::activation::{self, Rectified};
+use crate::kernels::cpu::binary;
+use crate::kernels::cpu::broadcast::{Zip, zip_run, zip_run_with};
+use crate::kernels::cpu::elementwise::{Map, map_run, map_run_with};
+use crate::kernels::cpu::scalar::{Analytic, Real};
+use crate::kernels::cpu::threads::Cost::{self, Cheap, Dear};
+use crate::kernels::cpu::unary::{self, Polynomial, polynomial};
+use graph::Node;
+use graph::ops::bias::data_format;
+use graph::ops::window::DataFormat;
+
+/// One op on a strip of elements of the type that they are computed in.
+pub(super) struct Strip<W: 'static> {
+    pub(super) run: Run<W>,
+    pub(super) cost: Cost,
+}
+
+pub(super) enum Run<W: 'static> {
+    Map(&'static Map<'static, W, W>),
+    Zip(&'static Zip<'static, W, W>, Pairing),
+}
+
+/// Which shapes two operands may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pairing {
+    Broadcast,
+    Equal,
+    /// The second is a vector along the last axis of the first.
+    Bias,
+}
+
+/// The types that chains are computed in.
+pub(super) trait Computed: Real + Analytic + Rectified + Polynomial + 'static {}
+
+impl Computed for f32 {}
+impl Computed for f64 {}
+
+/// Whether the node's op, with its attributes, has a strip.
+pub(crate) fn is_fusible(node: &Node) -> bool {
+    strip::<f32>(node.op.name()).is_some()
+        && node.attr("T").is_ok_and(|t| super::FLOATS.contains(&t))
+        && (node.op.name() != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
+}
+
+/// The op's strip, if it has one; `BiasAdd` is that of `NHWC`.
+pub(super) fn strip<W: Computed>(op: &str) -> Option<Strip<W>> {
+    macro_rules! map {
+        ($cost:ident, $Function:ty) => {
+            Strip { run: Run::Map(&map_run::<W, W, $Function>), cost: $cost }
+        };
+    }
+    macro_rules! map_with {
+        ($cost:ident, $function:path) => {
+            Strip { run: Run::Map(&|out, x| map_run_with(out, x, $function)), cost: $cost }
+        };
+    }
+    macro_rules! zip {
+        ($cost:ident, $pairing:ident, $Function:ty) => {
+            Strip { run: Run::Zip(&zip_run::<W, W, $Function>, Pairing::$pairing), cost: $cost }
+        };
+    }
+    macro_rules! zip_with {
+        ($cost:ident, $function:path) => {
+            Strip {
+                run: Run::Zip(&|out, x, y| zip_run_with(out, x, y, $function), Pairing::Equal),
+                cost: $cost,
+            }
+        };
+    }
+    let polynomial = |single, double| Strip { run: Run::Map(W::pick(single, double)), cost: Dear };
+    Some(match op {
+        "Neg" => map!(Cheap, unary::Neg),
+        "Abs" => map!(Cheap, unary::Abs),
+        "Sign" => map!(Cheap, unary::Sign),
+        "Square" => map!(Cheap, unary::Square),
+        "Reciprocal" | "Inv" => map!(Cheap, unary::Reciprocal),
+        "Sqrt" => map!(Cheap, unary::Sqrt),
+        "Rsqrt" => map!(Cheap, unary::Rsqrt),
+        "Floor" => map!(Cheap, unary::Floor),
+        "Ceil" => map!(Cheap, unary::Ceil),
+        "Round" | "Rint" => map!(Cheap, unary::Round),
+        "Expm1" => map!(Dear, unary::Expm1),
+        "Log1p" => map!(Dear, unary::Log1p),
+        "Sin" => map!(Dear, unary::Sin),
+        "Cos" => map!(Dear, unary::Cos),
+        "Erf" => map!(Dear, unary::Erf),
+        "Exp" => polynomial(&polynomial::exp, &map_run::<f64, f64, unary::Exp>),
+        "Log" => polynomial(&polynomial::log, &map_run::<f64, f64, unary::Log>),
+        "Tanh" => polynomial(&polynomial::tanh, &map_run::<f64, f64, unary::Tanh>),
+        "Sigmoid" => polynomial(&polynomial::sigmoid, &map_run::<f64, f64, unary::Sigmoid>),
+        "Relu" => map_with!(Cheap, activation::relu),
+        "Relu6" => map_with!(Cheap, activation::relu6),
+        "Elu" => map_with!(Dear, activation::elu),
+        "Selu" => map_with!(Dear, activation::selu),
+        "Softplus" => map_with!(Dear, activation::softplus),
+        "Softsign" => map_with!(Cheap, activation::softsign),
+        "Add" | "AddV2" => zip!(Cheap, Broadcast, binary::Add),
+        "Sub" => zip!(Cheap, Broadcast, binary::Sub),
+        "Mul" => zip!(Cheap, Broadcast, binary::Mul),
+        "RealDiv" | "Div" => zip!(Cheap, Broadcast, binary::Div),
+        "DivNoNan" => zip!(Cheap, Broadcast, binary::DivNoNan),
+        "MulNoNan" => zip!(Cheap, Broadcast, binary::MulNoNan),
+        "Maximum" => zip!(Cheap, Broadcast, binary::Maximum),
+        "Minimum" => zip!(Cheap, Broadcast, binary::Minimum),
+        "SquaredDifference" => zip!(Cheap, Broadcast, binary::SquaredDifference),
+        "Pow" => zip!(Dear, Broadcast, binary::Pow),
+        "BiasAdd" => zip!(Cheap, Bias, binary::Add),
+        "SqrtGrad" => zip!(Cheap, Equal, unary::SqrtGrad),
+        "RsqrtGrad" => zip!(Cheap, Equal, unary::RsqrtGrad),
+        "ReciprocalGrad" | "InvGrad" => zip!(Cheap, Equal, unary::ReciprocalGrad),
+        "TanhGrad" => zip!(Cheap, Equal, unary::TanhGrad),
+        "SigmoidGrad" => zip!(Cheap, Equal, unary::SigmoidGrad),
+        "ReluGrad" => zip_with!(Cheap, activation::relu_gradient),
+        "Relu6Grad" => zip_with!(Cheap, activation::relu6_gradient),
+        "EluGrad" => zip_with!(Cheap, activation::elu_gradient),
+        "SeluGrad" => zip_with!(Cheap, activation::selu_gradient),
+        "SoftplusGrad" => zip_with!(Dear, activation::softplus_gradient),
+        "SoftsignGrad" => zip_with!(Cheap, activation::softsign_gradient),
+        _ => return None,
+    })
+}

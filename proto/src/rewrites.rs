@@ -1,0 +1,81 @@
+//! Which rewrites of graphs a session's options allow: those that master and workers make alike.
+
+use crate::pb;
+use pb::optimizer_options::Level;
+use pb::rewriter_config::Toggle;
+
+/// A rewrite of the graph that runs, by what switches it in `RewriterConfig`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rewrite {
+    ConstantFolding,
+    CommonSubexpressions,
+    Pruning,
+    /// Several ops in one node.
+    Fusion,
+}
+
+impl Rewrite {
+    /// What `RewriterConfig.optimizers` calls it.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Rewrite::ConstantFolding => &["constfold", "constant_folding"],
+            Rewrite::CommonSubexpressions => &["common_subgraph_elimination"],
+            Rewrite::Pruning => &["pruning"],
+            Rewrite::Fusion => &["remap", "remapping"],
+        }
+    }
+
+    fn is_switched_off(self, config: &pb::RewriterConfig) -> bool {
+        let toggle = match self {
+            Rewrite::ConstantFolding => config.constant_folding,
+            Rewrite::CommonSubexpressions => config.common_subgraph_elimination,
+            Rewrite::Fusion => config.remapping,
+            // By a field of its own, which what is listed does not override.
+            Rewrite::Pruning => return false,
+        };
+        toggle == Toggle::Off as i32
+    }
+}
+
+/// The options of a session that say which rewrites are made.
+#[derive(Clone, Debug)]
+pub struct Rewrites {
+    config: pb::RewriterConfig,
+    are_off: bool,
+}
+
+impl Rewrites {
+    pub fn of(config: &pb::ConfigProto) -> Rewrites {
+        let options = config.graph_options.clone().unwrap_or_default();
+        let config = options.rewrite_options.unwrap_or_default();
+        let level = options.optimizer_options.unwrap_or_default().opt_level;
+        let are_off = config.disable_meta_optimizer || level == Level::L0 as i32;
+        Rewrites { config, are_off }
+    }
+
+    /// Whether the rewrite is made: where some are listed, if it is one of those, and otherwise if it is not switched
+    /// off.
+    pub fn allow(&self, rewrite: Rewrite) -> bool {
+        if self.are_off || (rewrite == Rewrite::Pruning && self.config.disable_model_pruning) {
+            return false;
+        }
+        let listed = &self.config.optimizers;
+        match listed.is_empty() {
+            true => !rewrite.is_switched_off(&self.config),
+            false => listed.iter().any(|listed| rewrite.names().contains(&listed.as_str())),
+        }
+    }
+
+    /// Whether a rewrite that fails fails the step.
+    pub fn fail_on_errors(&self) -> bool {
+        self.config.fail_on_optimizer_errors
+    }
+
+    /// Graphs of fewer nodes are left alone, if the options say so.
+    pub fn least_nodes(&self) -> Option<usize> {
+        match self.config.min_graph_nodes {
+            0 => None,
+            set => Some(usize::try_from(set).unwrap_or(0)),
+        }
+    }
+}
