@@ -79,3 +79,39 @@ impl Rewrites {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Rewrite; 4] =
+        [Rewrite::ConstantFolding, Rewrite::CommonSubexpressions, Rewrite::Pruning, Rewrite::Fusion];
+
+    fn allowed(change: impl FnOnce(&mut pb::RewriterConfig, &mut pb::OptimizerOptions)) -> Vec<Rewrite> {
+        let (mut rewriter, mut optimizer) = (pb::RewriterConfig::default(), pb::OptimizerOptions::default());
+        change(&mut rewriter, &mut optimizer);
+        let graph_options = Some(pb::GraphOptions {
+            rewrite_options: Some(rewriter),
+            optimizer_options: Some(optimizer),
+            ..Default::default()
+        });
+        let rewrites = Rewrites::of(&pb::ConfigProto { graph_options, ..Default::default() });
+        ALL.into_iter().filter(|rewrite| rewrites.allow(*rewrite)).collect()
+    }
+
+    #[test]
+    fn all_rewrites_are_made_unless_the_options_say_otherwise() {
+        assert_eq!(Rewrites::of(&pb::ConfigProto::default()).least_nodes(), None);
+        assert_eq!(allowed(|_, _| {}), ALL);
+        assert_eq!(allowed(|rewriter, _| rewriter.disable_meta_optimizer = true), []);
+        assert_eq!(allowed(|_, optimizer| optimizer.opt_level = Level::L0 as i32), []);
+        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..3]);
+        assert_eq!(allowed(|rewriter, _| rewriter.constant_folding = Toggle::Off as i32), ALL[1..]);
+        assert_eq!(allowed(|rewriter, _| rewriter.optimizers.push("remap".into())), [Rewrite::Fusion]);
+        let pruned = allowed(|rewriter, _| {
+            rewriter.optimizers.push("pruning".into());
+            rewriter.disable_model_pruning = true;
+        });
+        assert_eq!(pruned, []);
+    }
+}

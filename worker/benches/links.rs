@@ -7,7 +7,7 @@ mod cluster;
 use anabranch_worker::Transport;
 use cluster::{LONG, Session, Task, Test};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use graph::{Graph, Shape, Tensor};
+use graph::{Graph, Tensor};
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,13 +35,16 @@ impl Pull {
         let len = bytes / 4;
         let graph = Graph::from_text(&format!(
             "v = VariableV2[dtype=float, shape=<{len}>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
-             p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
-             init = Assign[T=float](v, p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
+             d = Placeholder[dtype=int32, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+             x = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+             f = Fill[T=float](d, x) @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
+             init = Assign[T=float](v, f) @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
              y = Identity[T=float](v) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
         ))?;
-        let init = session.register(&graph, &["p"], &[], &["init"]).await?;
-        let fed = Tensor::full(1f32, Shape::new(&[len])?)?;
-        session.run(&init, 1, &[("p:0", fed)], &[]).await?;
+        let init = session.register(&graph, &["d", "x"], &[], &["init"]).await?;
+        // Made by the worker, and so in memory that it can lend.
+        let fed = [("d:0", Tensor::vector(&[len as i32])?), ("x:0", Tensor::scalar(1f32))];
+        session.run(&init, 1, &fed, &[]).await?;
         let registered = session.register(&graph, &[], &["y"], &[]).await?;
         let mut pull = Pull { tasks, session, registered, step: 10 };
         let start = Instant::now();

@@ -87,6 +87,14 @@ impl Plan {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }
 
+    /// After how many elements the second tensor begins anew, if it is one run of elements that repeats.
+    pub(crate) fn period(&self) -> Option<usize> {
+        match self.axes.as_slice() {
+            [outer, inner] => (outer.step[1] == 0 && inner.step[1] == 1).then_some(inner.size),
+            _ => None,
+        }
+    }
+
     /// Whether each tensor repeats along the innermost axis.
     pub(crate) fn repeats(&self) -> [bool; 2] {
         self.axes.last().map_or([false, false], |a| a.step.map(|s| s == 0))

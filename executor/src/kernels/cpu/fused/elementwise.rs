@@ -19,7 +19,7 @@ use bytemuck::Zeroable;
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
-/// Elements of a strip: those of a few operands stay in the first cache.
+/// Elements of a strip, at most: those of a few operands stay in the first cache.
 const STRIP: usize = 1024;
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -122,6 +122,10 @@ fn last_readers<W>(ops: &[ChainOp<W>]) -> Vec<Option<usize>> {
 /// How the shapes of a chain's operands and values fit the result's.
 struct Fit {
     shape: Shape,
+    /// Elements of a strip.
+    strip: usize,
+    /// Spread operands are the same in every strip.
+    has_period: bool,
     inputs: SmallVec<[Place; 8]>,
     values: SmallVec<[Place; 16]>,
 }
@@ -143,7 +147,7 @@ impl Fit {
         if !has_bias && given.iter().all(|shape| *shape == first) {
             let inputs = given.iter().map(|_| Place::Whole).collect();
             let values = chain.ops.iter().map(|_| Place::Whole).collect();
-            return Some(Fit { shape: first.clone(), inputs, values });
+            return Some(Fit { shape: first.clone(), strip: STRIP, has_period: false, inputs, values });
         }
         let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
         for op in &chain.ops {
@@ -168,11 +172,23 @@ impl Fit {
             let plan = Plan::fit(&whole, shape).ok()??;
             (*plan.shape() == whole).then_some(Place::Spread(plan))
         };
-        let inputs =
-            given.iter().map(|shape| place(shape).or_else(|| spread(shape))).collect::<Option<_>>()?;
+        let places = given.iter().map(|shape| place(shape).or_else(|| spread(shape)));
+        let inputs = places.collect::<Option<SmallVec<[Place; 8]>>>()?;
         let values = shapes.iter().map(place).collect::<Option<_>>()?;
-        Some(Fit { shape: whole, inputs, values })
+        let period = common_period(&inputs);
+        let strip = period.map_or(STRIP, |period| STRIP / period * period);
+        Some(Fit { shape: whole, strip, has_period: period.is_some(), inputs, values })
     }
+}
+
+/// After how many elements all spread operands begin anew, if there are any, and if a strip is as long.
+fn common_period(inputs: &[Place]) -> Option<usize> {
+    let mut periods = inputs.iter().filter_map(|place| match place {
+        Place::Spread(plan) => Some(plan.period()),
+        Place::Whole | Place::Single => None,
+    });
+    let first = periods.next()?.filter(|period| (1..=STRIP).contains(period))?;
+    periods.all(|other| other == Some(first)).then_some(first)
 }
 
 /// The shape of an op's value, unless it does not take its operands.
@@ -252,8 +268,10 @@ fn in_strips<T: Lane<Wide: Computed>>(
     };
     let elements = inputs.iter().map(|input| input.as_ref().map(Tensor::values::<T>).transpose());
     let elements = elements.collect::<graph::Result<SmallVec<[Option<&[T]>; 8]>>>()?;
-    let pass = Pass { chain, fit, singles: &singles, elements };
-    let chunk = chunk_size(fit.shape.num_elements(), chain.cost);
+    let is_read_last = |i: usize| chain.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)));
+    let in_place = in_place.filter(|i| T::NATIVE && !is_read_last(*i));
+    let pass = Pass { chain, fit, singles: &singles, elements, in_place };
+    let chunk = chunk_size(fit.shape.num_elements(), chain.cost).next_multiple_of(fit.strip);
     for_chunks(out.values_mut::<T>()?, chunk, |start, part| pass.run(start, part));
     ctx.set_output(0, out);
     Ok(())
@@ -305,21 +323,26 @@ struct Pass<'a, T: Lane<Wide: 'static>> {
     singles: &'a Singles<T::Wide>,
     /// Of each operand; none of the one whose memory the result has.
     elements: SmallVec<[Option<&'a [T]>; 8]>,
+    /// The operand that is read where the result will be: by none of those who write there.
+    in_place: Option<usize>,
 }
 
 impl<T: Lane<Wide: Computed>> Pass<'_, T> {
-    /// The result's elements from `start` on.
+    /// The result's elements from `start` on, which is a multiple of a strip.
     fn run(&self, start: usize, part: &mut [T]) {
-        let len = part.len().min(STRIP);
+        let len = part.len().min(self.fit.strip);
         let strip = |_| vec![T::Wide::zeroed(); len];
         let mut registers: Vec<Vec<T::Wide>> = (0..self.chain.registers).map(strip).collect();
         let mut loaded: SmallVec<[Vec<T::Wide>; 8]> =
             (0..self.chain.inputs).map(|i| if self.is_loaded(i) { strip(i) } else { Vec::new() }).collect();
         let mut narrow = vec![T::zeroed(); if T::NATIVE { 0 } else { len }];
-        for (n, out) in part.chunks_mut(STRIP).enumerate() {
-            let at = start + n * STRIP;
+        for (n, out) in part.chunks_mut(self.fit.strip).enumerate() {
+            let at = start + n * self.fit.strip;
             for (i, strip) in loaded.iter_mut().enumerate().filter(|(_, strip)| !strip.is_empty()) {
-                self.load(i, at, &mut strip[..out.len()], out);
+                let is_there = n > 0 && self.fit.has_period && matches!(self.fit.inputs[i], Place::Spread(_));
+                if !is_there {
+                    self.load(i, at, &mut strip[..out.len()], out);
+                }
             }
             self.strip(at, out, &mut registers, &loaded, &mut narrow);
         }
@@ -328,7 +351,7 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
     /// Whether an operand's strips are copied before they are used.
     fn is_loaded(&self, i: usize) -> bool {
         match self.fit.inputs[i] {
-            Place::Whole => !T::NATIVE || self.elements[i].is_none(),
+            Place::Whole => !T::NATIVE || (self.elements[i].is_none() && self.in_place != Some(i)),
             Place::Single => false,
             Place::Spread(_) => true,
         }
@@ -366,25 +389,12 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
             }
             // Nobody reads it now.
             let mut to = std::mem::take(&mut registers[op.register]);
-            let operand = |source: &Source| match *source {
-                Source::Input(i) if matches!(self.fit.inputs[i], Place::Single) => {
-                    Operand::One(self.singles.inputs[i])
-                }
-                Source::Value(n) if matches!(self.fit.values[n], Place::Single) => {
-                    Operand::One(self.singles.values[n])
-                }
-                Source::Value(n) => Operand::Many(&registers[self.chain.ops[n].register][..len]),
-                Source::Input(i) => match self.elements[i] {
-                    Some(elements) if loaded[i].is_empty() => {
-                        Operand::Many(bytemuck::cast_slice(&elements[at..at + len]))
-                    }
-                    _ => Operand::Many(&loaded[i][..len]),
-                },
-            };
             if n + 1 == self.chain.ops.len() {
-                store(out, &mut to, |out| op.compute(out, operand));
+                let strips = Strips { registers, loaded, result: &[] };
+                store(out, &mut to, |out| op.compute(out, |source| self.operand(source, at, len, &strips)));
             } else {
-                op.compute(&mut to[..len], operand);
+                let strips = Strips { registers, loaded, result: out };
+                op.compute(&mut to[..len], |source| self.operand(source, at, len, &strips));
                 if !T::NATIVE {
                     T::narrow(&to[..len], &mut narrow[..len]);
                     T::widen(&narrow[..len], &mut to[..len]);
@@ -393,6 +403,37 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
             registers[op.register] = to;
         }
     }
+
+    fn operand<'v>(
+        &'v self,
+        source: &Source,
+        at: usize,
+        len: usize,
+        strips: &Strips<'v, T>,
+    ) -> Operand<'v, T::Wide> {
+        match *source {
+            Source::Input(i) if matches!(self.fit.inputs[i], Place::Single) => {
+                Operand::One(self.singles.inputs[i])
+            }
+            Source::Value(n) if matches!(self.fit.values[n], Place::Single) => {
+                Operand::One(self.singles.values[n])
+            }
+            Source::Value(n) => Operand::Many(&strips.registers[self.chain.ops[n].register][..len]),
+            Source::Input(i) if !strips.loaded[i].is_empty() => Operand::Many(&strips.loaded[i][..len]),
+            Source::Input(i) => Operand::Many(bytemuck::cast_slice(match self.elements[i] {
+                Some(elements) => &elements[at..at + len],
+                None => strips.result,
+            })),
+        }
+    }
+}
+
+/// Where the strips of a pass are.
+struct Strips<'v, T: Lane> {
+    registers: &'v [Vec<T::Wide>],
+    loaded: &'v [Vec<T::Wide>],
+    /// The strip of the result, while it holds that of an operand.
+    result: &'v [T],
 }
 
 impl<W: Computed> ChainOp<W> {

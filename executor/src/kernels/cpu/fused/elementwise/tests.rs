@@ -221,7 +221,9 @@ fn large_tensors_are_shared_among_threads() -> Result<()> {
     let mut rng = StdRng::seed_from_u64(2);
     let shape = [3, 700_001];
     let inputs = [random(&mut rng, DType::Float, &shape)?, random(&mut rng, DType::Float, &[3, 1])?];
-    check(&["Mul", "Exp", "AddV2", "Relu"], &[0, 1, 2, 3, 0, 4], &inputs)
+    check(&["Mul", "Exp", "AddV2", "Relu"], &[0, 1, 2, 3, 0, 4], &inputs)?;
+    let inputs = [random(&mut rng, DType::Float, &[7001, 300])?, random(&mut rng, DType::Float, &[300])?];
+    check(&["BiasAdd", "Relu", "Exp", "Mul"], &[0, 1, 2, 3, 4, 1], &inputs)
 }
 
 #[test]
