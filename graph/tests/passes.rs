@@ -381,6 +381,42 @@ fn fuse_keeps_devices_types_and_what_is_ordered_apart() -> Result<()> {
 }
 
 #[test]
+fn fuse_reads_references_no_later_than_before() -> Result<()> {
+    check(
+        "fuse",
+        "",
+        r#"
+        %versions producer=21 min_consumer=0
+        x = Placeholder[dtype=float]
+        v = VariableV2[dtype=float, shape=<>]
+        read = Identity[T=float](v)
+        one = Const[dtype=float, value=float<>{1.0}]
+        biased = AddV2[T=float](x, read)
+        scaled = Mul[T=float](biased, one)
+        active = Neg[T=float](scaled)
+        old = Mul[T=float](read, one)
+        changed = AssignAdd[T=float](v, one)
+        new = Identity[T=float](changed)
+        rest = Neg[T=float](new)
+        change = AddV2[T=float](old, rest)
+        "#,
+        expect![[r#"
+            %versions producer=21 min_consumer=0
+            x = Placeholder[dtype=float]
+            v = VariableV2[dtype=float, shape=<>]
+            read = Identity[T=float](v)
+            one = Const[dtype=float, value=float<>{1.0}]
+            active = _FusedElementwise[N=3, T=float, names=["biased", "scaled", "active"], operands=[0, 1, 3, 2, 4], ops=["AddV2", "Mul", "Neg"]](x, read, one)
+            old = Mul[T=float](read, one)
+            changed = AssignAdd[T=float](v, one)
+            new = Identity[T=float](changed)
+            rest = Neg[T=float](new)
+            change = AddV2[T=float](old, rest)
+        "#]],
+    )
+}
+
+#[test]
 fn fuse_ends_long_chains_and_passes_over_longer_ones() -> Result<()> {
     let mut text = String::from("%versions producer=21 min_consumer=0\nx0 = Placeholder[dtype=float]\n");
     for i in 1..=100_000 {

@@ -16,7 +16,8 @@ const MOST_OPS: usize = 64;
 /// Puts one node of `_FusedElementwise` in the place of a node and of all those that only it, or others of them,
 /// read; of those that are `fusible`, by their op and attributes, on one device, of one element type. It has the
 /// name of the last, whose value is the only one that anybody else could see, and runs after whatever any of them
-/// ran after. Others keep all their consumers: feeds, fetches and transfers are none of these ops.
+/// ran after. Others keep all their consumers: feeds, fetches and transfers are none of these ops. What may read a
+/// reference joins only where it does not come to read it later than before.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is no loop.
@@ -42,13 +43,21 @@ type Chain = Vec<NodeId>;
 fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -> Result<Vec<Chain>> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut chain_of: FxHashMap<NodeId, usize> = FxHashMap::default();
-    for id in topology.order(graph)?.into_iter().rev() {
+    let order = topology.order(graph)?;
+    let references = references(graph, topology, &order)?;
+    for id in order.into_iter().rev() {
         let node = graph.node(id);
         if !fusible(node) || !is_of_one_type(node)? {
             continue;
         }
+        let reads_reference = topology.producers(id).iter().any(|p| references[p.node.index()]);
         let chain = match readers_chain(topology, id, &chain_of) {
-            Some(chain) if takes(graph, &chains[chain], node)? => chain,
+            Some(chain)
+                if takes(graph, &chains[chain], node)?
+                    && !(reads_reference && waits_for_others(graph, topology, &chains[chain], id)) =>
+            {
+                chain
+            }
             _ => {
                 chains.push(Chain::new());
                 chains.len() - 1
@@ -60,6 +69,32 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
     chains.retain(|chain| chain.len() > 1);
     chains.iter_mut().for_each(|chain| chain.reverse());
     Ok(chains)
+}
+
+/// Whether each node may give a reference, by its own signature or because it passes on what it takes.
+fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Vec<bool>> {
+    let mut references = vec![false; graph.len()];
+    for id in order {
+        let node = graph.node(*id);
+        let passes_on = node.op.def.traits.passes_reference || node.op.role() != Role::Compute;
+        references[id.index()] = node.output_types()?.iter().any(|port| port.is_ref)
+            || (passes_on && topology.producers(*id).iter().any(|p| references[p.node.index()]));
+    }
+    Ok(references)
+}
+
+/// Whether a chain that the node joined would wait for anything that the node itself does not wait for. Constants are
+/// there from the start.
+fn waits_for_others(graph: &Graph, topology: &Topology, chain: &Chain, id: NodeId) -> bool {
+    let own = topology.producers(id);
+    let is_known = |producer: &crate::topology::Producer| {
+        producer.node == id
+            || chain.contains(&producer.node)
+            || own.iter().any(|known| known.node == producer.node)
+            || (graph.node(producer.node).op.name() == "Const"
+                && topology.producers(producer.node).is_empty())
+    };
+    !chain.iter().flat_map(|member| topology.producers(*member)).all(is_known)
 }
 
 /// The one chain that all who need the node are in, by its value alone.
