@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use executor::{Executor, Pool, fuse};
-use graph::{AttrValue, DeviceName, Graph, Role};
+use graph::{DeviceName, Graph};
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
 use proto::{Rewrite, Rewrites, Status, pb};
@@ -39,10 +39,11 @@ impl RegisteredGraph {
         let placement = placed_devices(graph, &devices).map_err(placer_failure)?;
         let options = PartitionOptions { devices: &devices, split: Split::Device, names: &session.names };
         let parts = partition(graph, &placement, &options).map_err(placer_failure)?;
+        let fuses = rewrites.allow(Rewrite::Fusion) && graph.len() >= rewrites.least_nodes().unwrap_or(0);
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
             let on = session.devices.find(&device)?.clone();
-            let graph = match rewrites.allow(Rewrite::Fusion) {
+            let graph = match fuses {
                 true => fuse(part.graph, &*on).map_err(|e| crate::failure(&e))?,
                 false => part.graph,
             };
@@ -57,19 +58,6 @@ impl RegisteredGraph {
         let graphs = self.parts.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
         Ok(graphs.collect::<Result<_, _>>()?)
     }
-}
-
-/// The devices that a graph's Sends name as theirs, each once.
-pub(crate) fn receivers(graph: &Graph) -> Vec<Arc<str>> {
-    let mut receivers: Vec<Arc<str>> = Vec::new();
-    for (_, node) in graph.nodes().filter(|(_, node)| node.op.role() == Role::Send) {
-        let Some(AttrValue::Str(device)) = node.attrs.get("recv_device") else { continue };
-        let is_known = |known: &Arc<str>| known.as_bytes() == &device[..];
-        if !receivers.last().is_some_and(is_known) && !receivers.iter().any(is_known) {
-            receivers.extend(std::str::from_utf8(device).map(Arc::from));
-        }
-    }
-    receivers
 }
 
 fn placer_failure(error: placer::Error) -> Status {

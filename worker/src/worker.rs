@@ -3,7 +3,7 @@
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
 use crate::epochs::Epochs;
-use crate::graphs::{self, RegisteredGraph};
+use crate::graphs::RegisteredGraph;
 use crate::handler::Handler;
 use crate::local::LocalWorker;
 use crate::peers::Peers;
@@ -14,10 +14,11 @@ use crate::steps::Steps;
 use crate::transfers::Transfers;
 use crate::transport::{LinkedWorker, Roads};
 use executor::{Error, Pool, shared_memory};
-use graph::{Code, DeviceAttributes, Graph, TaskName};
+use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::pb::ConfigProto;
 use proto::{RemoteWorker, Rewrites, SeenIds, Status};
 use std::fmt;
 use std::sync::Arc;
@@ -152,24 +153,15 @@ impl Worker {
 
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
         let session = self.sessions.get(&part.session)?;
-        self.meet_receivers(&part.graph, &session);
         let pool = self.pool.clone();
         blocking(move || {
-            let rewrites = Rewrites::of(&part.config.unwrap_or_default());
+            let only_graph_options =
+                || ConfigProto { graph_options: part.graph_options, ..Default::default() };
+            let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
             Ok(session.add_graph(graph))
         })
         .await
-    }
-
-    /// Begins to make links to the tasks that a graph sends to: its first step finds them there.
-    fn meet_receivers(&self, graph: &Graph, session: &Session) {
-        let own = format!("{}/", session.task);
-        for receiver in graphs::receivers(graph).into_iter().filter(|device| !device.starts_with(&own)) {
-            if let Some(road) = session.peers.road_to(&receiver) {
-                road.find(&self.roads);
-            }
-        }
     }
 
     pub(crate) fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {

@@ -39,9 +39,9 @@ async fn linked(transport: Transport) -> Test<(Vec<Task>, Session)> {
     let tasks = cluster(2, |config| config.transport = transport)?;
     let session = Session::mixed(&tasks).await?;
     let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
-    // Who is to send meets who is to receive when the graph comes, so that the first step has the links.
-    until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
+    // The first step has no link yet: it goes the long way, and makes both meet.
     session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
+    until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
     Ok((tasks, session))
 }
 

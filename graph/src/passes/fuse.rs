@@ -8,10 +8,10 @@ use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// So many ops in one node at most: its inputs are held until it has run.
-const MOST_OPS: usize = 64;
+pub const MOST_FUSED_OPS: usize = 64;
 
 /// Puts one node of `_FusedElementwise` in the place of a node and of all those that only it, or others of them,
 /// read; of those that are `fusible`, by their op and attributes, on one device, of one element type. It has the
@@ -86,13 +86,11 @@ fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Ve
 /// Whether a chain that the node joined would wait for anything that the node itself does not wait for. Constants are
 /// there from the start.
 fn waits_for_others(graph: &Graph, topology: &Topology, chain: &Chain, id: NodeId) -> bool {
-    let own = topology.producers(id);
+    let own: FxHashSet<NodeId> = topology.producers(id).iter().map(|producer| producer.node).collect();
+    let is_constant = |id: NodeId| graph.node(id).op.name() == "Const" && topology.producers(id).is_empty();
     let is_known = |producer: &crate::topology::Producer| {
-        producer.node == id
-            || chain.contains(&producer.node)
-            || own.iter().any(|known| known.node == producer.node)
-            || (graph.node(producer.node).op.name() == "Const"
-                && topology.producers(producer.node).is_empty())
+        let from = producer.node;
+        from == id || own.contains(&from) || chain.contains(&from) || is_constant(from)
     };
     !chain.iter().flat_map(|member| topology.producers(*member)).all(is_known)
 }
@@ -109,7 +107,7 @@ fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, u
 
 fn takes(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
     let Some(last) = chain.first().map(|id| graph.node(*id)) else { return Ok(true) };
-    Ok(chain.len() < MOST_OPS
+    Ok(chain.len() < MOST_FUSED_OPS
         && last.device == node.device
         && last.attr::<DType>("T")? == node.attr::<DType>("T")?)
 }
@@ -189,9 +187,10 @@ impl Program {
         let mut program = Program::default();
         let position = |id: NodeId| chain.iter().position(|member| *member == id);
         let producers = || chain.iter().flat_map(|id| topology.producers(*id));
+        let mut before = FxHashSet::default();
         for producer in producers().filter(|p| position(p.node).is_none()) {
             if producer.is_control() {
-                if !program.control.contains(&producer.node) {
+                if before.insert(producer.node) {
                     program.control.push(producer.node);
                 }
             } else if !program.inputs.contains(&producer.source()) {

@@ -9,7 +9,7 @@ mod prune;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
-pub use fuse::fuse;
+pub use fuse::{MOST_FUSED_OPS, fuse};
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
 pub use prune::prune;

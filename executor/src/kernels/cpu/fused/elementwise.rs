@@ -16,6 +16,7 @@ use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
 use crate::kernels::cpu::wide::{Lane, store};
 use crate::value::Value;
 use bytemuck::Zeroable;
+use graph::passes::MOST_FUSED_OPS;
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -59,10 +60,16 @@ enum Source {
 impl<W: Computed> Chain<W> {
     fn new(init: &KernelInit<'_>) -> Result<Chain<W>> {
         let (names, inputs) = (texts(init, "names")?, init.inputs.len());
-        let operands = init.attr::<Vec<i64>>("operands")?;
+        let (operands, wanted) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
+        if wanted.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
+            crate::invalid!(
+                "a fused op of {} ops and {inputs} inputs, where {MOST_FUSED_OPS} ops are the most",
+                wanted.len()
+            );
+        }
         let mut operands = operands.iter().map(|operand| usize::try_from(*operand).unwrap_or(usize::MAX));
         let mut ops: Vec<ChainOp<W>> = Vec::new();
-        for (at, op) in texts(init, "ops")?.iter().enumerate() {
+        for (at, op) in wanted.iter().enumerate() {
             let Some(strip) = strip::<W>(op) else {
                 return Err(crate::Error::unimplemented(format!("'{op}' in a fused op")));
             };

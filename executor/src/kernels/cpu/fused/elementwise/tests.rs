@@ -242,6 +242,8 @@ fn programs_that_make_no_sense_are_refused() -> Result<()> {
     let refused = |ops: Texts<'_>, operands: &[i64]| fused(ops, operands, &x).err().map(|e| e.code());
     assert_eq!(refused(&["MatMul"], &[0, 0]), Some(Code::Unimplemented));
     assert_eq!(refused(&["AddV2"], &[0]), Some(Code::InvalidArgument));
+    assert_eq!(refused(&["Neg"; MOST_FUSED_OPS + 1], &[0; MOST_FUSED_OPS + 1]), Some(Code::InvalidArgument));
+    assert_eq!(refused(&["Neg"; MOST_FUSED_OPS], &[0; MOST_FUSED_OPS]), None);
     for operand in [1, 2, -1, i64::MAX] {
         assert_eq!(refused(&["Neg"], &[operand]), Some(Code::InvalidArgument), "{operand}");
     }
