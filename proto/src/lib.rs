@@ -1,7 +1,8 @@
 //! The wire: messages and services, generated at build time from `protos/`; conversions to and from the types of
 //! `graph`; and the interface between master and worker, on whichever side of the wire the worker is.
 //!
-//! Nothing is decided here: what options mean for both sides is read here ([`Rewrites`]). Names are the peer's, so that both ends of a cluster may be of either kind.
+//! Nothing is decided here; what options mean to both sides is read here ([`Rewrites`]). Names are the peer's, so that
+//! both ends of a cluster may be of either kind.
 
 #![forbid(unsafe_code)]
 

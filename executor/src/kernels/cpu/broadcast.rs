@@ -233,10 +233,15 @@ fn zip_of_one<A: Lane, R: Lane>(x: &Tensor, y: &Tensor, zip: &Zip<'_, A::Wide, R
     let mut out = [R::Wide::zeroed()];
     let (a, b) = (x.item::<A>()?, y.item::<A>()?);
     zip(&mut out, Operand::One(a.to_wide()), Operand::One(b.to_wide()));
-    let out = R::of_wide(out[0]);
-    match x.shape().rank() {
-        0 => Ok(Tensor::scalar(out)),
-        _ => Ok(Tensor::full(out, x.shape().clone())?),
+    of_one(R::of_wide(out[0]), x.shape())
+}
+
+/// A tensor of one element, of any rank.
+#[inline]
+pub(super) fn of_one<R: Element>(value: R, shape: &Shape) -> Result<Tensor> {
+    match shape.rank() {
+        0 => Ok(Tensor::scalar(value)),
+        _ => Ok(Tensor::full(value, shape.clone())?),
     }
 }
 

@@ -10,7 +10,7 @@ use super::strip::{Computed, Pairing, Run, Strip, strip};
 use super::{Link, texts};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::kernels::cpu::broadcast::{Operand, Plan};
+use crate::kernels::cpu::broadcast::{Operand, Plan, of_one};
 use crate::kernels::cpu::dispatch::dispatch;
 use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
 use crate::kernels::cpu::wide::{Lane, store};
@@ -38,6 +38,8 @@ struct Chain<W: 'static> {
     inputs: usize,
     /// Strips of values that are still to be read, at most.
     registers: usize,
+    /// Operands of one shape fit.
+    takes_equal_shapes: bool,
     cost: Cost,
 }
 
@@ -92,7 +94,8 @@ impl<W: Computed> Chain<W> {
         let registers = assign_registers(&mut ops);
         let is_dear = ops.len() > 3 || ops.iter().any(|op| op.strip.cost == Cost::Dear);
         let cost = if is_dear { Cost::Dear } else { Cost::Cheap };
-        Ok(Chain { ops, inputs, registers, cost })
+        let takes_equal_shapes = !ops.iter().any(|op| matches!(op.strip.run, Run::Zip(_, Pairing::Bias)));
+        Ok(Chain { ops, inputs, registers, takes_equal_shapes, cost })
     }
 }
 
@@ -150,8 +153,7 @@ impl Fit {
         let given =
             (0..chain.inputs).map(|i| ctx.shape(i).ok()).collect::<Option<SmallVec<[&Shape; 8]>>>()?;
         let first = *given.first()?;
-        let has_bias = chain.ops.iter().any(|op| matches!(op.strip.run, Run::Zip(_, Pairing::Bias)));
-        if !has_bias && given.iter().all(|shape| *shape == first) {
+        if chain.takes_equal_shapes && given.iter().all(|shape| *shape == first) {
             let inputs = given.iter().map(|_| Place::Whole).collect();
             let values = chain.ops.iter().map(|_| Place::Whole).collect();
             return Some(Fit { shape: first.clone(), strip: STRIP, has_period: false, inputs, values });
@@ -253,15 +255,7 @@ fn in_strips<T: Lane<Wide: Computed>>(
     }
     let singles = Singles::of::<T>(chain, fit, &inputs)?;
     if let (1, Some(value)) = (fit.shape.num_elements(), singles.values.last()) {
-        let value = T::of_wide(*value);
-        ctx.set_output(
-            0,
-            if fit.shape.rank() == 0 {
-                Tensor::scalar(value)
-            } else {
-                Tensor::full(value, fit.shape.clone())?
-            },
-        );
+        ctx.set_output(0, of_one(T::of_wide(*value), &fit.shape)?);
         return Ok(());
     }
     // The result may take the place of an operand: each strip of that is read before it is written.
@@ -309,13 +303,7 @@ impl<W: Computed> Singles<W> {
                     Source::Input(i) => singles.inputs[i],
                     Source::Value(before) => singles.values[before],
                 };
-                match (&op.strip.run, op.operands.as_slice()) {
-                    (Run::Map(map), [x, ..]) => map(&mut out, &[value(x)]),
-                    (Run::Zip(zip, _), [x, y]) => {
-                        zip(&mut out, Operand::One(value(x)), Operand::One(value(y)));
-                    }
-                    _ => {}
-                }
+                op.compute(&mut out, |source| Operand::One(value(source)));
             }
             singles.values.push(T::of_wide(out[0]).to_wide());
         }
@@ -448,7 +436,8 @@ impl<W: Computed> ChainOp<W> {
         match (&self.strip.run, self.operands.as_slice()) {
             (Run::Map(map), [x, ..]) => match operand(x) {
                 Operand::Many(x) => map(out, x),
-                Operand::One(x) => map(out, &vec![x; out.len()]),
+                // Only where the value is single, too.
+                Operand::One(x) => map(out, &[x]),
             },
             (Run::Zip(zip, _), [x, y]) => zip(out, operand(x), operand(y)),
             _ => {}
