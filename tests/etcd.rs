@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::free_port;
+use support::elections;
 use support::folder::Folder;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -88,39 +89,13 @@ impl Drop for Etcd {
 #[test]
 fn one_leads_and_is_followed_under_a_higher_term() -> Fallible {
     let etcd = Etcd::start()?;
-    let (a, b) = (etcd.store(LONG)?, etcd.store(LONG)?);
-    let first = a.campaign()?.ok_or("nobody led, and nobody may")?;
-    assert_eq!((b.campaign()?, a.keep(first)?, b.keep(first)?), (None, true, false));
-    let second = a.campaign()?.ok_or("who leads may go on")?;
-    assert!(second > first && !a.keep(first)? && a.keep(second)?);
-    a.resign(second)?;
-    let third = b.campaign()?.ok_or("who led has resigned")?;
-    assert!(third > second);
-    assert_eq!((a.keep(second)?, a.campaign()?), (false, None));
-    Ok(())
+    elections::one_leads_and_is_followed_under_a_higher_term(&etcd.store(LONG)?, &etcd.store(LONG)?)
 }
 
 #[test]
 fn who_is_silent_for_a_lease_is_replaced() -> Fallible {
     let etcd = Etcd::start()?;
-    let (a, b) = (etcd.store(LEASE)?, etcd.store(LEASE)?);
-    let first = a.campaign()?.ok_or("nobody led, and nobody may")?;
-    let started = Instant::now();
-    // Kept for longer than a lease.
-    while started.elapsed() < LEASE * 2 {
-        assert!(a.keep(first)? && b.campaign()?.is_none());
-        thread::park_timeout(Duration::from_millis(50));
-    }
-    let second = loop {
-        match b.campaign()? {
-            Some(term) => break term,
-            None if started.elapsed() > LONG => return Err("nobody followed".into()),
-            None => thread::park_timeout(Duration::from_millis(20)),
-        }
-    };
-    assert!(second > first);
-    assert_eq!((a.keep(first)?, a.campaign()?), (false, None));
-    Ok(())
+    elections::who_is_silent_for_a_lease_is_replaced(&etcd.store(LEASE)?, &etcd.store(LEASE)?)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod cluster;
+pub mod elections;
 pub mod environment;
 pub mod folder;
 pub mod job;

@@ -29,6 +29,8 @@ pub use coordination::Coordination;
 #[cfg(feature = "etcd")]
 pub use election::EtcdStore;
 pub use election::{FileStore, LeaderStore};
+#[cfg(feature = "kubernetes")]
+pub use election::{KubernetesStore, kube};
 pub use embedding::Spread;
 pub use error::{Error, Result};
 pub use events::Events;

@@ -1,30 +1,24 @@
 //! Elections in etcd: a key that its leader's lease keeps, and whose revision is the term.
 
 use super::LeaderStore;
-use crate::error::{Error, Result};
+use super::calls::Calls;
+use crate::error::Result;
 use etcd_client::{Client, Compare, CompareOp, ConnectOptions, PutOptions, Txn, TxnOp};
 use graph::Code;
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
-use std::sync::mpsc;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
-
-/// No call to etcd may take longer.
-const LONGEST_CALL: Duration = Duration::from_secs(5);
 
 /// A [`LeaderStore`] in etcd. A leader that is not heard of for a lease, dead or stopped, is replaced: etcd takes its
 /// key away.
 pub struct EtcdStore {
     client: Client,
-    place: String,
+    calls: Calls,
     key: String,
     name: String,
     lease: Duration,
     own: Mutex<Option<Claim>>,
-    runtime: Runtime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,22 +40,20 @@ impl EtcdStore {
         name: &str,
         lease: Duration,
     ) -> Result<EtcdStore> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("etcd").enable_all().build();
-        let runtime = runtime.map_err(|e| Error::file("etcd", &e))?;
-        let place = format!("etcd at {}", endpoints.join(", "));
+        let calls = Calls::new(format!("etcd at {}", endpoints.join(", ")), lease)?;
         let endpoints: Vec<String> = endpoints.iter().map(|&e| e.to_owned()).collect();
-        let call = async move { Client::connect(endpoints, options).await };
-        let client = wait(&runtime, &place, LONGEST_CALL, call)?;
+        let connected = calls.wait_at_first(async move { Client::connect(endpoints, options).await })?;
+        let client = connected.map_err(|e| calls.failed(Code::Unavailable, e))?;
         let key = format!("anabranch/leaders/{name}");
-        Ok(EtcdStore { client, place, key, name: name.to_owned(), lease, own: Mutex::default(), runtime })
+        Ok(EtcdStore { client, calls, key, name: name.to_owned(), lease, own: Mutex::default() })
     }
 
     fn call<T: Send + 'static, F>(&self, call: impl FnOnce(Client, String) -> F) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>> + Send + 'static,
     {
-        let patience = (self.lease / 2).min(LONGEST_CALL);
-        wait(&self.runtime, &self.place, patience, call(self.client.clone(), self.key.clone()))
+        let answer = self.calls.wait(call(self.client.clone(), self.key.clone()))?;
+        answer.map_err(|e| self.calls.failed(Code::Unavailable, e))
     }
 
     /// The revision of the leader's key; 0 without one.
@@ -142,31 +134,8 @@ impl LeaderStore for EtcdStore {
     }
 }
 
-/// Runs a call to its end. The caller's thread may itself belong to another runtime.
-fn wait<T: Send + 'static>(
-    runtime: &Runtime,
-    place: &str,
-    patience: Duration,
-    call: impl Future<Output = Result<T, etcd_client::Error>> + Send + 'static,
-) -> Result<T> {
-    let failed = |cause: String| {
-        let text = format!("{place}: {cause}");
-        Error::Client(client::Error::Status(proto::Status::new(Code::Unavailable, text)))
-    };
-    let (answer, answered) = mpsc::sync_channel(1);
-    runtime.spawn(async move {
-        // The receiver is gone only if the waiting thread is.
-        let _ = answer.send(timeout(patience, call).await);
-    });
-    match answered.recv() {
-        Ok(Ok(result)) => result.map_err(|e| failed(e.to_string())),
-        Ok(Err(_)) => Err(failed(format!("no answer within {patience:?}"))),
-        Err(_) => Err(failed("the call ended without an answer".to_owned())),
-    }
-}
-
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EtcdStore({}, {})", self.key, self.place)
+        write!(f, "EtcdStore({}, {})", self.key, self.calls.place())
     }
 }

@@ -1,12 +1,18 @@
 //! Who of several is the chief: places where they agree on one, each time under a higher number.
 
+#[cfg(any(feature = "etcd", feature = "kubernetes"))]
+mod calls;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdStore;
 pub use file::FileStore;
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{KubernetesStore, kube};
 
 use crate::error::Result;
 use std::fmt;

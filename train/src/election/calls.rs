@@ -1,0 +1,93 @@
+//! Calls to a store elsewhere, on a runtime of its own: who calls may belong to another, and waits.
+
+use crate::error::{Error, Result};
+use graph::Code;
+use proto::Status;
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+/// No call may take longer.
+const LONGEST: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Calls {
+    place: String,
+    patience: Duration,
+    /// `None` once it ends.
+    runtime: Option<Runtime>,
+}
+
+impl Calls {
+    /// To a place of which messages speak like this, where a leader's turn is kept for so long.
+    pub(super) fn new(place: String, lease: Duration) -> Result<Calls> {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).thread_name("elections").enable_all().build();
+        let runtime = runtime.map_err(|e| Error::file(&place, &e))?;
+        Ok(Calls { place, patience: (lease / 2).min(LONGEST), runtime: Some(runtime) })
+    }
+
+    /// Speaks otherwise of the place from now on.
+    pub(super) fn are_to(&mut self, place: String) {
+        self.place = place;
+    }
+
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Runs a call to its end.
+    ///
+    /// # Errors
+    /// `Unavailable`, naming the place, if that takes too long for who leads meanwhile.
+    pub(super) fn wait<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        self.wait_for(self.patience, call)
+    }
+
+    /// As [`Calls::wait`], before there is a turn to keep.
+    pub(super) fn wait_at_first<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        self.wait_for(LONGEST, call)
+    }
+
+    fn wait_for<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(async move {
+                // The receiver is gone only if the waiting thread is.
+                let _ = answer.send(timeout(patience, call).await);
+            });
+        }
+        match answered.recv() {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(self.failed(Code::Unavailable, format!("no answer within {patience:?}"))),
+            Err(_) => Err(self.failed(Code::Unavailable, "the call ended without an answer")),
+        }
+    }
+
+    /// That a call failed, naming the place.
+    pub(super) fn failed(&self, code: Code, cause: impl Display) -> Error {
+        Error::Client(client::Error::Status(Status::new(code, format!("{}: {cause}", self.place))))
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        // Without waiting: a thread of another runtime may not.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
