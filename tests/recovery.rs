@@ -5,7 +5,9 @@ mod support;
 
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{DType, Tensor};
-use anabranch::train::{Every, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks};
+use anabranch::train::{
+    Every, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks, latest_checkpoint,
+};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,7 +79,10 @@ fn train(
                 })
             })
             .collect();
-        let until = |step: i64| until_step(&observed, &observer, step);
+        let until = |step: i64| {
+            until_step(&observed, &observer, step)?;
+            until_saved(folder.path())
+        };
         disturb(&mut cluster, &until)?;
         let mut recoveries = 0;
         for worker in workers {
@@ -109,6 +114,18 @@ fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
         thread::park_timeout(Duration::from_millis(2));
     }
     Err(format!("step {step} was not reached").into())
+}
+
+/// Waits for a checkpoint to go back to: they are written behind the steps, which may be far ahead on a busy machine.
+fn until_saved(folder: &Path) -> Fallible {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while latest_checkpoint(folder)?.is_none() {
+        if Instant::now() > deadline {
+            return Err(format!("nothing was saved in {}", folder.display()).into());
+        }
+        thread::park_timeout(Duration::from_millis(2));
+    }
+    Ok(())
 }
 
 fn restart(cluster: &mut Cluster, job: &str, index: usize) -> Fallible {

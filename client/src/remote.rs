@@ -37,7 +37,8 @@ impl RemoteMaster {
         let address = target.strip_prefix("grpc://").ok_or_else(wrong)?;
         let endpoint = proto::channel::endpoint(address).ok_or_else(wrong)?;
         let _in_runtime = crate::runtime::handle()?.enter();
-        let channel = endpoint.connect_timeout(CONNECT_DEADLINE).connect_lazy();
+        let endpoint = endpoint.connect_timeout(CONNECT_DEADLINE);
+        let channel = endpoint.connect_with_connector_lazy(proto::channel::connector());
         let client = MasterServiceClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_SIZE)
             .max_encoding_message_size(MAX_MESSAGE_SIZE);

@@ -52,12 +52,17 @@ impl Cancellation {
         self.cancelled.load(Ordering::Acquire)
     }
 
+    /// The reason as it was given, once cancelled.
+    pub fn reason(&self) -> Option<Error> {
+        if self.is_cancelled() { self.state.lock().reason.clone() } else { None }
+    }
+
     /// The reason as an error, once cancelled.
     pub fn check(&self) -> Result<()> {
         if !self.is_cancelled() {
             return Ok(());
         }
-        let reason = self.state.lock().reason.clone();
+        let reason = self.reason();
         Err(reason.unwrap_or_else(|| Error::internal("cancelled without a reason")).derived())
     }
 

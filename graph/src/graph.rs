@@ -112,6 +112,12 @@ impl Graph {
         }
     }
 
+    /// This graph with what another's writer said of it as a whole: versions, functions, and what travels along.
+    pub fn with_settings_of(self, other: &Graph) -> Graph {
+        let (versions, library) = (other.versions.clone(), other.library.clone());
+        Graph { versions, library, opaque: other.opaque.clone(), ..self }
+    }
+
     pub fn len(&self) -> usize {
         self.inner.node_count()
     }

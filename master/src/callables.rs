@@ -111,9 +111,7 @@ pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Gr
         }
     }
     let nodes = graph.nodes().map(|(_, node)| node.clone()).collect();
-    let mut connected = Graph::assemble(nodes, edges.into_iter())?;
-    connected.versions = graph.versions.clone();
-    connected.library = graph.library.clone();
+    let connected = Graph::assemble(nodes, edges.into_iter())?.with_settings_of(graph);
     if let Some(connection) = options.tensor_connection.first()
         && Topology::new(&connected).order(&connected).is_err()
     {

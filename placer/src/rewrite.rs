@@ -275,10 +275,7 @@ impl<'a> Rewriting<'a> {
             edges.push(Edge::data(from, NodeId::new(nodes.len()), 0));
             nodes.push(send);
         }
-        let mut rewritten = Graph::assemble(nodes, edges.into_iter())?;
-        rewritten.versions = self.graph.versions.clone();
-        rewritten.library = self.graph.library.clone();
-        Ok(rewritten)
+        Ok(Graph::assemble(nodes, edges.into_iter())?.with_settings_of(self.graph))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::status::Status;
 use graph::{Code, TaskName};
+use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
+use rustix::net::sockopt;
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
@@ -30,9 +32,11 @@ const FRAME: u32 = 1 << 20;
 /// found sooner by [`TCP_PROBE_AFTER`].
 const PING_INTERVAL: Duration = Duration::from_secs(330);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
-const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
-const TCP_PROBES: u32 = 3;
+pub const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
+pub const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+pub const TCP_PROBES: u32 = 3;
+/// While bytes are on their way nothing is probed: a host that has not acknowledged them for so long is dead, ms.
+pub const TCP_UNACKNOWLEDGED: u32 = 25_000;
 /// Receives wait in streams of their own until their value is there: there may be as many as there are edges.
 const STREAMS: u32 = 1 << 24;
 
@@ -56,6 +60,8 @@ pub fn server() -> Server {
 
 /// The connections of a listener, for [`Server::serve_with_incoming`] and its kin.
 pub fn incoming(listener: TcpListener) -> TcpIncoming {
+    // They have it from the listener. A system that has no such limit finds a dead host later.
+    let _ = sockopt::set_tcp_user_timeout(&listener, TCP_UNACKNOWLEDGED);
     TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(TCP_PROBE_AFTER))
@@ -63,7 +69,8 @@ pub fn incoming(listener: TcpListener) -> TcpIncoming {
         .with_keepalive_retries(Some(TCP_PROBES))
 }
 
-/// The calling end of a connection with the same settings; `None` if `address` is not `host:port`.
+/// The calling end of a connection with the same settings, to be made by a [`connector`]; `None` if `address` is not
+/// `host:port`.
 pub fn endpoint(address: &str) -> Option<Endpoint> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     endpoint.uri().port()?;
@@ -71,13 +78,21 @@ pub fn endpoint(address: &str) -> Option<Endpoint> {
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_frame_size(FRAME)
-        .tcp_nodelay(true)
-        .tcp_keepalive(Some(TCP_PROBE_AFTER))
-        .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
-        .tcp_keepalive_retries(Some(TCP_PROBES))
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
     Some(endpoint)
+}
+
+/// How an [`endpoint`] is to make its connections.
+pub fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(TCP_PROBE_AFTER));
+    connector.set_keepalive_interval(Some(TCP_PROBE_INTERVAL));
+    connector.set_keepalive_retries(Some(TCP_PROBES));
+    connector.set_tcp_user_timeout(Some(Duration::from_millis(TCP_UNACKNOWLEDGED.into())));
+    connector
 }
 
 /// Another task and the connections to it, made at first use and again when they broke.
@@ -152,7 +167,7 @@ impl Peer {
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
-            match timeout_at(end.into(), self.endpoint.connect()).await {
+            match timeout_at(end.into(), self.endpoint.connect_with_connector(connector())).await {
                 Ok(Ok(channel)) => {
                     self.connected.store(true, Ordering::Relaxed);
                     return Ok(channel);

@@ -1,17 +1,21 @@
 //! Registered graphs: a task's part of a graph, split by device and compiled.
 
 use crate::session::Session;
+use crate::transport::Road;
 use executor::{Executor, Pool, fuse};
-use graph::{DeviceName, Graph};
+use graph::{DeviceName, Graph, Role};
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
 use proto::{Rewrite, Rewrites, Status, pb};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// What a graph handle stands for.
 #[derive(Debug)]
 pub(crate) struct RegisteredGraph {
     pub(crate) parts: Vec<Part>,
+    /// The ways to the tasks that it sends to, each once.
+    pub(crate) receivers: Arc<[Arc<Road>]>,
 }
 
 /// One device's part.
@@ -50,7 +54,8 @@ impl RegisteredGraph {
             let executor = Executor::new(&graph, on, pool.clone(), &session.kernels);
             Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
         };
-        Ok(RegisteredGraph { parts: parts.into_iter().map(compile).collect::<Result<_, Status>>()? })
+        let parts = parts.into_iter().map(compile).collect::<Result<_, Status>>()?;
+        Ok(RegisteredGraph { parts, receivers: receivers(graph, session) })
     }
 
     /// The graphs that run, one a device, for whoever asks what became of his.
@@ -58,6 +63,17 @@ impl RegisteredGraph {
         let graphs = self.parts.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
         Ok(graphs.collect::<Result<_, _>>()?)
     }
+}
+
+fn receivers(graph: &Graph, session: &Session) -> Arc<[Arc<Road>]> {
+    let sends = graph.nodes().filter(|(_, node)| node.op.role() == Role::Send);
+    let devices: FxHashSet<String> = sends.filter_map(|(_, n)| n.attr("recv_device").ok()).collect();
+    let elsewhere = devices.into_iter().filter(|device| !device.starts_with(&*session.own_prefix));
+    let mut roads: Vec<Arc<Road>> =
+        elsewhere.filter_map(|device| session.peers.road_to(&device.into())).collect();
+    roads.sort_unstable_by_key(Arc::as_ptr);
+    roads.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    roads.into()
 }
 
 fn placer_failure(error: placer::Error) -> Status {

@@ -38,7 +38,7 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     if let Some(end) = &*known {
         return Ok((step.clone(), end.clone()));
     }
-    step.rendezvous.bind(worker.remote(&session));
+    step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let (tell, end) = watch::channel(None);
     *known = Some(end.clone());
     drop(known);
@@ -48,6 +48,9 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
         let guard = Guard { step: &running, worker: &worker, armed: false };
         let ended = guard.by_deadline(None, &mut ended).await;
         let result = ended.unwrap_or_else(|_| Err(lost())).map(drop);
+        if result.is_ok() {
+            running.rendezvous.succeed();
+        }
         tell.send_replace(Some(result));
     });
     Ok((step, end))

@@ -7,7 +7,7 @@ use crate::partial_run::run_part;
 use crate::steps::{Run, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
-use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
+use executor::rendezvous::{RendezvousKey, Sent};
 use executor::{Error, Pool, Trace, Value};
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
@@ -29,9 +29,12 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     let graph = session.graph(&run.graph)?;
     let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
     let step = place.step.clone();
-    step.rendezvous.bind(worker.remote(&session));
+    step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let mut guard = Guard { step: &step, worker, armed: true };
     let outcome = guard.run(place, &graph, run).await;
+    if outcome.is_ok() {
+        step.rendezvous.succeed();
+    }
     guard.settle(&outcome);
     outcome
 }
@@ -128,7 +131,11 @@ impl Guard<'_> {
         )
     }
 
+    /// What to answer of a step that failed with this: if that followed from something that was met here, the cause.
     pub(crate) fn explain(&self, error: Error) -> Status {
+        let followed = error.is_derived();
+        let cause = self.step.cancellation.reason().filter(|reason| followed && !reason.is_derived());
+        let error = cause.unwrap_or(error);
         let status = crate::failure(&error);
         match status.code == Code::Aborted && self.step.rendezvous.peer_restarted() {
             true => status.restarted(),
@@ -166,7 +173,7 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
     let state = place.step.clone();
     let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
     let rendezvous = state.rendezvous.clone();
-    let on_cancel = state.cancellation.register(move |reason| rendezvous.abort(reason.clone()));
+    let on_cancel = state.cancellation.register(move |reason| rendezvous.fail(reason));
     if let Err(reason) = on_cancel {
         drop(answer.send(Err(reason)));
         return ended;

@@ -131,7 +131,6 @@ mod tests {
     use super::*;
     use crate::WorkerConfig;
     use crate::fetch::fetch;
-    use crate::rendezvous::Remote;
     use executor::rendezvous::Rendezvous;
     use graph::TaskName;
     use proto::channel::{self, Peer};
@@ -176,13 +175,8 @@ mod tests {
         cluster.insert("w", 1, &address)?;
         let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
         let place = there.steps.begin(3, Instant::now())?;
-        place.step.rendezvous.bind(Remote {
-            runtime: there.runtime.clone(),
-            peers: there.sessions.get("")?.peers.clone(),
-            roads: there.roads.clone(),
-            own_prefix: "/job:w/replica:0/task:0/".into(),
-            transfers: there.transfers.clone(),
-        });
+        let session = there.sessions.get("")?;
+        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
         let (give, taken) = oneshot::channel();
         place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
         let sent = timeout(LONG, taken).await???;
@@ -214,13 +208,8 @@ mod tests {
         cluster.insert("w", 1, &address)?;
         let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
         let place = there.steps.begin(3, Instant::now())?;
-        place.step.rendezvous.bind(Remote {
-            runtime: there.runtime.clone(),
-            peers: there.sessions.get("")?.peers.clone(),
-            roads: there.roads.clone(),
-            own_prefix: "/job:w/replica:0/task:0/".into(),
-            transfers: there.transfers.clone(),
-        });
+        let session = there.sessions.get("")?;
+        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
         let (give, taken) = oneshot::channel();
         place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
         assert!(place.step.rendezvous.awaited().contains(&address));

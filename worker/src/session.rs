@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(crate) struct Session {
     /// This task as the session's master calls it.
     pub(crate) task: TaskName,
+    /// What the names of this task's own devices begin with.
+    pub(crate) own_prefix: Arc<str>,
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
@@ -38,8 +40,9 @@ struct Graphs {
 impl Session {
     fn new(task: TaskName, devices: Devices, peers: Arc<Peers>) -> Session {
         let (kernels, names) = (KernelCache::new(), Names::worker());
+        let own_prefix = format!("{task}/").into();
         let (master, tenure) = (None, None);
-        Session { task, devices, peers, kernels, names, master, tenure, graphs: Mutex::default() }
+        Session { task, own_prefix, devices, peers, kernels, names, master, tenure, graphs: Mutex::default() }
     }
 
     /// Lets a step begin, and go on while what this returns is held.

@@ -7,7 +7,6 @@ use crate::rendezvous::StepRendezvous;
 use crate::session::Session;
 use executor::Error;
 use executor::cancel::Cancellation;
-use executor::rendezvous::Rendezvous;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::{SeenIds, Status};
@@ -72,7 +71,7 @@ impl StepState {
     /// Ends whatever the step still does or waits for. The first reason holds.
     pub(crate) fn cancel(&self, reason: Error) {
         self.cancellation.cancel(reason.clone());
-        self.rendezvous.abort(reason);
+        self.rendezvous.fail(&reason);
     }
 }
 
@@ -333,7 +332,8 @@ impl Table {
 }
 
 fn cleaned(id: i64, task: &TaskName) -> Error {
-    Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}."))
+    // Whoever cleaned it up knows why.
+    Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}.")).derived()
 }
 
 /// A run of a part of a step, until dropped.

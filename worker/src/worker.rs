@@ -153,12 +153,14 @@ impl Worker {
 
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
         let session = self.sessions.get(&part.session)?;
-        let pool = self.pool.clone();
+        let (pool, roads) = (self.pool.clone(), self.roads.clone());
         blocking(move || {
             let only_graph_options =
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
+            // They meet now, so that the first step finds the links.
+            graph.receivers.iter().for_each(|road| drop(road.find(&roads)));
             Ok(session.add_graph(graph))
         })
         .await
@@ -174,7 +176,7 @@ impl Worker {
             runtime: self.runtime.clone(),
             peers: session.peers.clone(),
             roads: self.roads.clone(),
-            own_prefix: format!("{}/", session.task).into(),
+            own_prefix: session.own_prefix.clone(),
             transfers: self.transfers.clone(),
         }
     }

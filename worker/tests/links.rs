@@ -5,7 +5,7 @@ mod cluster;
 use anabranch_worker::Transport;
 use bytes::Bytes;
 use cluster::*;
-use graph::{DType, Graph, Shape, TaskName, Tensor};
+use graph::{Code, DType, Graph, Shape, TaskName, Tensor};
 use proto::pb;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -39,9 +39,9 @@ async fn linked(transport: Transport) -> Test<(Vec<Task>, Session)> {
     let tasks = cluster(2, |config| config.transport = transport)?;
     let session = Session::mixed(&tasks).await?;
     let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
-    // The first step has no link yet: it goes the long way, and makes both meet.
-    session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
+    // They meet before the first step.
     until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
+    session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
     Ok((tasks, session))
 }
 
@@ -82,6 +82,42 @@ async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
             }
         }
         assert!(tasks.iter().all(|t| t.worker.links() == (1, 1)), "{transport}: a link broke");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
+    let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
+    for transport in LINKED {
+        let (tasks, session) = linked(transport).await?;
+        let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+        for (step, waits_already) in [(10, true), (11, false)] {
+            // Nobody feeds it: it waits.
+            let (link, run) =
+                (session.links[&first].clone(), session.part(&registered, &first, step, &[], &[]));
+            let let_go = tokio::spawn(async move { link.run_graph(run).await });
+            let (link, run) =
+                (session.links[&second].clone(), session.part(&registered, &second, step, &[], &[]));
+            let waiting = async move { link.run_graph(run).await };
+            until("the first part", || tasks[0].worker.is_running(step))?;
+            let failed = if waits_already {
+                let waiting = tokio::spawn(waiting);
+                until("the second part", || tasks[1].worker.is_running(step))?;
+                let_go.abort();
+                tokio::time::timeout(LONG, waiting).await??
+            } else {
+                let_go.abort();
+                tokio::time::timeout(LONG, waiting).await?
+            };
+            let failed = failed.err().ok_or("it went on")?;
+            assert_eq!((failed.code, failed.derived), (Code::Cancelled, true), "{transport}: {failed}");
+            assert!(failed.message.contains(&format!("Step {step} was cancelled")), "{transport}: {failed}");
+        }
+        assert!(tasks.iter().all(|t| t.worker.links() == (1, 1)), "{transport}: a link broke");
+        let fed = Tensor::scalar(2.0f32);
+        let back = session.run(&registered, 12, &[("p:0", fed.clone())], &["y:0"]).await?;
+        assert_eq!(back, [fed]);
     }
     Ok(())
 }

@@ -157,10 +157,7 @@ impl Folding<'_> {
 
     fn rebuild(self) -> Result<Graph> {
         let graph = self.graph;
-        let mut out = Graph::with_capacity(graph.len(), graph.num_edges());
-        out.versions = graph.versions.clone();
-        out.library = graph.library.clone();
-        out.opaque = graph.opaque.clone();
+        let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
         let mut new_ids = Vec::with_capacity(graph.len());
         // Outputs beyond the first, and the nodes they became.
         let mut further: FxHashMap<Output, NodeId> = FxHashMap::default();

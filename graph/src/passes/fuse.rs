@@ -124,10 +124,7 @@ fn is_of_one_type(node: &Node) -> Result<bool> {
 }
 
 fn rebuild(graph: &Graph, topology: &Topology, chains: &[Chain], fused: &'static Op) -> Result<Graph> {
-    let mut out = Graph::with_capacity(graph.len(), graph.num_edges());
-    out.versions = graph.versions.clone();
-    out.library = graph.library.clone();
-    out.opaque = graph.opaque.clone();
+    let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
     let mut program_of: FxHashMap<NodeId, Option<Program>> = FxHashMap::default();
     for chain in chains {
         let (last, inner) = chain.split_last().unwrap_or((&chain[0], &[]));

@@ -25,10 +25,7 @@ use crate::topology::Topology;
 /// `None` is dropped and must have no consumers that are kept.
 fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Result<Graph> {
     let kept = || graph.ids().filter(|id| becomes[id.index()] == Some(*id));
-    let mut out = Graph::with_capacity(kept().count(), graph.num_edges());
-    out.versions = graph.versions.clone();
-    out.library = graph.library.clone();
-    out.opaque = graph.opaque.clone();
+    let mut out = Graph::with_capacity(kept().count(), graph.num_edges()).with_settings_of(graph);
     let mut new_ids = vec![None; graph.len()];
     for id in kept() {
         new_ids[id.index()] = Some(out.add_unconnected(graph.node(id).clone())?);

@@ -161,9 +161,7 @@ pub(super) fn with_control_loops(
         loops.edges.push(Edge::control(merge, to));
     }
     let ControlLoops { nodes, edges, placement, .. } = loops;
-    let mut expanded = Graph::assemble(nodes, edges.into_iter())?;
-    expanded.versions = graph.versions.clone();
-    expanded.library = graph.library.clone();
+    let expanded = Graph::assemble(nodes, edges.into_iter())?.with_settings_of(graph);
     Ok(Some((expanded, placement)))
 }
 

@@ -113,7 +113,7 @@ impl Drop for Answer {
 }
 
 /// A failure of another task as one of a step here.
-pub(super) fn to_error(status: Status) -> Error {
+pub(crate) fn to_error(status: Status) -> Error {
     let error = Error::new(status.code, status.message);
     if status.derived { error.derived() } else { error }
 }

@@ -12,7 +12,8 @@ use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use executor::{Error, LocalRendezvous};
-use fetches::{Answer, Fetches, to_error};
+pub(crate) use fetches::to_error;
+use fetches::{Answer, Fetches};
 use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::remote::request_id;
@@ -55,9 +56,11 @@ impl StepRendezvous {
         }
     }
 
-    /// Says how to reach other tasks; the first word holds.
-    pub(crate) fn bind(&self, remote: Remote) {
-        let _ = self.remote.set(remote);
+    /// Says how to reach other tasks, and which of them the step sends to; the first word holds.
+    pub(crate) fn bind(&self, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
+        if self.remote.set(remote).is_ok() {
+            self.pushes.will_go_to(self.step_id, receivers.clone());
+        }
     }
 
     /// Leaves a value here, whatever the key says of where its receiver is.
@@ -106,8 +109,20 @@ impl StepRendezvous {
         self.local.fail_receivers(|key| link.carries(key), &link.broke());
     }
 
+    /// The step has sent everything: its receivers need not hear how it ends.
+    pub(crate) fn succeed(&self) {
+        self.pushes.succeed();
+    }
+
+    /// As [`Rendezvous::abort`], and unless the step had [succeeded](StepRendezvous::succeed) its receivers are told.
+    pub(crate) fn fail(&self, reason: &Error) {
+        self.pushes.fail(self.step_id, reason);
+        self.abort(reason.clone());
+    }
+
     /// A link has come up: what was kept until then leaves.
     pub(crate) fn link_up(&self, road: &Arc<Road>, link: &Arc<Outbound>) {
+        self.pushes.link_up(self.step_id, road, link);
         for key in self.pushes.kept_for(road) {
             if let Some(sent) = self.local.take(&key) {
                 // Fails only if the step or the link has ended, and both tell whom it concerns.

@@ -1,10 +1,11 @@
 //! What a step sends over links, and what it keeps until there is one.
 
 use crate::transport::{Cause, Outbound, Road};
+use executor::Error;
 use executor::rendezvous::Sent;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
@@ -13,6 +14,10 @@ pub(super) struct Pushes {
     /// The links that the step has used.
     links: Mutex<Vec<Arc<Outbound>>>,
     kept: Mutex<Kept>,
+    /// Those that wait for what the step sends.
+    receivers: OnceLock<Arc<[Arc<Road>]>>,
+    /// How that ended: with everything sent, or why there will be no more.
+    end: OnceLock<executor::Result<()>>,
 }
 
 /// Keys of values that wait for a link.
@@ -27,6 +32,46 @@ struct Kept {
 const FEW: usize = 1024;
 
 impl Pushes {
+    /// Says who waits for what the step sends; the first word holds.
+    pub(super) fn will_go_to(&self, step_id: i64, receivers: Arc<[Arc<Road>]>) {
+        if self.receivers.set(receivers).is_ok() {
+            self.tell_all(step_id);
+        }
+    }
+
+    /// All is sent, and nobody has to hear of what comes after.
+    pub(super) fn succeed(&self) {
+        let _ = self.end.set(Ok(()));
+    }
+
+    /// Tells the receivers on links that no more will come. Those that fetch hear of it by that.
+    pub(super) fn fail(&self, step_id: i64, reason: &Error) {
+        if self.end.set(Err(reason.clone())).is_ok() {
+            self.tell_all(step_id);
+        }
+    }
+
+    /// Called whenever a receiver, a failure or a link has come to be known: whichever is the last tells.
+    fn tell_all(&self, step_id: i64) {
+        if let Some(Err(reason)) = self.end.get() {
+            let links = self.receivers().iter().filter_map(|road| road.link());
+            links.for_each(|link| link.failed(step_id, reason));
+        }
+    }
+
+    /// Tells a receiver that came to be on a link what it would not hear otherwise.
+    pub(super) fn link_up(&self, step_id: i64, road: &Arc<Road>, link: &Arc<Outbound>) {
+        if let Some(Err(reason)) = self.end.get()
+            && self.receivers().iter().any(|receiver| Arc::ptr_eq(receiver, road))
+        {
+            link.failed(step_id, reason);
+        }
+    }
+
+    fn receivers(&self) -> &[Arc<Road>] {
+        self.receivers.get().map_or(&[], |receivers| receivers)
+    }
+
     /// As [`Outbound::push`] of a value that is ready.
     pub(super) fn push(
         &self,

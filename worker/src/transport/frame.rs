@@ -79,6 +79,11 @@ pub(super) enum Frame {
     Cleanup {
         step_id: i64,
     },
+    /// A step has failed at the sender: what is awaited of it will not come.
+    Failed {
+        step_id: i64,
+        why: Status,
+    },
 
     /// An offered value is wanted.
     Want(Name),
@@ -115,6 +120,7 @@ const RETURNED: u8 = 13;
 const RAN: u8 = 14;
 const PARCEL: u8 = 15;
 const LEAVING: u8 = 16;
+const FAILED: u8 = 17;
 
 /// What the bytes of a peer that has lost its way are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,7 +145,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=LEAVING).contains(&kind) || head > MAX_HEAD {
+        if !(ELEMENTS..=FAILED).contains(&kind) || head > MAX_HEAD {
             return Err(Malformed("header"));
         }
         Ok(Header { kind, head, payload: u64::from_le_bytes(payload) })
@@ -197,6 +203,11 @@ impl Frame {
             Frame::BlockGone { block } => numbered(BLOCK_GONE, *block, out),
             Frame::Cancel { id } => numbered(CANCEL, *id, out),
             Frame::Cleanup { step_id } => numbered(CLEANUP, *step_id as u64, out),
+            Frame::Failed { step_id, why } => {
+                out.put_i64_le(*step_id);
+                put_status(why, out);
+                FAILED
+            }
             Frame::Taken { bytes } => numbered(TAKEN, *bytes, out),
             Frame::Returned { loan } => numbered(RETURNED, *loan, out),
             Frame::Run { id, timeout } => {
@@ -208,11 +219,7 @@ impl Frame {
             Frame::Ran { id, failure } => {
                 out.put_u64_le(*id);
                 if let Some(status) = failure {
-                    out.put_u8(status.code.number() as u8);
-                    out.put_u8(u8::from(status.derived) | u8::from(status.restarted) << 1);
-                    let most = status.message.len().min(MAX_HEAD / 2);
-                    let end = (0..=most).rev().find(|&i| status.message.is_char_boundary(i)).unwrap_or(0);
-                    out.put_slice(&status.message.as_bytes()[..end]);
+                    put_status(status, out);
                 }
                 RAN
             }
@@ -246,6 +253,7 @@ impl Frame {
             BLOCK_GONE => Frame::BlockGone { block: head.number()? },
             CANCEL => Frame::Cancel { id: head.number()? },
             CLEANUP => Frame::Cleanup { step_id: head.number()? as i64 },
+            FAILED => Frame::Failed { step_id: head.number()? as i64, why: head.status()? },
             TAKEN => Frame::Taken { bytes: head.number()? },
             RETURNED => Frame::Returned { loan: head.number()? },
             RUN => {
@@ -284,6 +292,15 @@ fn put_form(form: &Form, out: &mut Vec<u8>) {
     out.put_u8(form.dtype.number() as u8);
     out.put_u8(form.shape.rank() as u8);
     form.shape.iter().for_each(|&dim| out.put_u64_le(dim as u64));
+}
+
+/// The last in a head: the message is all that is left, or its beginning.
+fn put_status(status: &Status, out: &mut Vec<u8>) {
+    out.put_u8(status.code.number() as u8);
+    out.put_u8(u8::from(status.derived) | u8::from(status.restarted) << 1);
+    let most = status.message.len().min(MAX_HEAD / 2);
+    let end = (0..=most).rev().find(|&i| status.message.is_char_boundary(i)).unwrap_or(0);
+    out.put_slice(&status.message.as_bytes()[..end]);
 }
 
 struct Cursor<'a>(&'a [u8]);
@@ -351,6 +368,7 @@ mod tests {
             Frame::Run { id: 4, timeout: Some(Duration::from_millis(3)) },
             Frame::Cancel { id: 5 },
             Frame::Cleanup { step_id: i64::MIN },
+            Frame::Failed { step_id: 7, why: Status::new(Code::Cancelled, "").derived() },
             Frame::Want(name()),
             Frame::Taken { bytes: 12 },
             Frame::Returned { loan: 1 },

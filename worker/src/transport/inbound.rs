@@ -10,6 +10,7 @@ use super::reader::Reader;
 use super::shelf::Shelf;
 use crate::errand::Errand;
 use crate::handler::Handler;
+use crate::rendezvous::to_error;
 use crate::steps::StepState;
 use crate::worker::Worker;
 use bytes::Bytes;
@@ -175,7 +176,7 @@ impl Inbound {
             }
             (Frame::Block { block, len }, Content::Memory(memory)) => blocks.add(block, len, &memory)?,
             (Frame::BlockGone { block }, _) => drop(blocks.by_number.remove(&block)),
-            (Frame::Offer(name), _) => match arrive(worker, &name) {
+            (Frame::Offer(name), _) => match arrive(worker, name.step_id) {
                 Ok(step) => step.rendezvous.offered(self, &name.key),
                 Err(status) => drop(status),
             },
@@ -190,6 +191,11 @@ impl Inbound {
                 }
             }
             (Frame::Cleanup { step_id }, _) => worker.steps.cleanup(step_id),
+            (Frame::Failed { step_id, why }, _) => {
+                if let Ok(step) = arrive(worker, step_id) {
+                    step.cancel(to_error(why));
+                }
+            }
             (Frame::Leaving, _) => self.connection.note_leave(),
             _ => return Err(Malformed("frame: it is the receiver's").into()),
         }
@@ -198,7 +204,7 @@ impl Inbound {
 
     /// Leaves a value where its receiver looks. A step that is over wants it no more.
     fn deposit(self: &Arc<Self>, worker: &Arc<Worker>, name: Name, sent: Sent) {
-        match arrive(worker, &name) {
+        match arrive(worker, name.step_id) {
             Ok(step) => step.rendezvous.arrived(self, &name.key, sent),
             Err(_) => self.taken(weight(&sent)),
         }
@@ -206,7 +212,7 @@ impl Inbound {
 
     /// Ends a step because of a value that came and could not be taken.
     fn fail(&self, worker: &Arc<Worker>, name: &Name, error: Error) {
-        if let Ok(step) = arrive(worker, name) {
+        if let Ok(step) = arrive(worker, name.step_id) {
             let text = format!("{} from {}: {error}", name.key, self.caller.name);
             step.cancel(Error::new(error.code(), text));
         }
@@ -272,8 +278,8 @@ impl fmt::Debug for Inbound {
     }
 }
 
-fn arrive(worker: &Arc<Worker>, name: &Name) -> Result<Arc<StepState>, Status> {
-    worker.steps.arrive(name.step_id, &worker.runtime, worker.config.start_deadline)
+fn arrive(worker: &Arc<Worker>, step_id: i64) -> Result<Arc<StepState>, Status> {
+    worker.steps.arrive(step_id, &worker.runtime, worker.config.start_deadline)
 }
 
 fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {

@@ -45,6 +45,8 @@ impl WorkerLink for LinkedWorker {
     }
 
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        // They meet now, so that the first step finds the link.
+        self.road.find(&self.roads);
         self.remote.register_graph(part).await
     }
 

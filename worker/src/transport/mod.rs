@@ -1,11 +1,12 @@
 //! Tensors between the processes of one kind: a link from each process that sends to each that receives.
 //!
-//! **Meeting.** Who has something to send asks the other task for its status over gRPC and says that it is one of
+//! **Meeting.** Who is given a graph that sends asks the other task for its status over gRPC and says that it is one of
 //! ours; one of ours answers with an invitation ([`meeting`]): its epoch, a random token, and where it listens. A
 //! foreign task knows nothing of that, and goes on fetching what it wants by RecvTensor, as everybody does until a link
 //! stands and wherever none can: [`road`] keeps what is known of each address, and what was kept before is pushed when
 //! the link comes up. A receiver relies on being sent to only where the sender has said that it knows him by this address;
-//! else he fetches too, and what comes first counts. So the first tensors of two tasks go the long way, and no step ever waits for a meeting.
+//! else he fetches too, and what comes first counts. So no step ever waits for a meeting: tensors of one that is faster go
+//! the long way.
 //!
 //! **A link** is one main connection, and over TCP some lanes for parts of large tensors. On one machine it is an
 //! abstract Unix socket: large tensors lie in sealed memory ([`executor::shared_memory`]), whose descriptor crosses
@@ -20,8 +21,9 @@
 //! together is heard together, and what it makes leave does so at once ([`cork`]).
 //! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks.
 //!
-//! **Ends.** A broken link fails what waits for it by name, and the steps that had sent over it; those that did neither
-//! go on. What a step did not take up goes when it is aborted or cleaned up. Runs of graphs use the same links, which
+//! **Ends.** A part of a step that fails before it has sent everything tells its receivers, whose own parts fail by what it
+//! says: who fetches hears that by RecvTensor's answer. A broken link fails what waits for it by name, and the steps that
+//! had sent over it; those that did neither go on. What a step did not take up goes when it is aborted or cleaned up. Runs of graphs use the same links, which
 //! saves a step the turns of two RPC runtimes; everything else stays with gRPC.
 
 mod budget;

@@ -246,6 +246,15 @@ impl Outbound {
         Status::new(Code::Unavailable, format!("RunGraph failed: {why}"))
     }
 
+    /// Tells the peer that a step has failed here, now.
+    pub(crate) fn failed(&self, step_id: i64, why: &Error) {
+        let why = crate::failure(why).derived();
+        // A link that has broken tells its ends by itself.
+        if self.post(&Frame::Failed { step_id, why }, None).is_ok() {
+            self.flush();
+        }
+    }
+
     /// Tells the peer that a step is over, together with what it is told next: the next step, most often.
     pub(crate) fn cleanup(&self, step_id: i64) {
         let is_posted = self.post(&Frame::Cleanup { step_id }, None).is_ok();

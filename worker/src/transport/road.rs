@@ -72,3 +72,90 @@ impl Road {
         format!("{} at {}", self.peer.task(), self.peer.address())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WorkerConfig;
+    use crate::rendezvous::StepRendezvous;
+    use crate::transport::connection::Connection;
+    use crate::transport::frame::{Frame, HEADER, Header};
+    use crate::transport::outbound::Reach;
+    use crate::transport::socket::Socket;
+    use crate::worker::Worker;
+    use executor::Error;
+    use graph::{Code, TaskName};
+    use proto::{Cluster, Status};
+    use std::io::{ErrorKind, Read};
+    use std::os::unix::net::UnixStream;
+    use tokio::runtime::Handle;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    type Test<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+    #[tokio::test]
+    async fn receivers_are_told_of_a_failure_whenever_their_link_comes_up() -> Test {
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
+        let broke = Error::new(Code::Internal, "it broke");
+        for (step_id, order) in (1..).zip(["fail bind up", "bind fail up", "bind up fail", "up fail bind"]) {
+            let (road, mut there) = (road()?, None);
+            let step = StepRendezvous::new(step_id);
+            for event in order.split(' ') {
+                match event {
+                    "fail" => step.fail(&broke),
+                    "bind" => {
+                        step.bind(worker.remote(&*worker.sessions.get("")?), &Arc::from([road.clone()]))
+                    }
+                    _ => there = Some(up(&road, &step)?),
+                }
+            }
+            let there = there.ok_or("no link")?;
+            let why = Status::new(Code::Internal, "it broke").derived();
+            assert_eq!(heard(&there)?, Some(Frame::Failed { step_id, why }), "{order}");
+            assert_eq!(heard(&there)?, None, "{order}");
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_follows_a_step_that_has_sent_everything_is_told_nobody() -> Test {
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
+        let (road, step) = (road()?, StepRendezvous::new(7));
+        step.bind(worker.remote(&*worker.sessions.get("")?), &Arc::from([road.clone()]));
+        let there = up(&road, &step)?;
+        step.succeed();
+        step.fail(&Error::new(Code::Aborted, "it was cleaned up"));
+        assert_eq!(heard(&there)?, None);
+        Ok(())
+    }
+
+    fn road() -> Test<Arc<Road>> {
+        Ok(Road::new(Arc::new(Peer::new(TaskName::new("w", 1), "127.0.0.1:1", LONG, 1)?)))
+    }
+
+    /// A link comes up; its other end.
+    fn up(road: &Arc<Road>, step: &StepRendezvous) -> Test<UnixStream> {
+        let (here, there) = UnixStream::pair()?;
+        // What is told has left when the call returns.
+        there.set_nonblocking(true)?;
+        let connection = Connection::new(Socket::unix(here), Vec::new());
+        let link = Outbound::new(connection, road.name(), Reach::Nothing, Handle::current());
+        road.up(link.clone());
+        step.link_up(road, &link);
+        Ok(there)
+    }
+
+    /// The next frame, if there is one.
+    fn heard(mut there: &UnixStream) -> Test<Option<Frame>> {
+        let mut header = [0; HEADER];
+        match there.read_exact(&mut header) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            read => read?,
+        }
+        let header = Header::decode(&header)?;
+        let mut head = vec![0; header.head];
+        there.read_exact(&mut head)?;
+        Ok(Some(Frame::decode(header.kind, &head)?))
+    }
+}

@@ -1,5 +1,6 @@
 //! One connection's bytes and descriptors.
 
+use proto::channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -12,15 +13,9 @@ use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::io::Interest;
 
-/// A dead host is found by probes, as on connections of gRPC.
-const PROBE_AFTER: Duration = Duration::from_secs(10);
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
-/// Bytes that have been sent and not acknowledged for so long are those of a dead host, ms.
-const UNACKNOWLEDGED: u32 = 25_000;
 /// Of a Unix socket: a write of the default size wakes the reader too often, bytes.
 const UNIX_BUFFER: usize = 1 << 20;
 
@@ -40,10 +35,11 @@ impl Socket {
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
-        sockopt::set_tcp_keepidle(&stream, PROBE_AFTER)?;
-        sockopt::set_tcp_keepintvl(&stream, PROBE_INTERVAL)?;
-        sockopt::set_tcp_keepcnt(&stream, PROBES)?;
-        sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED)?;
+        // A dead host is found as on connections of gRPC.
+        sockopt::set_tcp_keepidle(&stream, channel::TCP_PROBE_AFTER)?;
+        sockopt::set_tcp_keepintvl(&stream, channel::TCP_PROBE_INTERVAL)?;
+        sockopt::set_tcp_keepcnt(&stream, channel::TCP_PROBES)?;
+        sockopt::set_tcp_user_timeout(&stream, channel::TCP_UNACKNOWLEDGED)?;
         Ok(Socket::Tcp(stream))
     }
 

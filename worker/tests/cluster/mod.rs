@@ -146,13 +146,25 @@ impl Session {
         fetches: &[&str],
         targets: &[&str],
     ) -> Test<Registered> {
+        self.register_as(graph, feeds, fetches, targets, |_| {}).await
+    }
+
+    /// As [`Session::register`], each part as `ask` makes it.
+    pub async fn register_as(
+        &self,
+        graph: &Graph,
+        feeds: &[&str],
+        fetches: &[&str],
+        targets: &[&str],
+        ask: impl Fn(&mut RegisterGraph),
+    ) -> Test<Registered> {
         let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
         let placement = placed_devices(&graph, &self.devices)?;
         let options = PartitionOptions { devices: &self.devices, split: Split::Task, names: &self.names };
         let mut parts = BTreeMap::new();
         for part in partition(&graph, &placement, &options)? {
             let link = self.links.get(&part.task).ok_or("a part of no task")?;
-            let register = RegisterGraph {
+            let mut register = RegisterGraph {
                 session: SESSION.into(),
                 graph: part.graph,
                 graph_options: None,
@@ -160,6 +172,7 @@ impl Session {
                 collective_graph_key: 0,
                 deadline: soon(),
             };
+            ask(&mut register);
             parts.insert(part.task, link.register_graph(register).await?);
         }
         Ok(Registered { parts })

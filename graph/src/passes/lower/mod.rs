@@ -263,11 +263,7 @@ impl<'a> Draft<'a> {
                 }
             }
         }
-        let mut lowered = Graph::assemble(self.nodes, edges.into_iter())?;
-        lowered.versions = graph.versions.clone();
-        lowered.library = graph.library.clone();
-        lowered.opaque = graph.opaque.clone();
-        checked(lowered)
+        checked(Graph::assemble(self.nodes, edges.into_iter())?.with_settings_of(graph))
     }
 }
 
