@@ -1,0 +1,121 @@
+"""What steps do while the link of a parameter server is down, on hosts of their own (network.py).
+
+    python link_cuts.py path/to/worker-binary
+
+A client on the worker's host adds one to every element of 10 MB on the server, with a deadline of 3 s a step, while that
+server's link goes down for a while and up again: shorter than the deadline, and longer. Then it reads the variable: all
+elements are the same, each step that was answered is in them, and none twice. At last the link goes down for good, under
+steps without a deadline, that transfer or wait for something on the server. It prints what it met, and fails where that
+is not so, where an error does not name the server, or where something took too long.
+"""
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+DEADLINE_S = 3.0
+CUTS_S = [0.3, 1.0, 2.0, 5.0, 9.0]
+# After a cut, steps are answered again within this and as long as the cut was: what was lost is sent again ever later.
+BACK_S = 4.0
+# A host that is silent for so long is dead.
+DEAD_S = 40.0
+
+
+def client(target, what):
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    tf.disable_v2_behavior()
+    with tf.device("/job:ps/task:0/cpu:0"):
+        there = tf.get_variable("there", [2_500_000], initializer=tf.zeros_initializer())
+        dequeue = tf.FIFOQueue(1, [tf.float32]).dequeue()
+    with tf.device("/job:worker/task:0/cpu:0"):
+        ones = tf.ones([2_500_000]) * tf.random_uniform([], 1, 1)
+        wait = tf.identity(dequeue).op
+    add = tf.assign_add(there, ones).op
+    deadline = int(DEADLINE_S * 1000) if what == "add" else 0
+    session = tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=deadline))
+    session.run(there.initializer)
+    session.run(add), session.run(add)
+    print("READY", flush=True)
+    if what == "add":
+        keep_adding(tf, session, there, add)
+    else:
+        until_it_fails(tf, session, wait if what == "wait for good" else add)
+
+
+def keep_adding(tf, session, there, add):
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+    answered, failed, last_answer, longest = 2, 0, time.monotonic(), 0.0
+    while not told.is_set():
+        start = time.monotonic()
+        try:
+            session.run(add)
+            answered, last_answer = answered + 1, time.monotonic()
+        except tf.errors.OpError as error:
+            failed += 1
+            say(error)
+        took = time.monotonic() - start
+        longest = max(longest, took)
+        assert took < DEADLINE_S + 2, f"a step took {took:.1f} s"
+    assert time.monotonic() - last_answer < BACK_S, "steps are not answered again"
+    value = session.run(there)
+    assert (value == value[0]).all(), "elements differ"
+    assert answered <= value[0] <= answered + failed, f"{value[0]} after {answered} answered, {failed} failed"
+    print(f"{answered} answered, {failed} failed, {int(value[0])} done; the longest took {longest:.1f} s", flush=True)
+
+
+def until_it_fails(tf, session, step):
+    try:
+        while True:
+            start = time.monotonic()
+            session.run(step)
+    except tf.errors.OpError as error:
+        say(error)
+        took = time.monotonic() - start
+        print(f"failed after {took:.1f} s", flush=True)
+        assert took < DEAD_S, "that is too long"
+
+
+def say(error):
+    lines = [line for line in error.message.splitlines() if line and not line.startswith("Graph execution error")]
+    print(f"  {type(error).__name__}: {' / '.join(lines)[:400]}", flush=True)
+    assert "job:ps" in error.message, "the error names nobody"
+
+
+def case(server, cut, what):
+    """The link is down for so long; `None` for good."""
+    from cluster import Cluster
+    from network import DEVICE, Network, ip
+
+    print(f"{what}, down for {cut} s:" if cut else f"{what}:", flush=True)
+    with Network(2) as network, Cluster([server], {"ps": 1, "worker": 1}, network=network) as cluster:
+        command = [sys.executable, __file__, "--client", cluster.target(), what]
+        with cluster.inside("worker", 0):
+            job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert job.stdout.readline() == "READY\n"
+        time.sleep(1)
+        with cluster.inside("ps", 0):
+            ip("link", "set", DEVICE, "down")
+            if cut:
+                time.sleep(cut)
+                ip("link", "set", DEVICE, "up")
+        if cut:
+            time.sleep(BACK_S + cut)
+        said, _ = job.communicate("\n", timeout=DEAD_S + 20)
+        print(said, end="", flush=True)
+        if job.returncode != 0:
+            sys.exit(f"failed; what the worker said: {open(cluster.logs['worker', 0]).read()[-2000:]}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--client":
+        client(*sys.argv[2:])
+    else:
+        for cut in CUTS_S:
+            case(sys.argv[1], cut, "add")
+        for what in ("add for good", "wait for good"):
+            case(sys.argv[1], None, what)
