@@ -10,11 +10,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+use support::Fallible;
 use support::cluster::free_port;
-use support::{Fallible, elections};
+use support::elections::{self, SHORT};
 
 const LONG: Duration = Duration::from_secs(60);
-const LEASE: Duration = Duration::from_secs(2);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/team/leases";
 
 /// A server that has one Lease, or none yet.
@@ -152,7 +152,7 @@ fn one_leads_and_is_followed_under_a_higher_term() -> Fallible {
 #[test]
 fn who_is_silent_for_a_lease_is_replaced() -> Fallible {
     let server = Server::start()?;
-    elections::who_is_silent_for_a_lease_is_replaced(&server.store(LEASE)?, &server.store(LEASE)?)
+    elections::who_is_silent_for_a_lease_is_replaced(&server.store(SHORT)?, &server.store(SHORT)?)
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_lease_that_others_have_annotated_is_kept() -> Fallible {
 #[test]
 fn who_may_not_ask_is_told_so_and_who_asks_nobody_too() -> Fallible {
     let server = Server::start()?;
-    let store = server.store(LEASE)?;
+    let store = server.store(SHORT)?;
     // The namespace is not there: then no Lease can be made in it.
     for (refusal, code) in [((403, "Forbidden"), Code::PermissionDenied), ((404, "NotFound"), Code::NotFound)]
     {
@@ -208,7 +208,7 @@ fn who_may_not_ask_is_told_so_and_who_asks_nobody_too() -> Fallible {
     }
 
     let nobody = free_port()?.local_addr()?;
-    let store = KubernetesStore::new(Some(config(nobody)?), "job", LEASE)?;
+    let store = KubernetesStore::new(Some(config(nobody)?), "job", SHORT)?;
     let failed = store.campaign().err().ok_or("nobody was asked, and agreed")?;
     assert!(
         failed.code() == Code::Unavailable && failed.to_string().contains(&nobody.to_string()),

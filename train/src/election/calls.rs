@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// No call may take longer.
-const LONGEST: Duration = Duration::from_secs(5);
+/// How long a call may take of who has no turn to keep.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Calls {
     place: String,
-    patience: Duration,
+    in_turn: Duration,
     /// `None` once it ends.
     runtime: Option<Runtime>,
 }
@@ -27,7 +27,7 @@ impl Calls {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("elections").enable_all().build();
         let runtime = runtime.map_err(|e| Error::file(&place, &e))?;
-        Ok(Calls { place, patience: (lease / 2).min(LONGEST), runtime: Some(runtime) })
+        Ok(Calls { place, in_turn: (lease / 2).min(LONGEST), runtime: Some(runtime) })
     }
 
     /// Speaks otherwise of the place from now on.
@@ -39,26 +39,16 @@ impl Calls {
         &self.place
     }
 
+    /// How long a call may take by which a leader keeps a turn: there is time for another before it is lost.
+    pub(super) fn in_turn(&self) -> Duration {
+        self.in_turn
+    }
+
     /// Runs a call to its end.
     ///
     /// # Errors
-    /// `Unavailable`, naming the place, if that takes too long for who leads meanwhile.
+    /// `Unavailable`, naming the place, if that takes longer than `patience`.
     pub(super) fn wait<T: Send + 'static>(
-        &self,
-        call: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T> {
-        self.wait_for(self.patience, call)
-    }
-
-    /// As [`Calls::wait`], before there is a turn to keep.
-    pub(super) fn wait_at_first<T: Send + 'static>(
-        &self,
-        call: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T> {
-        self.wait_for(LONGEST, call)
-    }
-
-    fn wait_for<T: Send + 'static>(
         &self,
         patience: Duration,
         call: impl Future<Output = T> + Send + 'static,

@@ -1,7 +1,7 @@
 //! Elections in etcd: a key that its leader's lease keeps, and whose revision is the term.
 
 use super::LeaderStore;
-use super::calls::Calls;
+use super::calls::{Calls, LONGEST};
 use crate::error::Result;
 use etcd_client::{Client, Compare, CompareOp, ConnectOptions, PutOptions, Txn, TxnOp};
 use graph::Code;
@@ -42,23 +42,27 @@ impl EtcdStore {
     ) -> Result<EtcdStore> {
         let calls = Calls::new(format!("etcd at {}", endpoints.join(", ")), lease)?;
         let endpoints: Vec<String> = endpoints.iter().map(|&e| e.to_owned()).collect();
-        let connected = calls.wait_at_first(async move { Client::connect(endpoints, options).await })?;
+        let connected = calls.wait(LONGEST, async move { Client::connect(endpoints, options).await })?;
         let client = connected.map_err(|e| calls.failed(Code::Unavailable, e))?;
         let key = format!("anabranch/leaders/{name}");
         Ok(EtcdStore { client, calls, key, name: name.to_owned(), lease, own: Mutex::default() })
     }
 
-    fn call<T: Send + 'static, F>(&self, call: impl FnOnce(Client, String) -> F) -> Result<T>
+    fn call<T: Send + 'static, F>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(Client, String) -> F,
+    ) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>> + Send + 'static,
     {
-        let answer = self.calls.wait(call(self.client.clone(), self.key.clone()))?;
+        let answer = self.calls.wait(patience, call(self.client.clone(), self.key.clone()))?;
         answer.map_err(|e| self.calls.failed(Code::Unavailable, e))
     }
 
     /// The revision of the leader's key; 0 without one.
-    fn revision(&self) -> Result<i64> {
-        self.call(|mut client, key| async move {
+    fn revision(&self, patience: Duration) -> Result<i64> {
+        self.call(patience, |mut client, key| async move {
             let found = client.get(key, None).await?;
             Ok(found.kvs().first().map_or(0, |kv| kv.mod_revision()))
         })
@@ -67,7 +71,7 @@ impl EtcdStore {
     /// Writes the key, under this lease, if it is what it was; the new revision.
     fn write(&self, was: Compare, lease: i64) -> Result<Option<i64>> {
         let who = format!("process {}", std::process::id());
-        self.call(move |mut client, key| async move {
+        self.call(LONGEST, move |mut client, key| async move {
             let put = TxnOp::put(key, who, Some(PutOptions::new().with_lease(lease)));
             let answer = client.txn(Txn::new().when([was]).and_then([put])).await?;
             let revision = answer.header().map_or(0, |header| header.revision());
@@ -76,7 +80,7 @@ impl EtcdStore {
     }
 
     fn revoke(&self, lease: i64) -> Result<()> {
-        self.call(move |mut client, _| async move { client.lease_revoke(lease).await.map(drop) })
+        self.call(LONGEST, move |mut client, _| async move { client.lease_revoke(lease).await.map(drop) })
     }
 }
 
@@ -99,12 +103,13 @@ impl LeaderStore for EtcdStore {
             }
             *own = None;
         }
-        if self.revision()? > 0 {
+        if self.revision(LONGEST)? > 0 {
             return Ok(None);
         }
         let seconds = i64::try_from(self.lease.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-        let lease =
-            self.call(move |mut client, _| async move { Ok(client.lease_grant(seconds, None).await?.id()) })?;
+        let lease = self.call(LONGEST, move |mut client, _| async move {
+            Ok(client.lease_grant(seconds, None).await?.id())
+        })?;
         let absent = Compare::create_revision(self.key.clone(), CompareOp::Equal, 0);
         match self.write(absent, lease)? {
             Some(term) => {
@@ -118,9 +123,11 @@ impl LeaderStore for EtcdStore {
     fn keep(&self, term: i64) -> Result<bool> {
         let mut own = self.own.lock();
         let Some(claim) = own.filter(|claim| claim.term == term) else { return Ok(false) };
-        let kept = self
-            .call(move |mut client, _| async move { client.lease_keep_alive(claim.lease).await.map(drop) });
-        if self.revision()? != term {
+        let patience = self.calls.in_turn();
+        let kept = self.call(patience, move |mut client, _| async move {
+            client.lease_keep_alive(claim.lease).await.map(drop)
+        });
+        if self.revision(patience)? != term {
             *own = None;
             return Ok(false);
         }

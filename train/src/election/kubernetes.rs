@@ -1,7 +1,7 @@
 //! Elections in Kubernetes: a Lease object, whose transitions are the terms.
 
 use super::LeaderStore;
-use super::calls::Calls;
+use super::calls::{Calls, LONGEST};
 use crate::error::Result;
 use graph::Code;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -55,14 +55,14 @@ impl KubernetesStore {
         let config = match config {
             Some(config) => config,
             None => {
-                let inferred = calls.wait_at_first(Config::infer())?;
+                let inferred = calls.wait(LONGEST, Config::infer())?;
                 inferred.map_err(|e| calls.failed(Code::FailedPrecondition, e))?
             }
         };
         let namespace = config.default_namespace.clone();
         calls.are_to(format!("Lease {namespace}/{name} in Kubernetes at {}", config.cluster_url));
         // Within the runtime, where it starts a task.
-        let client = calls.wait_at_first(async move { Client::try_from(config) })?;
+        let client = calls.wait(LONGEST, async move { Client::try_from(config) })?;
         let client = client.map_err(|e| calls.failed(Code::FailedPrecondition, e))?;
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "process".to_owned());
         let own = format!("{host}_{}_{:016x}", std::process::id(), rand::random::<u64>());
@@ -70,21 +70,25 @@ impl KubernetesStore {
         Ok(KubernetesStore { api, calls, name: name.to_owned(), lease, own, seen: Mutex::default() })
     }
 
-    fn call<T: Send + 'static, F>(&self, call: impl FnOnce(Api<Lease>, String) -> F) -> Result<T>
+    fn call<T: Send + 'static, F>(
+        &self,
+        patience: Duration,
+        call: impl FnOnce(Api<Lease>, String) -> F,
+    ) -> Result<T>
     where
         F: Future<Output = kube::Result<T>> + Send + 'static,
     {
-        let answer = self.calls.wait(call(self.api.clone(), self.name.clone()))?;
+        let answer = self.calls.wait(patience, call(self.api.clone(), self.name.clone()))?;
         answer.map_err(|e| self.calls.failed(code(&e), e))
     }
 
-    fn find(&self) -> Result<Option<Lease>> {
-        self.call(|api, name| async move { api.get_opt(&name).await })
+    fn find(&self, patience: Duration) -> Result<Option<Lease>> {
+        self.call(patience, |api, name| async move { api.get_opt(&name).await })
     }
 
     /// Makes the Lease, or writes it over what it was; false if it is no longer that.
-    fn write(&self, lease: Lease) -> Result<bool> {
-        self.call(|api, name| async move {
+    fn write(&self, patience: Duration, lease: Lease) -> Result<bool> {
+        self.call(patience, |api, name| async move {
             let is_new = lease.metadata.resource_version.is_none();
             let written = match is_new {
                 true => api.create(&PostParams::default(), &lease).await,
@@ -121,12 +125,13 @@ impl KubernetesStore {
 
     /// Changes the Lease if it is still of this term; whether it was.
     fn change(&self, term: i64, change: impl Fn(&mut LeaseSpec)) -> Result<bool> {
+        let patience = self.calls.in_turn();
         for _ in 0..TRIES {
-            let Some(mut found) = self.find()?.filter(|found| self.is_own(found, term)) else {
+            let Some(mut found) = self.find(patience)?.filter(|found| self.is_own(found, term)) else {
                 return Ok(false);
             };
             change(found.spec.get_or_insert_default());
-            if self.write(found)? {
+            if self.write(patience, found)? {
                 return Ok(true);
             }
         }
@@ -144,7 +149,7 @@ impl LeaderStore for KubernetesStore {
     }
 
     fn campaign(&self) -> Result<Option<i64>> {
-        let mut lease = match self.find()? {
+        let mut lease = match self.find(LONGEST)? {
             Some(found) if self.is_free(&found) => found,
             Some(_) => return Ok(None),
             None => {
@@ -161,7 +166,7 @@ impl LeaderStore for KubernetesStore {
         spec.lease_transitions = Some(term);
         spec.acquire_time = Some(now.clone());
         spec.renew_time = Some(now);
-        Ok(self.write(lease)?.then_some(term.into()))
+        Ok(self.write(LONGEST, lease)?.then_some(term.into()))
     }
 
     fn keep(&self, term: i64) -> Result<bool> {
