@@ -1,6 +1,7 @@
 //! Exponential moving averages of variables, for evaluation.
 
 use crate::initializer::{Initializer, number};
+use crate::sync::Writes;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Scope};
 
@@ -20,12 +21,24 @@ impl MovingAverage {
         format!("{variable}/ExponentialMovingAverage")
     }
 
-    /// Updates the averages of all trained variables; runs after what the scope is controlled by.
-    pub(crate) fn apply(self, scope: &Scope, variables: &Variables) -> Vec<NodeId> {
-        variables.trainable().iter().map(|variable| self.update(scope, variables, variable)).collect()
+    /// Updates the averages of all trained variables, each after these changes of its variable and beside it.
+    pub(crate) fn changes(
+        self,
+        scope: &Scope,
+        variables: &Variables,
+        changes: &[(Variable, NodeId)],
+        writes: Writes<'_>,
+    ) -> Vec<(Variable, NodeId)> {
+        let update = |variable: Variable| {
+            let own = changes.iter().filter(|(changed, _)| changed.name == variable.name);
+            let after = scope.control(&own.map(|(_, change)| *change).collect::<Vec<_>>());
+            let update = self.update(&after, variables, &variable, writes);
+            (variable, update)
+        };
+        variables.trainable().into_iter().map(update).collect()
     }
 
-    fn update(self, scope: &Scope, variables: &Variables, variable: &Variable) -> NodeId {
+    fn update(self, scope: &Scope, variables: &Variables, variable: &Variable, writes: Writes<'_>) -> NodeId {
         let average = variables.starting_as(variable, &MovingAverage::name_of(&variable.name));
         let beside = scope.colocate_with(variable.handle.node);
         let dtype = variable.dtype;
@@ -38,10 +51,11 @@ impl MovingAverage {
         } else {
             keeps
         };
-        let now = beside.read_variable(variable.handle, dtype);
+        let now = beside.read_variable(writes.changed(variable), dtype);
         let before = beside.read_variable(average.handle, dtype);
         let step = beside.mul(beside.sub(before, now), beside.cast(share, dtype));
-        beside.assign_sub_variable(average.handle, step)
+        let target = writes.whole(&beside, &average);
+        target.after(&beside).assign_sub_variable(target.handle, step)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::gradient::{Gradient, deduplicated};
 use crate::initializer::{Initializer, number};
 use crate::learning_rate::LearningRate;
+use crate::sync::{Target, Writes};
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, Scope};
 
@@ -87,10 +88,22 @@ impl Optimizer {
 
     /// Adds the updates of these variables by these gradients; the node runs them all, beside the variables.
     pub fn apply(&self, scope: &Scope, variables: &Variables, gradients: &[(Variable, Gradient)]) -> NodeId {
+        let changes = self.changes(scope, variables, gradients, Writes::InPlace);
+        scope.group(&changes.iter().map(|(_, change)| *change).collect::<Vec<_>>())
+    }
+
+    /// Adds the same, or what prepares it aside; each change with the variable that it is beside.
+    pub(crate) fn changes(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        gradients: &[(Variable, Gradient)],
+        writes: Writes<'_>,
+    ) -> Vec<(Variable, NodeId)> {
         let powers = self.powers(variables, gradients);
         let rate = self.learning_rate();
         let scheduled = rate.is_scheduled().then(|| rate.at(scope, variables.global_step().value));
-        let mut updates = Vec::with_capacity(gradients.len() + powers.len());
+        let mut changes = Vec::with_capacity(gradients.len() + powers.len());
         for (variable, gradient) in gradients {
             let beside = scope.colocate_with(variable.handle.node);
             let rate = match (scheduled, rate) {
@@ -100,19 +113,16 @@ impl Optimizer {
                     beside.cast(other.at(&beside, variables.global_step().value), variable.dtype)
                 }
             };
-            let update = Update { scope: &beside, variables, variable, powers: &powers, rate };
-            updates.push(update.add(self, *gradient));
+            let update = Update { scope: &beside, variables, variable, powers: &powers, rate, writes };
+            changes.push((variable.clone(), update.add(self, *gradient)));
         }
-        let moved: Vec<NodeId> = powers
-            .iter()
-            .map(|(power, beta)| {
-                let after = scope.colocate_with(power.handle.node).control(&updates);
-                let next = after.mul(power.value, number(&after, power.dtype, *beta));
-                after.assign_variable(power.handle, next)
-            })
-            .collect();
-        updates.extend(moved);
-        scope.group(&updates)
+        for (power, beta) in powers {
+            let beside = scope.colocate_with(power.handle.node);
+            let next = beside.mul(power.value, number(&beside, power.dtype, beta));
+            let target = writes.whole(&beside, &power);
+            changes.push((power, target.after(&beside).assign_variable(target.handle, next)));
+        }
+        changes
     }
 
     /// The powers of Adam's betas that correct its first steps, with their betas: one pair for a model, beside
@@ -138,64 +148,89 @@ struct Update<'a> {
     powers: &'a [(Variable, f64)],
     /// The learning rate, in the variable's type.
     rate: Output,
+    writes: Writes<'a>,
 }
 
 impl Update<'_> {
     fn add(&self, optimizer: &Optimizer, gradient: Gradient) -> NodeId {
         match *optimizer {
-            Optimizer::GradientDescent { .. } => match gradient {
-                Gradient::Dense(gradient) => {
-                    self.scope.resource_apply_gradient_descent(self.variable.handle, self.rate, gradient)
-                }
-                Gradient::Sparse { indices, values } => {
-                    let step = self.scope.mul(values, self.rate);
-                    self.scope.resource_scatter_sub(self.variable.handle, indices, step)
-                }
-            },
+            Optimizer::GradientDescent { .. } => self.descend(gradient),
             Optimizer::Momentum { momentum, use_nesterov, .. } => {
-                let before = [self.slot("Momentum", 0.0).handle, self.rate];
+                let slots = [self.slot("Momentum", 0.0)];
                 let flags = [("use_nesterov", use_nesterov)];
-                self.op("Momentum", gradient, &before, &[self.number(momentum)], &flags)
+                self.op("Momentum", gradient, &slots, &[self.rate], &[self.number(momentum)], &flags)
             }
             Optimizer::Adam { beta1, beta2, epsilon, .. } => self.adam(gradient, beta1, beta2, epsilon),
             Optimizer::Adagrad { initial_accumulator_value, .. } => {
-                let before = [self.slot("Adagrad", initial_accumulator_value).handle, self.rate];
-                self.op("Adagrad", gradient, &before, &[], &[])
+                let slots = [self.slot("Adagrad", initial_accumulator_value)];
+                self.op("Adagrad", gradient, &slots, &[self.rate], &[], &[])
             }
             Optimizer::RmsProp { decay, momentum, epsilon, .. } => {
-                let slots = [self.slot("RMSProp", 1.0).handle, self.slot("RMSProp_1", 0.0).handle];
+                let slots = [self.slot("RMSProp", 1.0), self.slot("RMSProp_1", 0.0)];
                 let rates = [self.rate, self.number(decay), self.number(momentum), self.number(epsilon)];
-                self.op("RMSProp", gradient, &[&slots[..], &rates].concat(), &[], &[])
+                self.op("RMSProp", gradient, &slots, &rates, &[], &[])
             }
             Optimizer::Ftrl { learning_rate_power, initial_accumulator_value, l1, l2, .. } => {
-                let slots =
-                    [self.slot("Ftrl", initial_accumulator_value).handle, self.slot("Ftrl_1", 0.0).handle];
+                let slots = [self.slot("Ftrl", initial_accumulator_value), self.slot("Ftrl_1", 0.0)];
                 let rates = [self.rate, self.number(l1), self.number(l2), self.number(learning_rate_power)];
-                self.op("Ftrl", gradient, &slots, &rates, &[])
+                self.op("Ftrl", gradient, &slots, &[], &rates, &[])
             }
         }
     }
 
-    /// The op's dense or sparse form: the variable, what comes before the gradient, the gradient, the rest.
+    fn descend(&self, gradient: Gradient) -> NodeId {
+        let scope = self.scope;
+        match gradient {
+            Gradient::Dense(gradient) => {
+                let target = self.writes.whole(scope, self.variable);
+                target.after(scope).resource_apply_gradient_descent(target.handle, self.rate, gradient)
+            }
+            Gradient::Sparse { indices, values } => {
+                let step = scope.mul(values, self.rate);
+                let (target, places) = self.rows_of(indices);
+                target.after(scope).resource_scatter_sub(target.handle, places, step)
+            }
+        }
+    }
+
+    /// What is to be changed instead of rows of the variable that may be there more than once, and where each is in it.
+    fn rows_of(&self, indices: Output) -> (Target, Output) {
+        if let Writes::InPlace = self.writes {
+            return (self.writes.whole(self.scope, self.variable), indices);
+        }
+        let [rows, place] = self.scope.unique(indices);
+        let (targets, places) = self.writes.rows(self.scope, self.variable, &[], rows);
+        (targets[0], self.scope.gather(places, place, 0))
+    }
+
+    /// The op's dense or sparse form: the variable and its slots, what comes before the gradient, the gradient, the
+    /// rest.
     fn op(
         &self,
         name: &str,
         gradient: Gradient,
+        slots: &[Variable],
         before: &[Output],
         after: &[Output],
         flags: &[(&str, bool)],
     ) -> NodeId {
-        let (form, gradient) = match gradient {
-            Gradient::Dense(gradient) => ("ResourceApply", vec![gradient]),
+        let (form, targets, gradient) = match gradient {
+            Gradient::Dense(gradient) => {
+                let all = std::iter::once(self.variable).chain(slots);
+                let targets = all.map(|variable| self.writes.whole(self.scope, variable)).collect();
+                ("ResourceApply", targets, vec![gradient])
+            }
             Gradient::Sparse { indices, values } => {
-                let (indices, values) = deduplicated(self.scope, indices, values);
-                ("ResourceSparseApply", vec![values, indices])
+                let (rows, values) = deduplicated(self.scope, indices, values);
+                let (targets, places) = self.writes.rows(self.scope, self.variable, slots, rows);
+                ("ResourceSparseApply", targets, vec![values, places])
             }
         };
+        let scope = targets.iter().fold(self.scope.clone(), |scope, target| target.after(&scope));
         let op = format!("{form}{name}");
-        let inputs = before.iter().chain(&gradient).chain(after);
-        let call = self.scope.op(&op).input(self.variable.handle);
-        let call = inputs.fold(call, |call, input| call.input(*input));
+        let handles = targets.iter().map(|target| target.handle);
+        let inputs = handles.chain([before, &gradient, after].concat());
+        let call = inputs.fold(scope.op(&op), |call, input| call.input(input));
         flags.iter().fold(call, |call, (flag, value)| call.attr(flag, *value)).node()
     }
 
@@ -206,8 +241,8 @@ impl Update<'_> {
         let (indices, values) = match gradient {
             Gradient::Dense(_) => {
                 let rates = [self.rate, self.number(beta1), self.number(beta2), self.number(epsilon)];
-                let before = [&[m.handle, v.handle][..], &powers, &rates].concat();
-                return self.op("Adam", gradient, &before, &[], &[]);
+                let before = [&powers[..], &rates].concat();
+                return self.op("Adam", gradient, &[m, v], &before, &[], &[]);
             }
             Gradient::Sparse { indices, values } => deduplicated(self.scope, indices, values),
         };
@@ -220,10 +255,11 @@ impl Update<'_> {
         };
         let moment = |slot: &Variable, beta: f64, gain: Output| {
             let decayed = scope.mul(slot.value, self.number(beta));
-            let decayed = scope.assign_variable(slot.handle, decayed);
+            let target = self.writes.whole(scope, slot);
+            let decayed = target.after(scope).assign_variable(target.handle, decayed);
             let gain = scope.mul(gain, self.number(1.0 - beta));
-            let gained = scope.control(&[decayed]).resource_scatter_add(slot.handle, indices, gain);
-            scope.control(&[gained]).read_variable(slot.handle, slot.dtype)
+            let gained = scope.control(&[decayed]).resource_scatter_add(target.handle, indices, gain);
+            scope.control(&[gained]).read_variable(target.handle, slot.dtype)
         };
         let m = moment(&m, beta1, values);
         let v = moment(&v, beta2, scope.square(values));
@@ -231,7 +267,8 @@ impl Update<'_> {
             scope.mul(scope.mul(self.rate, correction), m),
             scope.add(scope.sqrt(v), self.number(epsilon)),
         );
-        scope.assign_sub_variable(self.variable.handle, step)
+        let target = self.writes.whole(scope, self.variable);
+        target.after(scope).assign_sub_variable(target.handle, step)
     }
 
     fn slot(&self, name: &str, first: f64) -> Variable {

@@ -4,6 +4,7 @@ use crate::coordination::Coordination;
 use crate::gradient::{self, Gradient, mean_of};
 use crate::optimizer::Optimizer;
 use crate::strategy::{Strategy, UpdateOptions};
+use crate::sync::Writes;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, Result, Scope};
 
@@ -44,15 +45,28 @@ impl Update<'_> {
         variables: &Variables,
         gradients: &[(Variable, Gradient)],
     ) -> NodeId {
-        let mut last = self.optimizer.apply(scope, variables, gradients);
-        if let Some(average) = self.options.moving_average {
-            let averaged = average.apply(&scope.control(&[last]), variables);
-            last = scope.group(&averaged);
-        }
+        let changes = self.changes(scope, variables, gradients, Writes::InPlace);
+        let last = scope.group(&changes.into_iter().map(|(_, change)| change).collect::<Vec<_>>());
         let step = variables.global_step();
         let counted = scope.colocate_with(step.handle.node).control(&[last]);
         let counted = counted.assign_add_variable(step.handle, counted.constant(1i64));
         scope.group(&[last, counted])
+    }
+
+    /// Adds the changes of variables and of their averages, or what prepares them aside; each with the variable that it
+    /// is beside.
+    pub(crate) fn changes(
+        &self,
+        scope: &Scope,
+        variables: &Variables,
+        gradients: &[(Variable, Gradient)],
+        writes: Writes<'_>,
+    ) -> Vec<(Variable, NodeId)> {
+        let mut changes = self.optimizer.changes(scope, variables, gradients, writes);
+        if let Some(average) = self.options.moving_average {
+            changes.extend(average.changes(scope, variables, &changes, writes));
+        }
+        changes
     }
 }
 

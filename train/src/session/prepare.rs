@@ -106,13 +106,12 @@ impl Job {
     }
 
     /// The chief's part. Variables that have values keep them, unless some of a synchronous job's have lost theirs:
-    /// then all go back to the newest checkpoint.
+    /// then all go back to the newest checkpoint. An update that was cut off is taken up again.
     fn make_ready(&self, session: &Session, was_ready: bool) -> Result<()> {
         let probes = &self.training.probes;
         let missing = missing(session, probes)?;
         let coordination = &self.training.coordination;
-        let is_whole = missing.is_empty() && self.is_open(session)? && !self.is_torn(session)?;
-        if is_whole {
+        if missing.is_empty() && self.is_open(session)? {
             if let Coordination::Sync(sync) = coordination {
                 sync.take_over(session)?;
             }
@@ -136,7 +135,7 @@ impl Job {
                 session.run(&[], &[], &[self.training.initialize])?;
             }
             // All that variables need is there; what replicas know of each other is not.
-            None if missing.is_empty() && !self.is_torn(session)? => {}
+            None if missing.is_empty() => {}
             None => {
                 let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
                 return Err(Error::Lost { names: missing, folder });
@@ -175,13 +174,6 @@ impl Job {
             Coordination::Sync(_) if self.config.foreign_chief => Ok(true),
             Coordination::Sync(sync) => sync.is_open(session),
             Coordination::BoundedStaleness(bounded) => bounded.is_open(session),
-        }
-    }
-
-    fn is_torn(&self, session: &Session) -> Result<bool> {
-        match &self.training.coordination {
-            Coordination::Sync(sync) if sync.is_open(session)? => sync.is_torn(session),
-            _ => Ok(false),
         }
     }
 

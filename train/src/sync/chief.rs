@@ -1,8 +1,8 @@
 //! What the chief does for all: waits for gradients, updates, gives out tokens. And how it makes all this ready, and
 //! takes it over from a chief that died.
 
-use super::decision::{Seen, Verdict};
-use super::replica::{NOTHING, Places, SyncReplicas};
+use super::decision::{Attempts, Cut, Seen, Verdict};
+use super::replica::{NOTHING, Phases, Places, SyncReplicas};
 use crate::error::{Error, Result};
 use crate::readiness::missing;
 use client::Session;
@@ -113,8 +113,11 @@ impl Aggregator<'_> {
             let required = i32::try_from(required).unwrap_or(i32::MAX);
             feeds.push((accumulators.required, required.into()));
         }
+        let update = &self.sync.update;
+        feeds.push((update.attempt, Attempts::new_number().into()));
         let _held = self.lock.lock();
-        self.session.run(&feeds, &[], &[self.sync.update])?;
+        self.session.run(&feeds, &[], &[update.prepare])?;
+        self.session.run(&[], &[], &[update.commit])?;
         self.report.lock().updates += 1;
         Ok(())
     }
@@ -184,15 +187,23 @@ fn look(session: &Session, sync: &SyncReplicas) -> Result<Seen> {
     let number = |i: usize| numbers(i).map(|n| n.first().copied().unwrap_or_default());
     let accumulated = match &sync.places {
         Places::InOrder(_) => None,
-        Places::Accumulators(_) => Some(usize::try_from(number(4)?).unwrap_or(0)),
+        Places::Accumulators(_) => Some(usize::try_from(number(3)?).unwrap_or(0)),
     };
-    Ok(Seen {
-        step: number(0)?,
-        pushed: numbers(1)?,
-        answered: numbers(2)?,
-        updating: number(3)?,
-        accumulated,
-    })
+    Ok(Seen { step: number(0)?, pushed: numbers(1)?, answered: numbers(2)?, accumulated })
+}
+
+impl Attempts {
+    /// One that no attempt of any chief has had.
+    fn new_number() -> i64 {
+        rand::random::<i64>() & i64::MAX
+    }
+
+    fn of(session: &Session, update: &Phases) -> Result<Attempts> {
+        let fetched = session.run(&[], &update.fetches(), &[])?;
+        let numbers = |i: usize| fetched.get(i).map_or(Ok(Vec::new()), Tensor::to_i64s);
+        let taking = numbers(2)?.first().copied().unwrap_or(NOTHING);
+        Ok(Attempts { prepared: numbers(0)?, committed: numbers(1)?, taking })
+    }
 }
 
 /// The chief's part at the start of a session.
@@ -207,11 +218,6 @@ impl SyncReplicas {
     /// Whether another chief has made everything ready before.
     pub(crate) fn is_open(&self, session: &Session) -> Result<bool> {
         Ok(session.run(&[], &[self.is_open], &[])?[0].item::<Bool8>()?.get())
-    }
-
-    /// Whether an update was cut off half way: the variables are of no step.
-    pub(crate) fn is_torn(&self, session: &Session) -> Result<bool> {
-        Ok(look(session, self)?.is_torn())
     }
 
     /// Which workers a step that took too long waits for, if it does.
@@ -241,14 +247,25 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Goes on where a chief has died. In places, what is pushed and not answered is answered next; accumulators do
-    /// not tell, so that there are tokens for all unless some are left.
+    /// Goes on where a chief has died, or an update was cut off. In places, what is pushed and not answered is answered
+    /// next; accumulators do not tell, so that there are tokens for all unless some are left.
     pub(crate) fn take_over(&self, session: &Session) -> Result<()> {
-        if let Places::Accumulators(accumulators) = &self.places {
-            session.run(&[], &[], &[accumulators.set_steps])?;
-            if session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
-                self.release_all(session)?;
-            }
+        let cut = Cut::find(&Attempts::of(session, &self.update)?);
+        if cut == Cut::Commit {
+            tracing::info!("an update was cut off while it was committed: it is taken up again");
+            session.run(&[], &[], &[self.update.commit])?;
+        }
+        let Places::Accumulators(accumulators) = &self.places else { return Ok(()) };
+        if cut == Cut::Taking {
+            tracing::info!("an update was cut off while it took gradients: they are computed again");
+            self.clear(session)?;
+        }
+        session.run(&[], &[], &[accumulators.set_steps])?;
+        if cut == Cut::Taking || session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
+            self.release_all(session)?;
+        }
+        if cut == Cut::Taking {
+            session.run(&[], &[], &[self.update.forget_taking])?;
         }
         Ok(())
     }

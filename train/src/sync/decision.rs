@@ -10,8 +10,6 @@ pub(super) struct Seen {
     pub(super) pushed: Vec<i64>,
     /// The last such step that each worker got a token for.
     pub(super) answered: Vec<i64>,
-    /// The step whose update began last.
-    pub(super) updating: i64,
     /// What accumulators have; `None` where gradients wait in places.
     pub(super) accumulated: Option<usize>,
 }
@@ -38,12 +36,42 @@ pub(super) enum Verdict {
     Wait { have: usize, need: usize, missing: Vec<usize> },
 }
 
-impl Seen {
-    /// An update of this step began, and did not end: some variables may have it.
-    pub(super) fn is_torn(&self) -> bool {
-        self.updating == self.step
-    }
+/// How far updates have come, by the numbers of their attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Attempts {
+    /// The last that each device has prepared, and committed.
+    pub(super) prepared: Vec<i64>,
+    pub(super) committed: Vec<i64>,
+    /// The last that began to take gradients out of accumulators.
+    pub(super) taking: i64,
+}
 
+/// Where an update was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Nowhere, or where it is as if it had not begun.
+    No,
+    /// Some accumulators have given their gradients, and not all next values are there.
+    Taking,
+    /// All next values are there, and some variables may have them.
+    Commit,
+}
+
+impl Cut {
+    /// A commit begins once all devices have prepared, and another attempt once it has ended.
+    pub(super) fn find(attempts: &Attempts) -> Cut {
+        let Attempts { prepared, committed, taking } = attempts;
+        let last = prepared.first().copied().unwrap_or(NOTHING);
+        let all_are_prepared = prepared.iter().all(|&attempt| attempt == last);
+        if all_are_prepared && committed.iter().any(|&attempt| attempt != last) {
+            return Cut::Commit;
+        }
+        let was_taken = *taking == NOTHING || (all_are_prepared && *taking == last);
+        if was_taken { Cut::No } else { Cut::Taking }
+    }
+}
+
+impl Seen {
     pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
         let workers = || self.pushed.iter().zip(&self.answered).enumerate();
         let waits = |pushed: i64, answered: i64| pushed != FINISHED && pushed > answered;
@@ -88,7 +116,7 @@ mod tests {
 
     fn seen(step: i64, pushed: &[i64], answered: &[i64]) -> Seen {
         let (pushed, answered) = (pushed.to_vec(), answered.to_vec());
-        Seen { step, pushed, answered, updating: step - 1, accumulated: None }
+        Seen { step, pushed, answered, accumulated: None }
     }
 
     #[test]
@@ -147,8 +175,20 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_did_not_end_is_seen() {
-        assert!(!seen(5, &[5], &[4]).is_torn());
-        assert!(Seen { updating: 5, ..seen(5, &[5], &[4]) }.is_torn());
+    fn what_was_cut_off_is_seen() {
+        let of = |prepared: &[i64], committed: &[i64], taking: i64| {
+            Cut::find(&Attempts { prepared: prepared.to_vec(), committed: committed.to_vec(), taking })
+        };
+        // Nothing has begun; all is done; gradients wait in places and were read there.
+        for (prepared, committed) in [([NOTHING; 2], [NOTHING; 2]), ([7, 7], [7, 7]), ([8, 7], [7, 7])] {
+            assert_eq!(of(&prepared, &committed, NOTHING), Cut::No, "{prepared:?}");
+        }
+        // Some devices have committed, or none.
+        assert_eq!(of(&[8, 8], &[8, 7], NOTHING), Cut::Commit);
+        assert_eq!(of(&[8, 8], &[7, 7], 8), Cut::Commit);
+        // The accumulators of one device, or of none, have given what they had.
+        assert_eq!(of(&[8, 7], &[7, 7], 8), Cut::Taking);
+        assert_eq!(of(&[7, 7], &[7, 7], 8), Cut::Taking);
+        assert_eq!(of(&[7, 7], &[7, 7], 7), Cut::No);
     }
 }

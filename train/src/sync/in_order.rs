@@ -128,12 +128,6 @@ impl InOrder {
         pushes
     }
 
-    /// Whether each worker contributes, as a scalar of a numeric type.
-    pub(super) fn contributors_as(&self, scope: &Scope, dtype: DType) -> Vec<Output> {
-        let workers = self.places.first().map_or(0, Vec::len);
-        scope.unpack(scope.cast(self.contributors, dtype), workers, 0)
-    }
-
     /// The mean of the contributors' gradients of each variable, beside it, summed in the order of the workers.
     pub(super) fn means(
         &self,

@@ -1,6 +1,7 @@
 //! The graph of synchronous training: what a worker runs, and what the chief runs besides.
 
 use super::accumulators::Accumulators;
+use super::aside::{Aside, Writes};
 use super::in_order::InOrder;
 use super::queue::Queue;
 use crate::gradient::Gradient;
@@ -48,11 +49,10 @@ pub struct SyncReplicas {
     /// First values of all but `sync_rep_pushed`, and of that.
     pub(super) initialize: NodeId,
     pub(super) open: NodeId,
-    /// One update: of gradients as [`SyncReplicas::places`] is told, then tokens for those who pushed them.
-    pub(super) update: NodeId,
+    pub(super) update: Phases,
     /// Tokens that hold the global step, without an update.
     pub(super) release: NodeId,
-    /// What `update` and `release` note as answered, a vector of `int64` to be fed.
+    /// What an update and `release` note as answered, a vector of `int64` to be fed.
     pub(super) answered: Output,
     /// Gradients dropped so far by worker, a vector of `int64`, and more of them, to be fed.
     pub(crate) dropped: Output,
@@ -73,14 +73,39 @@ pub(super) struct View {
     global_step: Output,
     pushed: Output,
     answered: Output,
-    updating: Output,
     /// How many gradients each variable's accumulator has at least; 0 without accumulators.
     accumulated: Output,
 }
 
 impl View {
-    pub(super) fn fetches(&self) -> [Output; 5] {
-        [self.global_step, self.pushed, self.answered, self.updating, self.accumulated]
+    pub(super) fn fetches(&self) -> [Output; 4] {
+        [self.global_step, self.pushed, self.answered, self.accumulated]
+    }
+}
+
+/// An update, in two steps of the session.
+///
+/// The first prepares: it takes gradients as [`SyncReplicas::places`] is told, and leaves next values aside, on each
+/// device for itself. The second begins when the first has ended everywhere, and may be done over: it makes them the
+/// variables' values, then counts the step and gives tokens to those who pushed.
+#[derive(Clone, Debug)]
+pub(super) struct Phases {
+    pub(super) prepare: NodeId,
+    pub(super) commit: NodeId,
+    /// Which attempt it is, an `int64` to be fed: no other has its number.
+    pub(super) attempt: Output,
+    /// The last attempts that were prepared and committed on each device, and the last that began to take gradients
+    /// where these cannot be taken twice: vectors of `int64`.
+    pub(super) prepared: Output,
+    pub(super) committed: Output,
+    pub(super) taking: Output,
+    /// Forgets that gradients were taken.
+    pub(super) forget_taking: NodeId,
+}
+
+impl Phases {
+    pub(super) fn fetches(&self) -> [Output; 3] {
+        [self.prepared, self.committed, self.taking]
     }
 }
 
@@ -106,16 +131,12 @@ impl Build<'_> {
         let at = scope.colocate_with(global_step.handle.node);
         // None of these is saved: a job that goes on from a checkpoint starts them anew.
         let state = Variables::new(&at);
-        let number = |name: &str, first: i64| {
-            state.get_untrained(name, DType::Int64, &[], &Initializer::Value(first.into()))
-        };
         let by_worker = |name: &str, first: i64| {
             let first = Initializer::Constant(first as f64);
             state.get_untrained(name, DType::Int64, &[self.workers], &first)
         };
         let answered = by_worker("sync_rep_answered", NOTHING);
         let dropped = by_worker("sync_rep_dropped", 0);
-        let updating = number("sync_rep_updating", NOTHING);
         let local =
             Variables::new(scope).get_local(&format!("sync_rep_local_step_{}", self.worker), DType::Int64);
         let arrivals = Queue::new(&at, "sync_rep_arrivals", DType::Int32);
@@ -165,34 +186,24 @@ impl Build<'_> {
         // The chief's part.
         let next_answered =
             scope.placeholder("sync_rep_answered/next", DType::Int64, PartialShape::from([self.workers]));
-        let begun = at.assign_variable(updating.handle, global_step.value);
-        let chief = scope.control(&[begun]);
-        let means = match &places {
-            Places::InOrder(places) => places.means(&chief, gradients),
-            Places::Accumulators(places) => places.means(&chief, gradients),
+        let receivers = match &places {
+            Places::InOrder(places) => places.contributors,
+            Places::Accumulators(places) => places.tokens,
         };
-        // Who pushes again meanwhile, of variables that are half way, comes too late.
-        let all_read = all_done(&chief, &at, &means);
-        let updated = self.update.apply(&scope.control(&[all_read]), self.variables, &means);
-        let give_tokens = |after: &[NodeId]| {
+        let release = |after: &[NodeId], receivers: Output, next_answered: Output| {
             let then = at.control(after);
             let step = then.read_variable(global_step.handle, DType::Int64);
-            let tokens: Vec<NodeId> = match &places {
-                Places::InOrder(places) => {
-                    let wanted = places.contributors_as(&then, DType::Int32);
-                    let fill = |(queue, wanted): (&Queue, Output)| {
-                        let count = then.expand_dims(wanted, 0);
-                        queue.enqueue_many(&then, then.fill(count, step))
-                    };
-                    token_queues.iter().zip(wanted).map(fill).collect()
-                }
-                Places::Accumulators(places) => {
-                    let fill = |queue: &Queue| queue.enqueue_many(&then, then.fill(places.tokens, step));
-                    token_queues.iter().map(fill).collect()
-                }
+            let counts = match &places {
+                Places::InOrder(_) => then.unpack(then.cast(receivers, DType::Int32), self.workers, 0),
+                Places::Accumulators(_) => then.unpack(receivers, 1, 0),
             };
+            let give = |(queue, count): (&Queue, Output)| {
+                queue.enqueue_many(&then, then.fill(then.expand_dims(count, 0), step))
+            };
+            let tokens: Vec<NodeId> = token_queues.iter().zip(counts).map(give).collect();
             then.group(&[&tokens[..], &[then.assign_variable(answered.handle, next_answered)]].concat())
         };
+        let update = self.phases(&state, &places, gradients, [receivers, next_answered], &release);
         let newly_dropped =
             scope.placeholder("sync_rep_dropped/new", DType::Int64, PartialShape::from([self.workers]));
         let mut starts = vec![state.initializer()];
@@ -221,15 +232,14 @@ impl Build<'_> {
                 global_step: global_step.value,
                 pushed: pushed.value,
                 answered: answered.value,
-                updating: updating.value,
                 accumulated,
             },
             arrivals,
             shut: at.op("DestroyResourceOp").input(pushed.handle).attr("ignore_lookup_error", true).node(),
             initialize: scope.group(&starts),
             open: open_state.initializer(),
-            update: give_tokens(&[updated]),
-            release: give_tokens(&[]),
+            update,
+            release: release(&[], receivers, next_answered),
             answered: next_answered,
             dropped: dropped.value,
             drop: at.assign_add_variable(dropped.handle, newly_dropped),
@@ -238,20 +248,100 @@ impl Build<'_> {
         };
         (train, replicas)
     }
+
+    /// An update, which notes of those who pushed who `receives` tokens and what is answered then.
+    fn phases(
+        &self,
+        state: &Variables,
+        places: &Places,
+        gradients: &[(Variable, Gradient)],
+        noted: [Output; 2],
+        release: &dyn Fn(&[NodeId], Output, Output) -> NodeId,
+    ) -> Phases {
+        let at = state.scope();
+        let global_step = self.variables.global_step();
+        let number = |beside: &Variables, name: &str| {
+            beside.get_untrained(name, DType::Int64, &[], &Initializer::Value(NOTHING.into()))
+        };
+        let attempt = self.scope.placeholder("sync_rep_attempt", DType::Int64, PartialShape::scalar());
+        let taking = number(state, "sync_rep_taking");
+        let means = match places {
+            Places::InOrder(places) => places.means(self.scope, gradients),
+            Places::Accumulators(places) => {
+                let begun = at.assign_variable(taking.handle, attempt);
+                places.means(&self.scope.control(&[begun]), gradients)
+            }
+        };
+        let aside = Aside::new(self.scope, self.update.options.moving_average.is_none());
+        let prepared = self.update.changes(self.scope, self.variables, &means, Writes::Aside(&aside));
+        let committed = aside.commit();
+
+        // What the commit needs besides is a next value, too.
+        let updating = number(state, "sync_rep_updating");
+        let keep = |name: &str, value: Output| {
+            let first = Initializer::Zeros;
+            let shape = at.shape(value).as_shape().unwrap_or(Shape::scalar());
+            let kept = state.get_untrained(name, at.dtype(value), shape.dims(), &first);
+            (kept.clone(), at.assign_variable(kept.handle, value))
+        };
+        let [(receivers, keeps_receivers), (answered, keeps_answered)] =
+            [keep("sync_rep_receivers", noted[0]), keep("sync_rep_answering", noted[1])];
+        let keeps_step = at.assign_variable(updating.handle, global_step.value);
+
+        let mut done = Vec::new();
+        let [mut all_prepared, mut all_committed] = [Vec::new(), Vec::new()];
+        let mut shard = |beside: &Variables, prepared: &[NodeId], committed: &[NodeId]| {
+            let name = all_prepared.len();
+            let last_prepared = number(beside, &format!("sync_rep_prepared/{name}"));
+            let last_committed = number(beside, &format!("sync_rep_committed/{name}"));
+            let scope = beside.scope();
+            done.push(scope.control(prepared).assign_variable(last_prepared.handle, attempt));
+            let then = scope.control(committed);
+            let number = then.read_variable(last_prepared.handle, DType::Int64);
+            all_prepared.push(last_prepared.value);
+            all_committed.push(last_committed.value);
+            then.assign_variable(last_committed.handle, number)
+        };
+        let of_shards: Vec<NodeId> = by_device(self.scope, &prepared, &committed)
+            .iter()
+            .map(|of| shard(&state.beside(&of.beside), &of.prepared, &of.committed))
+            .collect();
+        let next_step = at.add(updating.value, at.constant(1i64));
+        let counted = at.control(&of_shards).assign_variable(global_step.handle, next_step);
+        let released = release(&[counted], receivers.value, answered.value);
+        let commit = shard(state, &[keeps_receivers, keeps_answered, keeps_step], &[released]);
+        Phases {
+            prepare: at.group(&done),
+            commit,
+            attempt,
+            prepared: at.pack(&all_prepared, 0),
+            committed: at.pack(&all_committed, 0),
+            taking: taking.value,
+            forget_taking: at.assign_variable(taking.handle, at.constant(NOTHING)),
+        }
+    }
 }
 
-/// Done where `at` is when all gradients are there; each device says so once.
-fn all_done(scope: &Scope, at: &Scope, gradients: &[(Variable, Gradient)]) -> NodeId {
-    let mut by_device: BTreeMap<String, (NodeId, Vec<NodeId>)> = BTreeMap::new();
-    for (variable, gradient) in gradients {
-        let beside = variable.handle.node;
-        let device = scope.read(|graph, _| graph.node(beside).device.to_string()).unwrap_or_default();
-        let of_device = by_device.entry(device).or_insert_with(|| (beside, Vec::new()));
-        of_device.1.push(gradient.values().node);
+/// What is prepared and committed on one device, where this variable is.
+struct Shard {
+    beside: Variable,
+    prepared: Vec<NodeId>,
+    committed: Vec<NodeId>,
+}
+
+fn by_device(scope: &Scope, prepared: &[(Variable, NodeId)], committed: &[(Variable, NodeId)]) -> Vec<Shard> {
+    let mut shards: BTreeMap<String, Shard> = BTreeMap::new();
+    let nodes = prepared.iter().map(|node| (node, false)).chain(committed.iter().map(|node| (node, true)));
+    for ((variable, node), is_commit) in nodes {
+        let device = scope.read(|graph, _| graph.node(variable.handle.node).device.to_string());
+        let shard = shards.entry(device.unwrap_or_default()).or_insert_with(|| Shard {
+            beside: variable.clone(),
+            prepared: Vec::new(),
+            committed: Vec::new(),
+        });
+        if is_commit { &mut shard.committed } else { &mut shard.prepared }.push(*node);
     }
-    let done = |(beside, nodes): &(NodeId, Vec<NodeId>)| scope.colocate_with(*beside).group(nodes);
-    let done: Vec<NodeId> = by_device.values().map(done).collect();
-    at.group(&done)
+    shards.into_values().collect()
 }
 
 impl Variables {

@@ -2,6 +2,7 @@
 
 mod elections;
 mod initializers;
+mod interrupted;
 mod optimizers;
 mod replicas;
 mod sessions;
