@@ -19,6 +19,7 @@ mod fusion;
 pub mod gpus;
 pub mod handle;
 pub mod io;
+pub mod journal;
 pub mod kernel;
 mod kernel_cache;
 pub mod kernels;

@@ -1,18 +1,27 @@
 //! Objects that outlive steps and sessions, by container, kind and name: variables, queues, tables.
 
 use crate::error::{Error, Result};
+use crate::journal::{Journal, Replicated};
 use graph::Code;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::any::{Any, TypeId};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// An object of a [`ResourceStore`].
 pub trait Resource: Any + Send + Sync + fmt::Debug {
     /// The kind's name in messages.
     const KIND: &'static str;
+
+    /// The same, if a process elsewhere can hold its state.
+    fn replicated(_resource: &Arc<Self>) -> Option<Arc<dyn Replicated>>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 type Key = (TypeId, Arc<str>);
@@ -21,6 +30,23 @@ type Container = FxHashMap<Key, Held>;
 struct Held {
     kind: &'static str,
     object: Arc<dyn Any + Send + Sync>,
+    admit: Admit,
+}
+
+/// Tells a journal of an object whose type is known here alone.
+type Admit = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Arc<dyn Any + Send + Sync>) -> Result<()>;
+
+fn admit<T: Resource>(
+    journal: &Arc<Journal>,
+    number: u32,
+    container: &Arc<str>,
+    name: &Arc<str>,
+    object: &Arc<dyn Any + Send + Sync>,
+) -> Result<()> {
+    match object.clone().downcast::<T>() {
+        Ok(object) => journal.admit(number, container, name, &object),
+        Err(_) => Err(Error::internal("resource of another type")),
+    }
 }
 
 /// The resources of one device.
@@ -29,12 +55,33 @@ pub struct ResourceStore {
     default_container: Arc<str>,
     containers: Mutex<FxHashMap<Arc<str>, Container>>,
     removals: AtomicU64,
+    /// Of a store that has a replica, with the store's number there.
+    journal: OnceLock<(Arc<Journal>, u32)>,
 }
 
 impl ResourceStore {
     /// A store whose container for resources without one is `default_container` (the job's name).
     pub fn new(default_container: &str) -> ResourceStore {
         ResourceStore { default_container: default_container.into(), ..ResourceStore::default() }
+    }
+
+    /// From now on `journal` knows of what the store holds, which is `number` there. The store holds nothing yet, or what
+    /// another journal's has held.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it has a journal.
+    pub fn attach(&self, journal: &Arc<Journal>, number: u32) -> Result<()> {
+        // What is there is told under the lock that keeps others from being made meanwhile.
+        let containers = self.containers.lock();
+        if self.journal.set((journal.clone(), number)).is_err() {
+            return Err(Error::new(Code::FailedPrecondition, "the store has a journal"));
+        }
+        for (container, resources) in containers.iter() {
+            for ((_, name), held) in resources {
+                (held.admit)(journal, number, container, name, &held.object)?;
+            }
+        }
+        Ok(())
     }
 
     pub fn default_container(&self) -> &Arc<str> {
@@ -78,7 +125,8 @@ impl ResourceStore {
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         let mut containers = self.containers.lock();
-        let of_container = containers.entry(self.container(container)).or_default();
+        let container = self.container(container);
+        let of_container = containers.entry(container.clone()).or_default();
         if let Some(found) = of_container.get(&key::<T>(name)) {
             return found
                 .object
@@ -87,25 +135,39 @@ impl ResourceStore {
                 .map_err(|_| Error::internal("resource of another type"));
         }
         let made = Arc::new(make()?);
-        of_container.insert(key::<T>(name), Held { kind: T::KIND, object: made.clone() });
+        let key = key::<T>(name);
+        if let Some((journal, number)) = self.journal.get() {
+            journal.admit(*number, &container, &key.1, &made)?;
+        }
+        of_container.insert(key, Held { kind: T::KIND, object: made.clone(), admit: admit::<T> });
         Ok(made)
     }
 
     /// Whether there was one to remove.
     pub fn remove<T: Resource>(&self, container: &str, name: &str) -> bool {
-        let mut containers = self.containers.lock();
-        self.removals.fetch_add(1, Ordering::AcqRel);
-        containers.get_mut(&self.container(container)).is_some_and(|c| c.remove(&key::<T>(name)).is_some())
+        self.remove_found(container, |_| Some(key::<T>(name)))
     }
 
     /// Removes the resource of any kind that has this name for it; whether there was one.
     pub fn remove_kind(&self, container: &str, kind: &str, name: &str) -> bool {
+        let is_it = |((_, own), held): &(&Key, &Held)| **own == *name && held.kind == kind;
+        self.remove_found(container, |resources| resources.iter().find(is_it).map(|(key, _)| key.clone()))
+    }
+
+    fn remove_found(&self, container: &str, find: impl FnOnce(&Container) -> Option<Key>) -> bool {
         let mut containers = self.containers.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
-        let Some(of_container) = containers.get_mut(&self.container(container)) else { return false };
-        let found = of_container.iter().find(|((_, own), held)| **own == *name && held.kind == kind);
-        let found = found.map(|(key, _)| key.clone());
-        found.is_some_and(|key| of_container.remove(&key).is_some())
+        let container = self.container(container);
+        let Some(resources) = containers.get_mut(&container) else { return false };
+        let found = find(resources);
+        let Some((key, removed)) = found.and_then(|key| resources.remove_entry(&key)) else { return false };
+        if let Some((journal, number)) = self.journal.get() {
+            journal.removed(*number, &container, removed.kind, &key.1);
+        }
+        // Dropped after the lock is free: a resource's end may take long.
+        drop(containers);
+        drop(removed);
+        true
     }
 
     /// Forgets everything in a container; an empty name means the default container.
@@ -113,7 +175,11 @@ impl ResourceStore {
         let mut containers = self.containers.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
         // Dropped after the lock is free: a resource's end may take long.
-        let _removed = containers.remove(&self.container(container));
+        let container = self.container(container);
+        let _removed = containers.remove(&container);
+        if let Some((journal, number)) = self.journal.get() {
+            journal.cleared(*number, &container);
+        }
         drop(containers);
     }
 }

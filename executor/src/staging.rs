@@ -72,7 +72,7 @@ impl StagingArea {
     }
 
     pub fn len(&self) -> usize {
-        self.waiting.with(|staged| staged.tuples.len())
+        self.waiting.look(|staged| staged.tuples.len())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -198,7 +198,7 @@ impl StagingMap {
     }
 
     pub fn len(&self) -> usize {
-        self.waiting.with(|mapped| mapped.complete.len())
+        self.waiting.look(|mapped| mapped.complete.len())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -206,7 +206,7 @@ impl StagingMap {
     }
 
     pub fn incomplete_len(&self) -> usize {
-        self.waiting.with(|mapped| mapped.incomplete.len())
+        self.waiting.look(|mapped| mapped.incomplete.len())
     }
 
     pub fn clear(&self) {

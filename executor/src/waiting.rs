@@ -3,10 +3,11 @@
 
 use crate::cancel::{Cancellation, Registration};
 use crate::error::{Error, Result};
-use parking_lot::Mutex;
+use crate::journal::Record;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What one try of an attempt comes to.
 #[derive(Debug)]
@@ -40,7 +41,13 @@ pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 /// State, and who waits for it. Attempts of one lane are served in order, the first before the next, unless the
 /// object says that any may go before another; lanes do not wait for each other.
 pub struct Waiting<S, R> {
-    inner: Arc<Mutex<Inner<S, R>>>,
+    shared: Arc<Shared<S, R>>,
+}
+
+struct Shared<S, R> {
+    inner: Mutex<Inner<S, R>>,
+    /// Of an object that has a replica.
+    record: OnceLock<Record>,
 }
 
 struct Inner<S, R> {
@@ -73,14 +80,26 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
 
     fn with_lanes(state: S, lanes: usize, in_order: bool) -> Waiting<S, R> {
         let lanes = (0..lanes).map(|_| VecDeque::new()).collect();
-        Waiting { inner: Arc::new(Mutex::new(Inner { state, lanes, in_order, next: 0 })) }
+        let inner = Mutex::new(Inner { state, lanes, in_order, next: 0 });
+        Waiting { shared: Arc::new(Shared { inner, record: OnceLock::new() }) }
     }
 
-    /// Looks at the state, or changes it; who waits is then tried again.
+    /// From now on the object's replica follows it.
+    pub fn attach(&self, record: Record) {
+        // An object is in one store.
+        let _is_first = self.shared.record.set(record);
+    }
+
+    /// Looks at the state.
+    pub fn look<T>(&self, look: impl FnOnce(&S) -> T) -> T {
+        look(&self.shared.inner.lock().state)
+    }
+
+    /// Changes the state; who waits is then tried again.
     pub fn with<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
         let mut ended = Vec::new();
         let result = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.shared.lock();
             let result = change(&mut inner.state);
             inner.flush(&mut ended);
             result
@@ -103,7 +122,7 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
         }
         let mut ended = Vec::new();
         let (id, waits) = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.shared.lock();
             let id = inner.next;
             inner.next += 1;
             let attempt = Box::new(attempt);
@@ -121,12 +140,12 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
     /// Ends an attempt when its step is cancelled.
     fn watch(&self, lane: usize, id: u64, cancellation: &Cancellation) {
         // The callback keeps the object: who waits can still be told when its container is cleared.
-        let inner = self.inner.clone();
-        let end = move |reason: &Error| cancel(&inner, lane, id, reason.clone().derived());
+        let shared = self.shared.clone();
+        let end = move |reason: &Error| shared.cancel(lane, id, reason.clone().derived());
         match cancellation.register(end) {
-            Err(reason) => cancel(&self.inner, lane, id, reason),
+            Err(reason) => self.shared.cancel(lane, id, reason),
             Ok(registration) => {
-                let mut inner = self.inner.lock();
+                let mut inner = self.shared.inner.lock();
                 match inner.lanes[lane].iter_mut().find(|waiter| waiter.id == id) {
                     Some(waiter) => waiter.registration = Some(registration),
                     None => {
@@ -142,7 +161,7 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
     pub fn cancel_lane(&self, lane: usize, change: impl FnOnce(&mut S), reason: &Error) {
         let mut ended = Vec::new();
         {
-            let mut inner = self.inner.lock();
+            let mut inner = self.shared.lock();
             change(&mut inner.state);
             let waiters = std::mem::take(&mut inner.lanes[lane]);
             for mut waiter in waiters {
@@ -155,19 +174,30 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
     }
 }
 
-/// Ends one attempt, if it still waits.
-fn cancel<S, R>(inner: &Mutex<Inner<S, R>>, lane: usize, id: u64, reason: Error) {
-    let mut ended = Vec::new();
-    {
-        let mut inner = inner.lock();
-        let Some(place) = inner.lanes[lane].iter().position(|waiter| waiter.id == id) else { return };
-        if let Some(mut waiter) = inner.lanes[lane].remove(place) {
-            waiter.attempt.undo(&mut inner.state);
-            ended.push((waiter, Err(reason)));
-        }
-        inner.flush(&mut ended);
+impl<S, R> Shared<S, R> {
+    /// The state, to be changed.
+    fn lock(&self) -> MutexGuard<'_, Inner<S, R>> {
+        let Some(record) = self.record.get() else { return self.inner.lock() };
+        record.pass();
+        let inner = self.inner.lock();
+        record.changes();
+        inner
     }
-    tell(ended);
+
+    /// Ends one attempt, if it still waits.
+    fn cancel(&self, lane: usize, id: u64, reason: Error) {
+        let mut ended = Vec::new();
+        {
+            let mut inner = self.lock();
+            let Some(place) = inner.lanes[lane].iter().position(|waiter| waiter.id == id) else { return };
+            if let Some(mut waiter) = inner.lanes[lane].remove(place) {
+                waiter.attempt.undo(&mut inner.state);
+                ended.push((waiter, Err(reason)));
+            }
+            inner.flush(&mut ended);
+        }
+        tell(ended);
+    }
 }
 
 impl<S, R> Inner<S, R> {
@@ -212,7 +242,7 @@ fn tell<S, R>(ended: Ended<S, R>) {
 
 impl<S, R> fmt::Debug for Waiting<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting: usize = self.inner.lock().lanes.iter().map(VecDeque::len).sum();
+        let waiting: usize = self.shared.inner.lock().lanes.iter().map(VecDeque::len).sum();
         write!(f, "Waiting({waiting} attempts)")
     }
 }

@@ -1,12 +1,14 @@
 //! Accumulators of gradients: what several replicas push is taken as one, their mean or sum, once enough is
 //! there. Gradients of an earlier step than the accumulator's are dropped, and counted.
 
+mod replica;
 mod sparse;
 
 pub use sparse::SparseGradient;
 
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
+use crate::journal::Replicated;
 use crate::kernels::cpu::dispatch::dispatch;
 use crate::kernels::cpu::scalar::{Arithmetic as _, Stored};
 use crate::resource::Resource;
@@ -67,6 +69,10 @@ enum Sum {
 
 impl Resource for Accumulator {
     const KIND: &'static str = "ConditionalAccumulator";
+
+    fn replicated(resource: &Arc<Accumulator>) -> Option<Arc<dyn Replicated>> {
+        Some(resource.clone())
+    }
 }
 
 impl Accumulator {
@@ -96,12 +102,12 @@ impl Accumulator {
 
     /// How many gradients there are.
     pub fn count(&self) -> usize {
-        self.waiting.with(|state| state.count)
+        self.waiting.look(|state| state.count)
     }
 
     /// How many stale gradients have been dropped.
     pub fn dropped(&self) -> u64 {
-        self.waiting.with(|state| state.dropped)
+        self.waiting.look(|state| state.dropped)
     }
 
     pub fn set_global_step(&self, step: i64) {

@@ -17,10 +17,10 @@ pub struct SparseGradient {
 }
 
 pub(super) struct SparseSum {
-    indices: Vec<i64>,
-    values: Tensor,
+    pub(super) indices: Vec<i64>,
+    pub(super) values: Tensor,
     /// For each row, how many gradients had it.
-    counts: Vec<usize>,
+    pub(super) counts: Vec<usize>,
 }
 
 /// The sum, and whether the gradient is in it.

@@ -2,6 +2,7 @@
 //! four orders.
 
 mod order;
+mod replica;
 mod spec;
 mod taking;
 
@@ -11,6 +12,7 @@ pub(crate) use spec::{shapes_text, types_text};
 
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
+use crate::journal::Replicated;
 use crate::resource::Resource;
 use crate::rows;
 use crate::waiting::{Finish, Tried, Waiting};
@@ -40,6 +42,10 @@ struct State {
 
 impl Resource for Queue {
     const KIND: &'static str = "Queue";
+
+    fn replicated(resource: &Arc<Queue>) -> Option<Arc<dyn Replicated>> {
+        Some(resource.clone())
+    }
 }
 
 impl Queue {
@@ -77,7 +83,7 @@ impl Queue {
     }
 
     pub fn len(&self) -> usize {
-        self.waiting.with(|state| state.order.len())
+        self.waiting.look(|state| state.order.len())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -85,7 +91,7 @@ impl Queue {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.waiting.with(|state| state.is_closed)
+        self.waiting.look(|state| state.is_closed)
     }
 
     /// Adds one element, as soon as there is room.

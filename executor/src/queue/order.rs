@@ -15,6 +15,9 @@ pub(super) trait Order: Send {
 
     fn push(&mut self, element: Element);
 
+    /// What a new order of the kind is to be given, one by one, to be as this one.
+    fn elements(&self) -> Vec<Element>;
+
     /// The next element.
     fn pop(&mut self) -> Option<Element>;
 
@@ -47,6 +50,10 @@ impl Order for Fifo {
         self.0.push_back(element);
     }
 
+    fn elements(&self) -> Vec<Element> {
+        self.0.iter().cloned().collect()
+    }
+
     fn pop(&mut self) -> Option<Element> {
         self.0.pop_front()
     }
@@ -76,6 +83,10 @@ impl Order for Shuffle {
 
     fn push(&mut self, element: Element) {
         self.elements.push(element);
+    }
+
+    fn elements(&self) -> Vec<Element> {
+        self.elements.clone()
     }
 
     fn pop(&mut self) -> Option<Element> {
@@ -129,6 +140,11 @@ impl Order for Priority {
         let of_element = priority(&element).unwrap_or(i64::MAX);
         self.0.push((of_element, element));
         self.rise(self.0.len() - 1);
+    }
+
+    fn elements(&self) -> Vec<Element> {
+        // Each rises no further than where it is: its parent is there already, and not greater.
+        self.0.iter().map(|(_, element)| element.clone()).collect()
     }
 
     fn pop(&mut self) -> Option<Element> {

@@ -1,5 +1,6 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
+mod replica;
 mod set_aside;
 mod snapshot;
 
@@ -9,6 +10,7 @@ pub use snapshot::Snapshot;
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::handle::{HandleInput, one_handle};
+use crate::journal::{Record, Replicated};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
@@ -16,7 +18,7 @@ use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A mutable tensor, with no value until the first assignment.
 ///
@@ -30,6 +32,8 @@ pub struct Variable {
     held: Mutex<Held>,
     /// The value of a variable whose device has memory of its own; then `held` has none.
     device_value: Mutex<Option<DeviceTensor>>,
+    /// Of a variable that has a replica.
+    record: OnceLock<Record>,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +46,7 @@ struct Held {
 impl Variable {
     pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: PartialShape) -> Variable {
         let (held, device_value) = (Mutex::default(), Mutex::default());
-        Variable { name: name.into(), dtype, shape, held, device_value }
+        Variable { name: name.into(), dtype, shape, held, device_value, record: OnceLock::new() }
     }
 
     /// The name of the node that made it, for messages.
@@ -120,7 +124,19 @@ impl Variable {
 
     /// The value for writing, exclusively: keep it short, readers wait.
     pub fn lock(&self) -> Locked<'_> {
-        Locked(self.held.lock())
+        self.pass();
+        self.lock_at_once()
+    }
+
+    /// Waits while the state of replicated variables is taken.
+    fn pass(&self) {
+        if let Some(record) = self.record.get() {
+            record.pass();
+        }
+    }
+
+    fn lock_at_once(&self) -> Locked<'_> {
+        Locked { held: self.held.lock(), record: self.record.get() }
     }
 
     /// As [`Variable::lock`], of a variable whose device has memory of its own.
@@ -141,20 +157,26 @@ impl Variable {
 
 /// A variable's value, which nobody else reads or writes meanwhile. What was set aside of it stays as it is.
 #[derive(Debug)]
-pub struct Locked<'a>(MutexGuard<'a, Held>);
+pub struct Locked<'a> {
+    held: MutexGuard<'a, Held>,
+    record: Option<&'a Record>,
+}
 
 impl Deref for Locked<'_> {
     type Target = Option<Tensor>;
 
     fn deref(&self) -> &Option<Tensor> {
-        &self.0.value
+        &self.held.value
     }
 }
 
 impl DerefMut for Locked<'_> {
     /// All of it may change.
     fn deref_mut(&mut self) -> &mut Option<Tensor> {
-        let Held { value, aside } = &mut *self.0;
+        if let Some(record) = self.record {
+            record.changes();
+        }
+        let Held { value, aside } = &mut *self.held;
         for aside in aside.drain(..).filter_map(|aside| aside.upgrade()) {
             value.iter().for_each(|value| aside.keep_all(value));
         }
@@ -169,9 +191,12 @@ impl Locked<'_> {
         slices: impl Iterator<Item = usize> + Clone,
         length: usize,
     ) -> Result<&mut Option<Tensor>> {
-        let Held { value, aside } = &mut *self.0;
+        let Held { value, aside } = &mut *self.held;
         aside.retain(|aside| aside.strong_count() > 0);
         if let Some(value) = &*value {
+            if let Some(record) = self.record {
+                record.changes_slices(slices.clone(), length, value.num_elements());
+            }
             let size = length * value.dtype().size().unwrap_or(0);
             for aside in aside.iter().filter_map(Weak::upgrade) {
                 aside.keep(value, slices.clone(), size)?;
@@ -184,6 +209,10 @@ impl Locked<'_> {
 /// The variable behind a resource handle (`VarHandleOp`).
 impl Resource for Variable {
     const KIND: &'static str = "Var";
+
+    fn replicated(resource: &Arc<Variable>) -> Option<Arc<dyn Replicated>> {
+        Some(resource.clone())
+    }
 }
 
 /// The variable behind a reference (`VariableV2`): another kind, so that the two never share a name.
@@ -192,6 +221,10 @@ pub struct RefVariable(pub Arc<Variable>);
 
 impl Resource for RefVariable {
     const KIND: &'static str = "LegacyVar";
+
+    fn replicated(resource: &Arc<RefVariable>) -> Option<Arc<dyn Replicated>> {
+        Some(resource.0.clone())
+    }
 }
 
 /// An input of a kernel that is a variable: by reference, or behind a handle.
@@ -241,7 +274,9 @@ impl VariableInput {
 /// Locks several variables in one global order, so that two kernels that need the same ones cannot wait for
 /// each other. Each variable may appear once.
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
-    lock_each(variables, Variable::lock)
+    // All are of one journal: who waits for it holds no lock.
+    variables.iter().for_each(|variable| variable.pass());
+    lock_each(variables, Variable::lock_at_once)
 }
 
 /// As [`lock_all`], of variables whose device has memory of its own.
