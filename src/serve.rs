@@ -3,13 +3,14 @@
 use crate::awake::Awake;
 use crate::gpu_flags::{self, GpuFlags};
 use crate::server_options::ServerOptions;
+use crate::task_flags::{Place, Replica};
 use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
-use proto::Cluster;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -91,13 +92,18 @@ pub enum ServeError {
     Runtime(std::io::Error),
     #[error("{0}")]
     Start(proto::Status),
+    #[error(
+        "this process held nothing of {0}, and the other all that there was: start it again, to stand by"
+    )]
+    Yielded(TaskName),
     #[error("serving failed: {0}")]
     Transport(#[from] tonic::transport::Error),
 }
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeError> {
-    let (cluster, task) = flags.place.resolve(default_job).map_err(ServeError::Flags)?;
+    let Place { cluster, task, address, replica } =
+        flags.place.resolve(default_job).map_err(ServeError::Flags)?;
     let seconds = |s: f64, flag: &str| {
         Duration::try_from_secs_f64(s).map_err(|_| ServeError::Flags(format!("{flag} is {s}, no duration")))
     };
@@ -114,6 +120,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         gpus: options.gpus(flags.gpus.options()),
         threads: flags.threads.or(options.threads).unwrap_or(default.threads),
         transport: flags.transport,
+        is_replicated: replica.is_some(),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         session_config: options.sessions,
     };
@@ -131,32 +138,56 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         .enable_all()
         .build()
         .map_err(ServeError::Runtime)?;
-    let served = runtime.block_on(serve(config, flags, grace));
+    let at = Listening { task: config.task.clone(), address, bind: flags.bind };
+    let served = runtime.block_on(serve(config, flags, &at, replica, grace));
     // Graphs in the midst of being planned are of no use any more.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Result<(), ServeError> {
+async fn serve(
+    config: ServerConfig,
+    flags: &ServeFlags,
+    at: &Listening,
+    replica: Option<Replica>,
+    grace: Duration,
+) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
     let task = config.task.clone();
-    let listener = listen(&config.cluster, &task, flags.bind).await?;
-    if let Ok(address) = listener.local_addr() {
-        tracing::info!("{task} listens on {address}");
-    }
+    // Who cannot listen ends before it takes anything else.
+    let listener = if replica.is_none() { Some(at.listen().await?) } else { None };
     gpu_flags::tell(&config.gpus.visible);
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
     let input_ended = Arc::new(Notify::new());
     if flags.stop_with_stdin {
         watch_stdin(input_ended.clone()).map_err(ServeError::Runtime)?;
     }
-    let stop = async {
+    let has_yielded = AtomicBool::new(false);
+    let mut told_to_stop = std::pin::pin!(async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             () = input_ended.notified() => {}
+            () = server.yields() => has_yielded.store(true, Ordering::Relaxed),
         }
+    });
+    let listener = match (listener, &replica) {
+        (Some(listener), _) => listener,
+        (None, Some(replica)) => tokio::select! {
+            listener = until_it_serves(&server, at, replica) => listener?,
+            () = &mut told_to_stop => {
+                tracing::info!("{task} stops, which this process did not serve");
+                return Ok(());
+            }
+        },
+        (None, None) => at.listen().await?,
+    };
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("{task} listens on {address}");
+    }
+    let stop = async {
+        told_to_stop.await;
         tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
     };
     tokio::select! {
@@ -164,7 +195,7 @@ async fn serve(config: ServerConfig, flags: &ServeFlags, grace: Duration) -> Res
         never = give_back() => match never {},
     }
     tracing::info!("{task} has stopped");
-    Ok(())
+    if has_yielded.load(Ordering::Relaxed) { Err(ServeError::Yielded(task)) } else { Ok(()) }
 }
 
 async fn give_back() -> Infallible {
@@ -185,25 +216,63 @@ fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Listens on the task's own port.
-async fn listen(cluster: &Cluster, task: &TaskName, bind: Option<IpAddr>) -> Result<TcpListener, ServeError> {
-    let address = cluster.address(task).unwrap_or_default().to_owned();
-    let failed = |source| ServeError::Listen { task: task.clone(), address: address.clone(), source };
-    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    let port =
-        port.ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
-    if let Some(ip) = bind {
-        return TcpListener::bind(SocketAddr::new(ip, port)).await.map_err(failed);
-    }
-    let named: Vec<SocketAddr> = address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-    for candidate in named {
-        match TcpListener::bind(candidate).await {
-            Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {}
-            result => return result.map_err(failed),
+/// How long a process waits for the other of its task to serve, when both start: the first of the two is sooner.
+const FIRST_WAITS: Duration = Duration::from_secs(1);
+const SECOND_WAITS: Duration = Duration::from_secs(3);
+
+/// Follows the other process of the task until this one is to serve.
+async fn until_it_serves(
+    server: &Server,
+    at: &Listening,
+    replica: &Replica,
+) -> Result<TcpListener, ServeError> {
+    let host = at.address.rsplit_once(':').map_or("", |(host, _)| host);
+    let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let standby = server.standby(&replica.other, host, at.bind.unwrap_or(any)).await;
+    let standby = standby.map_err(ServeError::Start)?;
+    loop {
+        let patience = if replica.is_first { FIRST_WAITS } else { SECOND_WAITS };
+        standby.until_nobody_serves(patience).await;
+        let listener = at.listen().await?;
+        // The other may have come just now: each of the two listens before it looks.
+        if standby.may_serve(replica.is_first).await {
+            match standby.holds_state() {
+                true => tracing::warn!("{} is served here from now on, with all that it had", at.task),
+                false => tracing::info!("{} is served here", at.task),
+            }
+            return Ok(listener);
         }
     }
-    tracing::warn!("'{address}' is no address of this machine: {task} listens on all interfaces");
-    TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await.map_err(failed)
+}
+
+/// Where a process listens when it serves.
+struct Listening {
+    task: TaskName,
+    address: String,
+    bind: Option<IpAddr>,
+}
+
+impl Listening {
+    /// Listens on the process's own port.
+    async fn listen(&self) -> Result<TcpListener, ServeError> {
+        let Listening { task, address, bind } = self;
+        let failed = |source| ServeError::Listen { task: task.clone(), address: address.clone(), source };
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        let port = port
+            .ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
+        if let Some(ip) = *bind {
+            return TcpListener::bind(SocketAddr::new(ip, port)).await.map_err(failed);
+        }
+        let named: Vec<SocketAddr> = address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        for candidate in named {
+            match TcpListener::bind(candidate).await {
+                Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+                result => return result.map_err(failed),
+            }
+        }
+        tracing::warn!("'{address}' is no address of this machine: {task} listens on all interfaces");
+        TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await.map_err(failed)
+    }
 }
 
 /// Logs to standard error; `RUST_LOG` chooses what, from `info` up without it.

@@ -3,6 +3,7 @@
 
 use graph::TaskName;
 use proto::Cluster;
+use proto::cluster::addresses;
 
 /// The place of a process in a cluster.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -28,17 +29,67 @@ pub struct TaskFlags {
     #[arg(long = "worker_hosts", visible_alias = "worker-hosts")]
     worker_hosts: Option<String>,
 
+    /// How many processes hold each parameter server: 1, or 2, of which one stands by and takes over, with all that the
+    /// other held, when that one dies. Then the cluster names two addresses for each, first all tasks', then, in the same
+    /// order, their standbys'
+    #[arg(long = "ps-replicas", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    ps_replicas: u32,
+
     /// `{"cluster": {"ps": ["host:port"], …}, "task": {"type": "ps", "index": 0}}`; flags go before it
     #[arg(long = "tf-config", env = "TF_CONFIG", hide_env_values = true)]
     tf_config: Option<String>,
 }
 
+/// The job of which two processes may hold each task.
+const REPLICATED: &str = "ps";
+
+/// Who a process is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub cluster: Cluster,
+    pub task: TaskName,
+    /// Where this process listens when it serves its task, `host:port`.
+    pub address: String,
+    /// Of a task that two processes hold.
+    pub replica: Option<Replica>,
+}
+
+/// One of two processes that hold a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Whether it is the one that serves if both have just come.
+    pub is_first: bool,
+    /// Where the other listens when it serves.
+    pub other: String,
+}
+
 impl TaskFlags {
-    /// The cluster and this process's task in it.
+    /// The cluster and this process's place in it.
     ///
     /// # Errors
     /// What is missing or contradictory, with the flag to set.
-    pub fn resolve(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
+    pub fn resolve(&self, default_job: Option<&str>) -> Result<Place, String> {
+        let (cluster, task) = self.named(default_job)?;
+        let address = cluster.address(&task).unwrap_or_default().to_owned();
+        if self.ps_replicas < 2 || !cluster.jobs().any(|job| job == REPLICATED) {
+            return Ok(Place { cluster, task, address, replica: None });
+        }
+        let cluster = cluster.with_standbys(REPLICATED).map_err(|e| format!("--ps-replicas: {e}"))?;
+        if &*task.job != REPLICATED {
+            return Ok(Place { cluster, task, address, replica: None });
+        }
+        let count = cluster.tasks().filter(|(task, _)| &*task.job == REPLICATED).count() as u32;
+        let is_first = task.task < count;
+        let task = TaskName::new(REPLICATED, task.task % count);
+        let other = addresses(cluster.address(&task).unwrap_or_default()).find(|other| *other != address);
+        let other =
+            other.ok_or_else(|| format!("--ps-replicas: both processes of {task} are at {address}"))?;
+        let replica = Some(Replica { is_first, other: other.to_owned() });
+        Ok(Place { cluster, task, address, replica })
+    }
+
+    /// The cluster as it is given, and the task in that.
+    fn named(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
         let (cluster, told) = self.cluster()?;
         let job = self.job.as_deref().or(told.as_ref().map(|t| &*t.job)).or(default_job);
         let job = job
@@ -78,7 +129,7 @@ mod tests {
     use super::*;
 
     fn resolved(flags: TaskFlags) -> Result<String, String> {
-        flags.resolve(None).map(|(cluster, task)| format!("{task} of {cluster}"))
+        flags.resolve(None).map(|Place { cluster, task, .. }| format!("{task} of {cluster}"))
     }
 
     fn some(text: &str) -> Option<String> {
@@ -116,6 +167,28 @@ mod tests {
         for other in [tutorial, environment, whole, jobs, both] {
             assert_eq!(first, resolved(other));
         }
+    }
+
+    #[test]
+    fn a_standby_is_told_of_its_task() {
+        let flags = |job, task| TaskFlags {
+            cluster: some("ps=a:1,b:2,c:3,d:4;worker=e:5"),
+            job: some(job),
+            task: Some(task),
+            ps_replicas: 2,
+            ..Default::default()
+        };
+        for (index, address, is_first, other) in [(1, "b:2", true, "d:4"), (3, "d:4", false, "b:2")] {
+            let place = flags("ps", index).resolve(None);
+            let place = place.map(|p| (p.task.to_string(), p.address, p.cluster.to_string(), p.replica));
+            let replica = Some(Replica { is_first, other: other.to_owned() });
+            let (task, cluster) = ("/job:ps/replica:0/task:1", "ps=a:1|c:3,b:2|d:4;worker=e:5");
+            assert_eq!(place, Ok((task.to_owned(), address.to_owned(), cluster.to_owned(), replica)));
+        }
+        let worker = flags("worker", 0).resolve(None).map(|p| (p.task.to_string(), p.replica));
+        assert_eq!(worker, Ok(("/job:worker/replica:0/task:0".to_owned(), None)));
+        let odd = TaskFlags { cluster: some("ps=a:1;worker=b:1"), ..flags("ps", 0) };
+        assert!(odd.resolve(None).is_err_and(|e| e.contains("--ps-replicas")));
     }
 
     #[test]

@@ -11,11 +11,12 @@ use proto::{Cluster, Status, channel, pb};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use worker::gpus::GpuOptions;
-use worker::{HostEvaluator, KernelTables, Transport, Worker, WorkerConfig};
+use worker::{HostEvaluator, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct ServerConfig {
     pub connect_deadline: Duration,
     /// Which ways tensors may take between tasks of this kind.
     pub transport: Transport,
+    /// Whether another process may hold the same task ([`Server::standby`]).
+    pub is_replicated: bool,
     /// Under the options that sessions bring.
     pub session_config: pb::ConfigProto,
 }
@@ -48,6 +51,7 @@ impl Default for ServerConfig {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
+            is_replicated: false,
             session_config: pb::ConfigProto::default(),
         }
     }
@@ -83,6 +87,7 @@ impl Server {
             threads: config.threads,
             connect_deadline: config.connect_deadline,
             transport: config.transport,
+            is_replicated: config.is_replicated,
             ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
         })?;
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
@@ -109,6 +114,20 @@ impl Server {
         self.master.clone()
     }
 
+    /// The part of a process that does not serve its task yet: it follows the one that does, at `other`. That one sees
+    /// by a port at `host`, held open on `bind`, that this one lives.
+    ///
+    /// # Errors
+    /// `Unavailable` if no port can be had.
+    pub async fn standby(&self, other: &str, host: &str, bind: IpAddr) -> Result<Standby, Status> {
+        Standby::new(&self.worker, other, host, bind).await
+    }
+
+    /// Ends when this process has nothing and its standby what the task had: it is to serve no longer.
+    pub async fn yields(&self) {
+        self.worker.yields().await;
+    }
+
     /// Answers calls on the listener until `stop` is ready; then ends steps in flight, which have `grace` to
     /// finish by themselves, and returns, whatever the other ends of open connections do.
     pub async fn serve(
@@ -121,6 +140,7 @@ impl Server {
         let serving = channel::server()
             .add_service(master::serve(self.master.clone()))
             .add_service(self.worker.service())
+            .add_service(self.worker.replication_service())
             .serve_with_incoming_shutdown(channel::incoming(listener), async {
                 // The sender going away means the same.
                 let _ = when_drained.await;

@@ -170,6 +170,12 @@ impl ResourceStore {
         true
     }
 
+    /// Forgets everything.
+    pub fn clear_all(&self) {
+        let all: Vec<Arc<str>> = self.containers.lock().keys().cloned().collect();
+        all.iter().for_each(|container| self.clear(container));
+    }
+
     /// Forgets everything in a container; an empty name means the default container.
     pub fn clear(&self, container: &str) {
         let mut containers = self.containers.lock();

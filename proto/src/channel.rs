@@ -1,6 +1,8 @@
 //! Connections to another task, and the server's side of the same settings.
 
+use crate::cluster::addresses;
 use crate::status::Status;
+use futures::future::select_ok;
 use graph::{Code, TaskName};
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
@@ -99,7 +101,8 @@ pub fn connector() -> HttpConnector {
 pub struct Peer {
     task: TaskName,
     address: Arc<str>,
-    endpoint: Endpoint,
+    /// Of the processes that may serve the task; one of them takes connections.
+    endpoints: Box<[Endpoint]>,
     connect_deadline: Duration,
     /// Calls take turns: one connection is one TCP stream, and one core at either end.
     lanes: Box<[Lane]>,
@@ -111,7 +114,7 @@ pub struct Peer {
 type Lane = Mutex<Arc<OnceCell<Channel>>>;
 
 impl Peer {
-    /// `address` is `host:port`.
+    /// `address` is `host:port`, or several of those ([`addresses`]).
     ///
     /// # Errors
     /// `InvalidArgument` if that is no address.
@@ -121,13 +124,14 @@ impl Peer {
         connect_deadline: Duration,
         connections: usize,
     ) -> Result<Peer, Status> {
-        let endpoint = endpoint(address)
-            .ok_or_else(|| Status::invalid(format!("'{address}' is no address for {task}")))?;
+        let endpoints = addresses(address).map(endpoint).collect::<Option<_>>();
+        let endpoints =
+            endpoints.ok_or_else(|| Status::invalid(format!("'{address}' is no address for {task}")))?;
         let lanes = (0..connections.max(1)).map(|_| Lane::default()).collect();
         Ok(Peer {
             task,
             address: address.into(),
-            endpoint,
+            endpoints,
             connect_deadline,
             lanes,
             next: AtomicUsize::new(0),
@@ -167,7 +171,7 @@ impl Peer {
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
-            match timeout_at(end.into(), self.endpoint.connect_with_connector(connector())).await {
+            match timeout_at(end.into(), self.whoever_serves()).await {
                 Ok(Ok(channel)) => {
                     self.connected.store(true, Ordering::Relaxed);
                     return Ok(channel);
@@ -186,6 +190,15 @@ impl Peer {
             }
             sleep(next).await;
         }
+    }
+
+    /// A connection to whichever process takes one, or why the last of them did not.
+    async fn whoever_serves(&self) -> Result<Channel, tonic::transport::Error> {
+        if let [only] = &*self.endpoints {
+            return only.connect_with_connector(connector()).await;
+        }
+        let all = self.endpoints.iter().map(|each| Box::pin(each.connect_with_connector(connector())));
+        select_ok(all).await.map(|(channel, _)| channel)
     }
 
     fn not_there(&self, code: Code, cause: &str) -> Status {

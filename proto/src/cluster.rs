@@ -172,8 +172,31 @@ impl Cluster {
     /// Whether another task is on the host of this one, as the addresses say.
     pub fn shares_host(&self, task: &TaskName) -> bool {
         let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned());
-        let own = self.address(task).and_then(host);
-        own.is_some() && self.tasks().any(|(other, address)| other != *task && host(address) == own)
+        let own: Vec<_> = self.address(task).into_iter().flat_map(addresses).filter_map(host).collect();
+        let is_own = |address: &str| host(address).is_some_and(|host| own.contains(&host));
+        self.tasks().any(|(other, all)| other != *task && addresses(all).any(is_own))
+    }
+
+    /// The cluster in which two processes hold each task of a job: the first half of the job's addresses are the tasks',
+    /// and those of the second half stand by, one for each of the first, in their order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if these are no halves, or not tasks from 0 on.
+    pub fn with_standbys(mut self, job: &str) -> Result<Cluster, Status> {
+        let tasks =
+            self.jobs.get_mut(job).ok_or_else(|| Status::invalid(format!("there is no job '{job}'")))?;
+        let count = tasks.len();
+        if count % 2 != 0 || tasks.keys().copied().ne((0..).take(count)) {
+            return Err(Status::invalid(format!(
+                "job '{job}' has {count} addresses: with standbys there are two of each task, first all tasks', then \
+                 their standbys'"
+            )));
+        }
+        let all: Vec<String> = std::mem::take(tasks).into_values().collect();
+        let (own, standbys) = all.split_at(count / 2);
+        *tasks =
+            (0..).zip(own.iter().zip(standbys).map(|(own, standby)| format!("{own}{OR}{standby}"))).collect();
+        Ok(self)
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = &str> {
@@ -244,13 +267,25 @@ fn check_job(job: &str) -> Result<(), Status> {
     if good { Ok(()) } else { Err(Status::invalid(format!("'{job}' is no job name"))) }
 }
 
-fn check_address(job: &str, task: u32, address: &str) -> Result<(), Status> {
+/// Between the addresses of a task that one of several processes serves.
+const OR: char = '|';
+
+/// Where a task may be served, of an address in a [`Cluster`]: one of these takes connections.
+pub fn addresses(address: &str) -> impl Iterator<Item = &str> {
+    address.split(OR)
+}
+
+fn check_address(job: &str, task: u32, all: &str) -> Result<(), Status> {
+    addresses(all).try_for_each(|address| check_one(job, task, address))
+}
+
+fn check_one(job: &str, task: u32, address: &str) -> Result<(), Status> {
     let wrong = || Status::invalid(format!("'{address}' is no host:port, for task {task} of job '{job}'"));
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     let host_is_good = match bare {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && !host.contains([':', '/', '@', '?', '#', ' ', ',', ';', '=']),
+        None => !host.is_empty() && !host.contains([':', '/', '@', '?', '#', ' ', ',', ';', '=', OR]),
     };
     match port.parse::<u16>() {
         Ok(_) if host_is_good => Ok(()),
@@ -271,6 +306,21 @@ mod tests {
         assert_eq!(cluster.address(&TaskName::new("worker", 1)), Some("b:2"));
         assert_eq!(cluster.address(&TaskName::new("worker", 2)), None);
         assert_eq!(Cluster::from_def(&cluster.to_def())?, cluster);
+        Ok(())
+    }
+
+    #[test]
+    fn a_task_and_its_standby_are_one() -> Result<(), Status> {
+        let cluster = Cluster::parse("ps=a:1,b:2,c:3,d:4;worker=e:5")?.with_standbys("ps")?;
+        assert_eq!(cluster.to_string(), "ps=a:1|c:3,b:2|d:4;worker=e:5");
+        assert_eq!(Cluster::from_def(&cluster.to_def())?, cluster);
+        let second = TaskName::new("ps", 1);
+        assert_eq!(cluster.address(&second).map(|a| addresses(a).collect()), Some(vec!["b:2", "d:4"]));
+        assert!(!cluster.shares_host(&second));
+        assert!(Cluster::parse("ps=a:1,b:2,c:3,b:4")?.with_standbys("ps")?.jobs().eq(["ps"]));
+        for text in ["ps=a:1", "ps=0@a:1,2@b:1", "worker=a:1,b:1"] {
+            assert!(Cluster::parse(text)?.with_standbys("ps").is_err(), "{text}");
+        }
         Ok(())
     }
 

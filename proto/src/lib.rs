@@ -50,6 +50,17 @@ pub mod pb {
     }
 }
 
+/// How a standby follows the process that serves its task: messages and service of our own.
+#[allow(clippy::all)]
+pub mod replication {
+    tonic::include_proto!("anabranch");
+}
+
+/// What the messages of [`replication`] refer to.
+mod tensorflow {
+    pub(crate) use crate::pb::{DataType, TensorProto, TensorShapeProto};
+}
+
 /// Packages below `google`.
 pub mod google {
     /// The well-known types that messages of [`pb`](crate::pb) refer to.

@@ -121,7 +121,7 @@ impl WorkerService for Handler {
     }
 
     async fn cleanup_all(&self, request: Request<CleanupAllRequest>) -> Reply<CleanupAllResponse> {
-        self.worker.cleanup_all(&request.get_ref().container);
+        self.worker.cleanup_all(&request.get_ref().container).await?;
         Ok(Response::new(CleanupAllResponse {}))
     }
 

@@ -63,7 +63,7 @@ impl WorkerLink for LocalWorker {
     }
 
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        self.worker.cleanup_all(containers);
+        self.worker.cleanup_all(containers).await?;
         Ok(())
     }
 }

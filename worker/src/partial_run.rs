@@ -24,6 +24,8 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
         outcome = part(&guard, end, run) => outcome,
         () = crate::run::sleep_until(deadline) => Err(guard.late()),
     };
+    let settled = worker.settle(deadline).await;
+    let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
     guard.settle(&outcome);
     outcome
 }

@@ -8,21 +8,27 @@ use crate::handler::Handler;
 use crate::local::LocalWorker;
 use crate::peers::Peers;
 use crate::rendezvous::Remote;
+use crate::replication::{Primary, Replication};
 use crate::service::WorkerRpc;
 use crate::session::{Session, Sessions};
 use crate::steps::Steps;
 use crate::transfers::Transfers;
 use crate::transport::{LinkedWorker, Roads};
+use executor::gpus::{GpuOptions, Visible};
+use executor::journal::Journal;
+use executor::resource::ResourceStore;
 use executor::{Error, Pool, shared_memory};
 use graph::{Code, DeviceAttributes, TaskName};
 use parking_lot::Mutex;
 use proto::channel::Peer;
+use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::pb::ConfigProto;
+use proto::replication::replication_service_server::ReplicationServiceServer;
 use proto::{RemoteWorker, Rewrites, SeenIds, Status};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -43,6 +49,8 @@ pub struct Worker {
     receives_seen: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) roads: Arc<Roads>,
+    /// What is done for a standby, of a task that two processes hold.
+    primary: Option<Arc<Primary>>,
 }
 
 impl Worker {
@@ -54,7 +62,10 @@ impl Worker {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
-        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, &config.gpus)?;
+        let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
+        let gpus = if config.is_replicated { &no_gpus } else { &config.gpus };
+        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
+        let primary = if config.is_replicated { Some(replicate(&config.task, &devices)?) } else { None };
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
             shared_memory::install();
         }
@@ -75,6 +86,7 @@ impl Worker {
             receives_seen: Mutex::new(SeenIds::new(REQUESTS)),
             transfers: Arc::default(),
             roads,
+            primary,
             config,
         });
         worker.roads.serve(Arc::downgrade(&worker));
@@ -123,6 +135,36 @@ impl Worker {
     /// This worker as a service for a gRPC server.
     pub fn service(self: &Arc<Self>) -> WorkerRpc {
         WorkerRpc::new(Handler::new(self.clone()))
+    }
+
+    /// This worker as a service for the standby of its task.
+    pub fn replication_service(&self) -> ReplicationServiceServer<Replication> {
+        let service = ReplicationServiceServer::new(Replication::new(self.primary.clone()));
+        service.max_decoding_message_size(MAX_MESSAGE_SIZE).max_encoding_message_size(MAX_MESSAGE_SIZE)
+    }
+
+    /// Ends when the standby has what the task had, and this process nothing: it is to serve no longer.
+    pub async fn yields(&self) {
+        match &self.primary {
+            Some(primary) => primary.yields().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What outlives steps, by device.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &ResourceStore> {
+        self.devices.iter().map(|device| device.resources())
+    }
+
+    /// A step's changes are safe when this returns.
+    ///
+    /// # Errors
+    /// Those of [`Primary::settle`].
+    pub(crate) async fn settle(&self, deadline: Option<Instant>) -> Result<(), Status> {
+        match &self.primary {
+            Some(primary) => primary.settle(deadline).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes no more steps; those in flight end within `grace`, or are cancelled and named in what their
@@ -186,7 +228,7 @@ impl Worker {
     }
 
     /// Clears containers of all devices; no names mean the default one, as does an empty name.
-    pub(crate) fn cleanup_all(&self, containers: &[String]) {
+    pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
         let default = [String::new()];
         let containers = if containers.is_empty() { &default } else { containers };
         for device in self.devices.iter() {
@@ -194,6 +236,7 @@ impl Worker {
                 device.resources().clear(container);
             }
         }
+        self.settle(None).await
     }
 
     /// # Errors
@@ -218,6 +261,15 @@ impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Worker({})", self.config.task)
     }
+}
+
+/// From now on a standby can follow what the devices hold.
+fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
+    let journal = Arc::<Journal>::default();
+    for (number, device) in (0..).zip(devices.iter()) {
+        device.resources().attach(&journal, number).map_err(|e| crate::failure(&e))?;
+    }
+    Ok(Primary::new(task.clone(), journal))
 }
 
 /// Runs what takes long, and touches no network, away from the runtime's threads.

@@ -145,6 +145,11 @@ impl Journal {
         notes.into_iter().filter_map(change).collect()
     }
 
+    /// Whether there is nothing in its stores.
+    pub fn is_empty(&self) -> bool {
+        self.entries.lock().is_empty()
+    }
+
     /// Nobody wants to know any more.
     pub fn stop(&self) {
         let _closed = self.gate.write();

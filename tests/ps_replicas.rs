@@ -1,0 +1,247 @@
+//! Parameter servers that two processes hold (`--ps-replicas 2`): what one has died with, the other has.
+
+mod support;
+
+use anabranch::client::{Session, SessionOptions};
+use anabranch::graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
+use anabranch::train::{Aggregation, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::Fallible;
+use support::cluster::Cluster;
+use support::replica::replica;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// So many parameter servers with a standby each, numbered after all of them, and so many workers.
+fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
+    let mut cluster = Cluster::reserve(&[("ps", 2 * servers), ("worker", workers)])?;
+    ["--connect-deadline", "5", "--ps-replicas", "2"].into_iter().for_each(|flag| cluster.flag(flag));
+    for (job, count) in [("ps", 2 * servers), ("worker", workers)] {
+        (0..count).try_for_each(|index| cluster.spawn(job, index))?;
+    }
+    (0..servers).try_for_each(|index| cluster.wait_until_listening("ps", index))?;
+    (0..workers).try_for_each(|index| cluster.wait_until_listening("worker", index))?;
+    (servers..2 * servers).try_for_each(|index| until_it_stands_by(&cluster, index, 1))?;
+    Ok(cluster)
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> Fallible<bool>) -> Fallible {
+    let deadline = Instant::now() + LONG;
+    while !is_so()? {
+        if Instant::now() > deadline {
+            return Err(format!("{what}: not within {LONG:?}").into());
+        }
+        thread::park_timeout(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Waits until the processes of this place have become standbys so many times.
+fn until_it_stands_by(cluster: &Cluster, index: usize, times: usize) -> Fallible {
+    until(&format!("ps {index} stands by"), || {
+        Ok(cluster.log("ps", index)?.matches(" is a standby of ").count() >= times)
+    })
+}
+
+const WORKERS: usize = 2;
+const STEPS: i64 = 60;
+
+fn work(worker: usize, target: &str, sync: SyncMode) -> Fallible<u32> {
+    let replica = replica(worker as u32, sync)?;
+    let config = MonitoredConfig {
+        role: Role::fixed(worker == 0),
+        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
+        ready_deadline: LONG,
+        step_deadline: LONG,
+        recovery_deadline: LONG,
+        stop_grace: LONG,
+        ..MonitoredConfig::default()
+    };
+    let all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let mut session =
+        MonitoredSession::new(Master::At(target.to_owned()), graph, training, None, all, config)?;
+    while session.run(&[], &[], &[replica.training.train])?.is_some() {
+        // So that there is a middle in which to die.
+        thread::park_timeout(Duration::from_millis(5));
+    }
+    let recoveries = session.recoveries();
+    session.finish()?;
+    Ok(recoveries)
+}
+
+/// Trains while something happens to the processes; the variables at the end, and how often replicas went on in a new
+/// session.
+fn train(
+    aggregation: Aggregation,
+    disturb: impl FnOnce(&mut Cluster, &dyn Fn(i64) -> Fallible) -> Fallible,
+) -> Fallible<(Vec<Tensor>, u32)> {
+    let replicas_to_aggregate = WORKERS as u32;
+    let sync = SyncMode::Sync { replicas_to_aggregate, backup: 0, aggregation };
+    let mut cluster = start(2, WORKERS)?;
+    let targets: Vec<String> = (0..WORKERS).map(|w| cluster.target("worker", w)).collect();
+    let observer = replica(0, sync)?;
+    let open = || Session::connect(&targets[0], observer.graph.clone(), SessionOptions::default());
+    let recoveries = thread::scope(|scope| -> Fallible<u32> {
+        let train = |(worker, target)| {
+            scope.spawn(move || work(worker, target, sync).map_err(|e| format!("worker {worker}: {e}")))
+        };
+        let workers: Vec<_> = targets.iter().map(String::as_str).enumerate().map(train).collect();
+        let until_step = |step: i64| {
+            until(&format!("step {step}"), || {
+                let Ok(session) = open() else { return Ok(false) };
+                let read = session.run(&[], &[observer.training.global_step], &[]);
+                Ok(read.is_ok_and(|v| v[0].item::<i64>().is_ok_and(|now| now >= step)))
+            })
+        };
+        disturb(&mut cluster, &until_step)?;
+        let mut recoveries = 0;
+        for worker in workers {
+            recoveries += worker.join().map_err(|_| "a worker panicked")??;
+        }
+        Ok(recoveries)
+    })?;
+    Ok((open()?.run(&[], &observer.values, &[])?, recoveries))
+}
+
+/// There is no checkpoint to go back to.
+#[test]
+fn a_parameter_server_that_dies_is_taken_over_with_all_that_it_had() -> Fallible {
+    let undisturbed = train(Aggregation::InOrder, |_, _| Ok(()))?;
+    assert_eq!(undisturbed.1, 0);
+    let disturbed = train(Aggregation::InOrder, |cluster, until_step| {
+        until_step(10)?;
+        // Nobody notices that a standby dies.
+        cluster.kill("ps", 3)?;
+        cluster.spawn("ps", 3)?;
+        until_it_stands_by(cluster, 3, 2)?;
+        until_step(20)?;
+        cluster.kill("ps", 0)?;
+        until_step(25)?;
+        cluster.kill("ps", 1)?;
+        cluster.spawn("ps", 0)?;
+        until_it_stands_by(cluster, 0, 1)?;
+        until_step(40)?;
+        // What it was taken over from takes over in turn.
+        cluster.kill("ps", 2)
+    })?;
+    assert!(disturbed.1 >= WORKERS as u32, "{}", disturbed.1);
+    assert_eq!(disturbed.0, undisturbed.0);
+    Ok(())
+}
+
+/// A client's own graph: a variable and a queue on the parameter server.
+struct Counter {
+    session: Session,
+    initialize: NodeId,
+    count: NodeId,
+    counted: [Output; 2],
+}
+
+fn counter(cluster: &Cluster) -> Fallible<Counter> {
+    let scope = Scope::new();
+    let at = scope.device("/job:ps/task:0");
+    let handle = at.var_handle("count", DType::Int64, PartialShape::scalar());
+    let initialize = at.assign_variable(handle, at.constant(0i64));
+    let queue = at
+        .op("FIFOQueueV2")
+        .attr("component_types", vec![DType::Int64])
+        .attr("shapes", vec![PartialShape::scalar()])
+        .attr("capacity", -1i64)
+        .attr("shared_name", "counts")
+        .output();
+    let added = at.assign_add_variable(handle, at.constant(1i64));
+    let then = at.control(&[added]);
+    let count = then.op("QueueEnqueueV2").input(queue).input(vec![at.constant(1i64)]).node();
+    let size = at.cast(at.op("QueueSizeV2").input(queue).output(), DType::Int64);
+    let counted = [at.read_variable(handle, DType::Int64), size];
+    let options = SessionOptions { deadline: Some(Duration::from_secs(2)), ..SessionOptions::default() };
+    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, options)?;
+    Ok(Counter { session, initialize, count, counted })
+}
+
+impl Counter {
+    fn counted(&self) -> Fallible<[i64; 2]> {
+        let values = self.session.run(&[], &self.counted, &[])?;
+        Ok([values[0].item()?, values[1].item()?])
+    }
+}
+
+#[test]
+fn what_was_answered_is_there_and_what_was_not_is_done_once_or_never() -> Fallible {
+    let mut cluster = start(1, 1)?;
+    let mut counter = counter(&cluster)?;
+    counter.session.run(&[], &[], &[counter.initialize])?;
+    let mut answered = 0;
+    for (dies, comes) in [(0, 1), (1, 0), (0, 1)] {
+        for _ in 0..200 {
+            counter.session.run(&[], &[], &[counter.count])?;
+            answered += 1;
+        }
+        let counting = thread::scope(|scope| {
+            let counting = scope.spawn(|| {
+                let mut more = 0;
+                while counter.session.run(&[], &[], &[counter.count]).is_ok() {
+                    more += 1;
+                }
+                more
+            });
+            cluster.kill("ps", dies).map(|()| counting.join())
+        })?;
+        answered += counting.map_err(|_| "it panicked")?;
+        cluster.wait_until_listening("ps", comes)?;
+        counter = self::counter(&cluster)?;
+        let [variable, queue] = counter.counted()?;
+        assert!((answered..=answered + 1).contains(&variable), "{variable} after {answered}");
+        // What the step did was done as one.
+        assert_eq!(queue, variable);
+        answered = variable;
+        cluster.spawn("ps", dies)?;
+        until(&format!("ps {dies} stands by"), || {
+            Ok(cluster.log("ps", comes)?.matches(" has a standby").count() >= 1)
+        })?;
+        until_it_stands_by(&cluster, dies, 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_does_not() -> Fallible {
+    let mut cluster = start(1, 1)?;
+    let counter = counter(&cluster)?;
+    counter.session.run(&[], &[], &[counter.initialize])?;
+    cluster.signal("ps", 1, "STOP")?;
+    let failed = counter.session.run(&[], &[], &[counter.count]).err().ok_or("it was answered")?;
+    assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");
+    assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{failed}");
+    cluster.signal("ps", 1, "CONT")?;
+    counter.session.run(&[], &[], &[counter.count])?;
+    assert_eq!(counter.counted()?, [2, 2]);
+    cluster.kill("ps", 1)?;
+    for _ in 0..20 {
+        counter.session.run(&[], &[], &[counter.count])?;
+    }
+    assert_eq!(counter.counted()?, [22, 22]);
+    // Whoever comes now is told everything.
+    cluster.spawn("ps", 1)?;
+    until_it_stands_by(&cluster, 1, 2)?;
+    cluster.kill("ps", 0)?;
+    cluster.wait_until_listening("ps", 1)?;
+    assert_eq!(self::counter(&cluster)?.counted()?, [22, 22]);
+    Ok(())
+}
+
+#[test]
+fn what_a_standby_cannot_hold_is_refused_by_name() -> Fallible {
+    let cluster = start(1, 1)?;
+    let scope = Scope::new();
+    let at = scope.device("/job:ps/task:0");
+    let table = at.op("HashTableV2").attr("key_dtype", DType::Int64).attr("value_dtype", DType::Int64);
+    let table = table.attr("shared_name", "words").output();
+    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
+    let failed = session.run(&[], &[], &[table.node]).err().ok_or("it was made")?;
+    assert_eq!(failed.code(), Code::Unimplemented, "{failed}");
+    assert!(failed.to_string().contains("'words'"), "{failed}");
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A task that two processes hold: one serves it, the other, its standby, follows what changes and takes over when the
+//! first has died.
+//!
+//! **Nothing is lost.** A run is answered once the standby has applied all that had changed by its end
+//! ([`Primary::settle`]), in batches that are each as the task was at one moment (`executor::journal`). A standby that
+//! has just come is told everything first; steps do not wait for it until it has that.
+//!
+//! **Never two.** A process serves only if it knows that the other does not: its port refuses connections, or it follows.
+//! The standby listens on no port of the task. One that has lost its link looks whether the other refuses, which only a
+//! process that has ended does: then it takes over, else it follows anew. One that serves and has lost its standby looks
+//! whether the standby's process lives, by a port that it holds open for that alone: if it does, or if nothing can be said
+//! because the network is silent, runs wait for the standby to follow again, and fail by name after a while.
+
+mod encode;
+mod primary;
+mod standby;
+
+pub(crate) use primary::Primary;
+pub use primary::Replication;
+pub use standby::Standby;
+
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+/// How long a connection is tried to see whether a process lives.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What a port says of the process that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    Lives,
+    /// Its machine answers, and no process has the port.
+    Ended,
+    /// The machine may be gone, or the way to it.
+    Silence,
+}
+
+async fn look(address: &str) -> Sign {
+    sign(timeout(LOOK, TcpStream::connect(address)).await)
+}
+
+/// As [`look`], of a process that says this number on the port: another may have got it.
+async fn look_for(address: &str, token: u64) -> Sign {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let mut said = [0; 8];
+        match stream.read_exact(&mut said).await {
+            Ok(_) if u64::from_le_bytes(said) == token => Ok(()),
+            _ => Err(ErrorKind::ConnectionRefused.into()),
+        }
+    };
+    sign(timeout(LOOK, ask).await)
+}
+
+fn sign<T>(connected: Result<io::Result<T>, Elapsed>) -> Sign {
+    match connected {
+        Ok(Ok(_)) => Sign::Lives,
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Sign::Ended,
+        Ok(Err(_)) | Err(_) => Sign::Silence,
+    }
+}

@@ -1,0 +1,193 @@
+//! The process that follows the one that serves its task, and takes over from it.
+
+use super::{Sign, encode, look};
+use crate::worker::Worker;
+use executor::resource::ResourceStore;
+use futures::stream;
+use parking_lot::Mutex;
+use proto::Status;
+use proto::channel::{self, innermost};
+use proto::grpc::MAX_MESSAGE_SIZE;
+use proto::replication::replication_service_client::ReplicationServiceClient;
+use proto::replication::{self as pb, Batch, FollowRequest};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Between two attempts to follow.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long the other has to say its first word.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+
+/// A process that may serve a task that another serves.
+#[derive(Debug)]
+pub struct Standby {
+    worker: Arc<Worker>,
+    /// Where the other process serves, `host:port`.
+    other: String,
+    /// Where this one is known to live.
+    presence: String,
+    token: u64,
+    _says_so: AbortOnDropHandle<()>,
+    /// Whether this process holds all that the task had.
+    holds_state: Mutex<bool>,
+}
+
+impl Standby {
+    /// A standby of the worker's task, which another process serves at `other`. `own` is this machine's name or address
+    /// for that process.
+    ///
+    /// # Errors
+    /// `Unavailable` if no port can be had.
+    pub async fn new(worker: &Arc<Worker>, other: &str, own: &str, bind: IpAddr) -> Result<Standby, Status> {
+        let failed = |e: std::io::Error| {
+            let text = format!("{} cannot hold a port open on {bind}: {e}", worker.task());
+            Status::new(graph::Code::Unavailable, text)
+        };
+        let listener = TcpListener::bind((bind, 0)).await.map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        let token = rand::random::<u64>();
+        // Who connects wants to see that the process lives, and nothing else.
+        let says_so = async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                // The buffer of a new connection has room for it.
+                let _ = stream.try_write(&token.to_le_bytes());
+                let _ = stream.shutdown().await;
+            }
+        };
+        Ok(Standby {
+            worker: worker.clone(),
+            other: other.to_owned(),
+            presence: format!("{own}:{port}"),
+            token,
+            _says_so: AbortOnDropHandle::new(tokio::spawn(says_so)),
+            holds_state: Mutex::default(),
+        })
+    }
+
+    /// Whether this process holds all that the task had when it was last served.
+    pub fn holds_state(&self) -> bool {
+        *self.holds_state.lock()
+    }
+
+    /// Follows whoever serves the task, until nobody does; a process that is not there yet is waited for so long. Then
+    /// this one holds all that the task had, or nothing.
+    pub async fn until_nobody_serves(&self, patience: Duration) {
+        let start = Instant::now();
+        loop {
+            match look(&self.other).await {
+                Sign::Ended if self.holds_state() => return,
+                Sign::Ended if start.elapsed() >= patience => {
+                    // It may have been told a part.
+                    return self.worker.stores().for_each(ResourceStore::clear_all);
+                }
+                Sign::Ended => {}
+                Sign::Silence => {
+                    tracing::warn!(
+                        "{} cannot see whether its other process at {} serves: its machine is silent",
+                        self.worker.task(),
+                        self.other
+                    );
+                }
+                Sign::Lives => {
+                    let ended = self.follow().await;
+                    tracing::warn!("{} follows {} no longer: {ended}", self.worker.task(), self.other);
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
+    /// has its port too, and serves as little, is told apart by who is `first`.
+    pub async fn may_serve(&self, first: bool) -> bool {
+        look(&self.other).await != Sign::Lives || (first && self.nobody_answers().await)
+    }
+
+    async fn nobody_answers(&self) -> bool {
+        let Some(endpoint) = channel::endpoint(&self.other) else { return true };
+        let connect = endpoint.connect_with_connector(channel::connector());
+        let answered = timeout(FIRST_WORD, async {
+            let mut client = proto::service::WorkerServiceClient::new(connect.await.ok()?);
+            client.get_status(proto::pb::GetStatusRequest {}).await.ok()
+        });
+        !matches!(answered.await, Ok(Some(_)))
+    }
+
+    /// Follows until the link is lost; why it was.
+    async fn follow(&self) -> String {
+        let (say, said) = mpsc::unbounded_channel();
+        let hello = FollowRequest {
+            task: self.worker.task().to_string(),
+            presence: self.presence.clone(),
+            holds_state: self.holds_state(),
+            token: self.token,
+            applied: 0,
+        };
+        let _ = say.send(hello);
+        let said = stream::unfold(said, |mut said| async move { said.recv().await.map(|word| (word, said)) });
+        let Some(endpoint) = channel::endpoint(&self.other) else { return "that is no address".to_owned() };
+        let begun = timeout(FIRST_WORD, async {
+            let channel =
+                endpoint.connect_with_connector(channel::connector()).await.map_err(|e| innermost(&e))?;
+            let mut client = ReplicationServiceClient::new(channel)
+                .max_decoding_message_size(MAX_MESSAGE_SIZE)
+                .max_encoding_message_size(MAX_MESSAGE_SIZE);
+            client.follow(said).await.map_err(|status| status.message().to_owned())
+        });
+        let mut batches = match begun.await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(why)) => return why,
+            Err(_) => return "it does not answer".to_owned(),
+        };
+        let (mut held, mut is_told) = (Vec::new(), false);
+        loop {
+            let batch = match batches.message().await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return "it has ended".to_owned(),
+                Err(status) => return status.message().to_owned(),
+            };
+            let Batch { number, is_everything, changes, has_more, is_whole } = batch;
+            if is_everything && !is_told {
+                is_told = true;
+                *self.holds_state.lock() = false;
+                self.worker.stores().for_each(ResourceStore::clear_all);
+            }
+            held.extend(changes);
+            // All of a batch or nothing; everything, which is nothing until it is whole, as it comes.
+            if is_everything || !has_more {
+                let (worker, changes) = (self.worker.clone(), std::mem::take(&mut held));
+                let applied = tokio::task::spawn_blocking(move || apply(&worker, changes)).await;
+                if let Err(why) = applied.map_err(|e| e.to_string()).and_then(|a| a.map_err(|s| s.message)) {
+                    // What is missing will be told with everything.
+                    *self.holds_state.lock() = false;
+                    return why;
+                }
+            }
+            if is_whole && !self.holds_state() {
+                *self.holds_state.lock() = true;
+                tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
+            }
+            if !has_more {
+                // That it is not heard is found by the end of the batches.
+                let _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
+            }
+        }
+    }
+}
+
+fn apply(worker: &Worker, changes: Vec<pb::Change>) -> Result<(), Status> {
+    for change in changes {
+        let change = encode::from_proto(change)?;
+        let store = worker.stores().nth(change.store as usize).ok_or_else(|| {
+            Status::invalid(format!("{} has no CPU device {}", worker.task(), change.store))
+        })?;
+        change.apply(store).map_err(|e| crate::failure(&e))?;
+    }
+    Ok(())
+}
