@@ -13,6 +13,9 @@ use support::replica::replica;
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// What a standby logs once it has been told everything.
+const STANDS_BY: &str = " is a standby of ";
+
 /// So many parameter servers with a standby each, numbered after all of them, and so many workers.
 fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
     let mut cluster = Cluster::reserve(&[("ps", 2 * servers), ("worker", workers)])?;
@@ -40,7 +43,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> Fallible<bool>) -> Fallible {
 /// Waits until the processes of this place have become standbys so many times.
 fn until_it_stands_by(cluster: &Cluster, index: usize, times: usize) -> Fallible {
     until(&format!("ps {index} stands by"), || {
-        Ok(cluster.log("ps", index)?.matches(" is a standby of ").count() >= times)
+        Ok(cluster.log("ps", index)?.matches(STANDS_BY).count() >= times)
     })
 }
 
@@ -156,8 +159,7 @@ fn counter(cluster: &Cluster) -> Fallible<Counter> {
     let count = then.op("QueueEnqueueV2").input(queue).input(vec![at.constant(1i64)]).node();
     let size = at.cast(at.op("QueueSizeV2").input(queue).output(), DType::Int64);
     let counted = [at.read_variable(handle, DType::Int64), size];
-    let options = SessionOptions { deadline: Some(Duration::from_secs(2)), ..SessionOptions::default() };
-    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, options)?;
+    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
     Ok(Counter { session, initialize, count, counted })
 }
 
@@ -197,11 +199,9 @@ fn what_was_answered_is_there_and_what_was_not_is_done_once_or_never() -> Fallib
         // What the step did was done as one.
         assert_eq!(queue, variable);
         answered = variable;
+        let before = cluster.log("ps", dies)?.matches(STANDS_BY).count();
         cluster.spawn("ps", dies)?;
-        until(&format!("ps {dies} stands by"), || {
-            Ok(cluster.log("ps", comes)?.matches(" has a standby").count() >= 1)
-        })?;
-        until_it_stands_by(&cluster, dies, 1)?;
+        until_it_stands_by(&cluster, dies, before + 1)?;
     }
     Ok(())
 }
@@ -212,7 +212,8 @@ fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_doe
     let counter = counter(&cluster)?;
     counter.session.run(&[], &[], &[counter.initialize])?;
     cluster.signal("ps", 1, "STOP")?;
-    let failed = counter.session.run(&[], &[], &[counter.count]).err().ok_or("it was answered")?;
+    let step = counter.session.step().target(counter.count).timeout(Duration::from_secs(2));
+    let failed = step.run().err().ok_or("it was answered")?;
     assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");
     assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{failed}");
     cluster.signal("ps", 1, "CONT")?;

@@ -306,6 +306,8 @@ fn compile(alteration: Option<Alteration>) -> DescriptorPool {
     let mut files: Vec<_> = fs::read_dir(&folder)
         .expect("protos is a folder")
         .map(|entry| entry.expect("an entry").file_name())
+        // Between our own processes: the peer has nothing like it.
+        .filter(|file| file != "replication.proto")
         .collect();
     files.sort();
     let mut resolver = ChainFileResolver::new();

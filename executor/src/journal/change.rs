@@ -23,7 +23,7 @@ pub enum What {
     State {
         kind: Arc<str>,
         name: Arc<str>,
-        state: State,
+        state: Box<State>,
     },
     Removed {
         kind: Arc<str>,
@@ -96,7 +96,7 @@ impl Change {
                 // It may have been made and removed between two takes.
                 let _was_there = store.remove_kind(container, &kind, &name);
             }
-            What::State { kind, name, state } => follow(store, container, &kind, &name, state)?,
+            What::State { kind, name, state } => follow(store, container, &kind, &name, *state)?,
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ type Key = (u32, Arc<str>, &'static str, Arc<str>);
 /// What has happened, in order.
 enum Note {
     Changed(Arc<Entry>),
-    Gone(Change),
+    Gone(Box<Change>),
 }
 
 /// A resource's place in its journal.
@@ -108,13 +108,13 @@ impl Journal {
 
     /// So has everything in a container.
     pub(crate) fn cleared(&self, store: u32, container: &Arc<str>) {
-        self.entries.lock().retain(|(of, within, ..), _| (*of, &*within) != (store, container));
+        self.entries.lock().retain(|(of, within, ..), _| (*of, within) != (store, container));
         self.gone(Change { store, container: container.clone(), what: What::Cleared });
     }
 
     fn gone(&self, change: Change) {
         if self.is_kept.load(Ordering::Acquire) {
-            self.notes.lock().push(Note::Gone(change));
+            self.notes.lock().push(Note::Gone(Box::new(change)));
         }
     }
 
@@ -136,7 +136,7 @@ impl Journal {
         let _closed = self.gate.write();
         let notes = std::mem::take(&mut *self.notes.lock());
         let change = |note| match note {
-            Note::Gone(change) => Some(change),
+            Note::Gone(change) => Some(*change),
             Note::Changed(entry) => {
                 let extent = std::mem::take(&mut *entry.extent.lock());
                 entry.change(&extent)
@@ -165,7 +165,7 @@ impl Journal {
 impl Entry {
     /// `None` of a resource that is no more.
     fn change(&self, extent: &Extent) -> Option<Change> {
-        let state = self.resource.upgrade()?.state(extent);
+        let state = Box::new(self.resource.upgrade()?.state(extent));
         let (store, container, kind, name) = self.key.clone();
         Some(Change { store, container, what: What::State { kind: kind.into(), name, state } })
     }

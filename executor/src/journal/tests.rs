@@ -40,8 +40,10 @@ impl Pair {
     fn take(&self) -> Result<Vec<String>> {
         let changes = self.journal.take();
         let told = changes.iter().map(|change| match &change.what {
-            What::State { name, state: State::Slices { numbers, .. }, .. } => format!("{name}{numbers:?}"),
-            What::State { name, .. } => name.to_string(),
+            What::State { name, state, .. } => match &**state {
+                State::Slices { numbers, .. } => format!("{name}{numbers:?}"),
+                _ => name.to_string(),
+            },
             What::Removed { name, .. } => format!("-{name}"),
             What::Cleared => format!("-{}/", change.container),
         });

@@ -122,7 +122,7 @@ impl Aside {
         if let Some(next) = self.find(variable) {
             return next.target;
         }
-        let name = format!("{}/next", variable.name);
+        let name = format!("{}/sync_rep_next", variable.name);
         let handle = self.handle(variable, &name, variable.dtype, shape);
         let after = rows.map(|saved| saved.is_saved);
         let filled = Some(scope.control(after.as_slice()).assign_variable(handle, now()));
@@ -137,7 +137,7 @@ impl Aside {
 
     /// Keeps which rows next values are of.
     fn save(&self, scope: &Scope, variable: &Variable, rows: Output) -> Saved {
-        let name = format!("{}/next/rows", variable.name);
+        let name = format!("{}/sync_rep_next/rows", variable.name);
         let handle = self.handle(variable, &name, DType::Int64, PartialShape::unknown());
         Saved { handle, is_saved: scope.assign_variable(handle, rows) }
     }

@@ -257,7 +257,9 @@ impl SyncReplicas {
         }
         let Places::Accumulators(accumulators) = &self.places else { return Ok(()) };
         if cut == Cut::Taking {
-            tracing::info!("an update was cut off while it took gradients: they are computed again");
+            tracing::info!(
+                "an update was cut off while it took gradients: these are lost, and others are computed"
+            );
             self.clear(session)?;
         }
         session.run(&[], &[], &[accumulators.set_steps])?;

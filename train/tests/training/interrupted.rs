@@ -149,7 +149,7 @@ fn what_was_cut_off_is_taken_up_again() -> Fallible {
         train(&on, &model, STEPS)?;
         assert_eq!(values(&on, &model)?, expected, "{aggregation:?}");
         // A preparation ended on one device alone: what it left is of no use, and nothing else has changed.
-        set(&on, "w/next", lost()?)?;
+        set(&on, "w/sync_rep_next", lost()?)?;
         set(&on, "sync_rep_prepared/0", 5i64.into())?;
         set(&on, "sync_rep_taking", if aggregation == Aggregation::Accumulators { 5i64 } else { -1 }.into())?;
         train(&on, &model, STEPS)?;

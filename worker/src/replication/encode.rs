@@ -90,7 +90,7 @@ pub(super) fn from_proto(change: pb::Change) -> Result<Change, Status> {
     let what = match what.ok_or_else(|| Status::invalid("a change of nothing"))? {
         change::What::Cleared(_) => What::Cleared,
         change::What::Removed(_) => What::Removed { kind, name },
-        state => What::State { kind, name, state: state_from_proto(state)? },
+        state => What::State { kind, name, state: Box::new(state_from_proto(state)?) },
     };
     Ok(Change { store, container: container.into(), what })
 }

@@ -1,7 +1,9 @@
 //! A task that two processes hold: one serves it, the other, its standby, follows what changes and takes over when the
 //! first has died.
 //!
-//! **Nothing is lost.** A run is answered once the standby has applied all that had changed by its end
+//! Not finished: ARCHITECTURE.md says what is missing.
+//!
+//! **Nothing is to be lost.** A run is answered once the standby has applied all that had changed by its end
 //! ([`Primary::settle`]), in batches that are each as the task was at one moment (`executor::journal`). A standby that
 //! has just come is told everything first; steps do not wait for it until it has that.
 //!
