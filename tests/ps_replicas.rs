@@ -4,12 +4,12 @@ mod support;
 
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
-use anabranch::train::{Aggregation, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks};
+use anabranch::train::{Aggregation, SyncMode};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
-use support::replica::replica;
+use support::replica::{replica, work};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -50,30 +50,6 @@ fn until_it_stands_by(cluster: &Cluster, index: usize, times: usize) -> Fallible
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 
-fn work(worker: usize, target: &str, sync: SyncMode) -> Fallible<u32> {
-    let replica = replica(worker as u32, sync)?;
-    let config = MonitoredConfig {
-        role: Role::fixed(worker == 0),
-        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
-        ready_deadline: LONG,
-        step_deadline: LONG,
-        recovery_deadline: LONG,
-        stop_grace: LONG,
-        ..MonitoredConfig::default()
-    };
-    let all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
-    let (graph, training) = (replica.graph.clone(), replica.training.clone());
-    let mut session =
-        MonitoredSession::new(Master::At(target.to_owned()), graph, training, None, all, config)?;
-    while session.run(&[], &[], &[replica.training.train])?.is_some() {
-        // So that there is a middle in which to die.
-        thread::park_timeout(Duration::from_millis(5));
-    }
-    let recoveries = session.recoveries();
-    session.finish()?;
-    Ok(recoveries)
-}
-
 /// Trains while something happens to the processes; the variables at the end, and how often replicas went on in a new
 /// session.
 fn train(
@@ -88,7 +64,9 @@ fn train(
     let open = || Session::connect(&targets[0], observer.graph.clone(), SessionOptions::default());
     let recoveries = thread::scope(|scope| -> Fallible<u32> {
         let train = |(worker, target)| {
-            scope.spawn(move || work(worker, target, sync).map_err(|e| format!("worker {worker}: {e}")))
+            scope.spawn(move || {
+                work(worker as u32, target, None, sync, STEPS).map_err(|e| format!("worker {worker}: {e}"))
+            })
         };
         let workers: Vec<_> = targets.iter().map(String::as_str).enumerate().map(train).collect();
         let until_step = |step: i64| {

@@ -5,55 +5,17 @@ mod support;
 
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{DType, Tensor};
-use anabranch::train::{
-    Every, Hook, Master, MonitoredConfig, MonitoredSession, Role, SyncMode, hooks, latest_checkpoint,
-};
+use anabranch::train::{SyncMode, latest_checkpoint};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::folder::Folder;
-use support::replica::{Replica, replica};
+use support::replica::{Replica, replica, work};
 
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
-
-fn work(worker: usize, target: &str, folder: &Path, sync: SyncMode) -> Fallible<u32> {
-    let replica = replica(worker as u32, sync)?;
-    let is_chief = worker == 0;
-    let config = MonitoredConfig {
-        role: Role::fixed(is_chief),
-        checkpoint_folder: Some(folder.to_owned()),
-        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
-        ready_deadline: Duration::from_secs(60),
-        step_deadline: Duration::from_secs(60),
-        recovery_deadline: Duration::from_secs(60),
-        stop_grace: Duration::from_secs(60),
-        ..MonitoredConfig::default()
-    };
-    let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: STEPS })];
-    if is_chief {
-        let saver = hooks::CheckpointSaver::new(
-            replica.saver.clone(),
-            folder,
-            replica.training.global_step,
-            Every::Steps(10),
-        );
-        all.push(Box::new(saver.asynchronous()));
-    }
-    let (graph, training) = (replica.graph.clone(), replica.training.clone());
-    let saver = Some(replica.saver.clone());
-    let mut session =
-        MonitoredSession::new(Master::At(target.to_owned()), graph, training, saver, all, config)?;
-    while session.run(&[], &[], &[replica.training.train])?.is_some() {
-        // So that there is a middle in which to die.
-        thread::park_timeout(Duration::from_millis(5));
-    }
-    let recoveries = session.recoveries();
-    session.finish()?;
-    Ok(recoveries)
-}
 
 /// Trains on real processes while something happens to them; the variables at the end, and how often replicas went on
 /// in a new session.
@@ -75,7 +37,8 @@ fn train(
             .map(|(worker, target)| {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    work(worker, target, folder, sync).map_err(|e| format!("worker {worker}: {e}"))
+                    work(worker as u32, target, Some(folder), sync, STEPS)
+                        .map_err(|e| format!("worker {worker}: {e}"))
                 })
             })
             .collect();

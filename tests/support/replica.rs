@@ -11,7 +11,7 @@ use anabranch::train::{
     Saver, Strategy, SyncMode, Training, Variables, hooks,
 };
 use anabranch::worker::Transport;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -51,6 +51,53 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
     let values = all.iter().map(|v| v.value).collect();
     Ok(Replica { graph: root.finish()?, training, saver, values })
+}
+
+/// Trains to a step through this master, the first worker as chief; how often it went on in a new session. A chief saves
+/// every ten steps if there is a folder.
+pub fn work(
+    worker: u32,
+    target: &str,
+    folder: Option<&Path>,
+    sync: SyncMode,
+    last_step: i64,
+) -> Fallible<u32> {
+    let replica = replica(worker, sync)?;
+    let is_chief = worker == 0;
+    let config = MonitoredConfig {
+        role: Role::fixed(is_chief),
+        checkpoint_folder: folder.map(Path::to_owned),
+        ..patient()
+    };
+    let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step })];
+    let step = replica.training.global_step;
+    if let Some(folder) = folder.filter(|_| is_chief) {
+        let saver = hooks::CheckpointSaver::new(replica.saver.clone(), folder, step, Every::Steps(10));
+        all.push(Box::new(saver.asynchronous()));
+    }
+    let (graph, training) = (replica.graph.clone(), replica.training.clone());
+    let saver = folder.map(|_| replica.saver.clone());
+    let mut session =
+        MonitoredSession::new(Master::At(target.to_owned()), graph, training, saver, all, config)?;
+    while session.run(&[], &[], &[replica.training.train])?.is_some() {
+        // So that there is a middle in which to die.
+        thread::park_timeout(Duration::from_millis(5));
+    }
+    let recoveries = session.recoveries();
+    session.finish()?;
+    Ok(recoveries)
+}
+
+/// Waits for processes that come back.
+fn patient() -> MonitoredConfig {
+    MonitoredConfig {
+        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
+        ready_deadline: PATIENCE,
+        step_deadline: PATIENCE,
+        recovery_deadline: PATIENCE,
+        stop_grace: PATIENCE,
+        ..MonitoredConfig::default()
+    }
 }
 
 /// What a process is told.
@@ -130,12 +177,7 @@ fn train(worker: u32, master: Master, orders: &Orders) -> Fallible {
     let config = MonitoredConfig {
         role: Role::Elected(Arc::new(store)),
         checkpoint_folder: Some(orders.folder.clone()),
-        session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
-        ready_deadline: PATIENCE,
-        step_deadline: PATIENCE,
-        recovery_deadline: PATIENCE,
-        stop_grace: PATIENCE,
-        ..MonitoredConfig::default()
+        ..patient()
     };
     let (saver, step) = (replica.saver.clone(), replica.training.global_step);
     let save = hooks::CheckpointSaver::new(saver.clone(), &orders.folder, step, Every::Steps(10));

@@ -195,7 +195,7 @@ impl Update<'_> {
 
     /// What is to be changed instead of rows of the variable that may be there more than once, and where each is in it.
     fn rows_of(&self, indices: Output) -> (Target, Output) {
-        if let Writes::InPlace = self.writes {
+        if !self.writes.has_rows_alone() {
             return (self.writes.whole(self.scope, self.variable), indices);
         }
         let [rows, place] = self.scope.unique(indices);

@@ -27,7 +27,8 @@ pub(crate) struct Target {
 pub(crate) struct Aside {
     /// Where nothing is waited for.
     scope: Scope,
-    /// Whether gradients of rows have next values of those rows alone.
+    /// Whether gradients of rows have next values of those rows alone: not where something reads the whole of what an
+    /// update has changed ([`Writes::changed`]).
     rows_alone: bool,
     next: RefCell<Vec<Next>>,
 }
@@ -81,6 +82,11 @@ impl Writes<'_> {
             }
             _ => (all.map(|variable| self.whole(scope, variable)).collect(), rows),
         }
+    }
+
+    /// Whether what changes rows has next values of those rows, and not of the whole.
+    pub(crate) fn has_rows_alone(&self) -> bool {
+        matches!(self, Writes::Aside(aside) if aside.rows_alone)
     }
 
     /// Where the new value of `variable` is, once what changes it is done.

@@ -263,19 +263,25 @@ impl SyncReplicas {
             self.clear(session)?;
         }
         session.run(&[], &[], &[accumulators.set_steps])?;
-        if cut == Cut::Taking || session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
-            self.release_all(session)?;
-        }
         if cut == Cut::Taking {
+            // A token too many lets a worker push once more; who pushed just now waits for one.
+            self.give_to_all(session)?;
             session.run(&[], &[], &[self.update.forget_taking])?;
+        } else if session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
+            self.release_all(session)?;
         }
         Ok(())
     }
 
-    fn release_all(&self, session: &Session) -> Result<()> {
+    fn give_to_all(&self, session: &Session) -> Result<()> {
         let answered = (self.answered, Tensor::vector(&vec![NOTHING; self.workers])?);
         let all = receivers(self, &vec![true; self.workers], self.workers)?;
         session.run(&[answered, all], &[], &[self.release])?;
+        Ok(())
+    }
+
+    fn release_all(&self, session: &Session) -> Result<()> {
+        self.give_to_all(session)?;
         // Who waited has his now; others do not wait for one.
         if let Places::Accumulators(_) = &self.places {
             self.drain(session, &self.tokens)?;

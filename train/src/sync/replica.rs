@@ -193,17 +193,15 @@ impl Build<'_> {
         let release = |after: &[NodeId], receivers: Output, next_answered: Output| {
             let then = at.control(after);
             let step = then.read_variable(global_step.handle, DType::Int64);
-            let counts = match &places {
-                Places::InOrder(_) => then.unpack(then.cast(receivers, DType::Int32), self.workers, 0),
-                Places::Accumulators(_) => then.unpack(receivers, 1, 0),
-            };
+            let receivers = then.cast(receivers, DType::Int32);
+            let counts = then.unpack(receivers, token_queues.len(), 0);
             let give = |(queue, count): (&Queue, Output)| {
                 queue.enqueue_many(&then, then.fill(then.expand_dims(count, 0), step))
             };
             let tokens: Vec<NodeId> = token_queues.iter().zip(counts).map(give).collect();
-            then.group(&[&tokens[..], &[then.assign_variable(answered.handle, next_answered)]].concat())
+            then.control(&tokens).assign_variable(answered.handle, next_answered)
         };
-        let update = self.phases(&state, &places, gradients, [receivers, next_answered], &release);
+        let update = self.phases(&state, &places, gradients, (&answered, next_answered), &release);
         let newly_dropped =
             scope.placeholder("sync_rep_dropped/new", DType::Int64, PartialShape::from([self.workers]));
         let mut starts = vec![state.initializer()];
@@ -249,13 +247,13 @@ impl Build<'_> {
         (train, replicas)
     }
 
-    /// An update, which notes of those who pushed who `receives` tokens and what is answered then.
+    /// An update; `answered` becomes what is fed with it, and who that answers is `released` with a token.
     fn phases(
         &self,
         state: &Variables,
         places: &Places,
         gradients: &[(Variable, Gradient)],
-        noted: [Output; 2],
+        (answered, next_answered): (&Variable, Output),
         release: &dyn Fn(&[NodeId], Output, Output) -> NodeId,
     ) -> Phases {
         let at = state.scope();
@@ -284,9 +282,18 @@ impl Build<'_> {
             let kept = state.get_untrained(name, at.dtype(value), shape.dims(), &first);
             (kept.clone(), at.assign_variable(kept.handle, value))
         };
-        let [(receivers, keeps_receivers), (answered, keeps_answered)] =
-            [keep("sync_rep_receivers", noted[0]), keep("sync_rep_answering", noted[1])];
+        let (answering, keeps_answering) = keep("sync_rep_answering", next_answered);
         let keeps_step = at.assign_variable(updating.handle, global_step.value);
+        let mut kept = vec![keeps_answering, keeps_step];
+        let receivers = match places {
+            // Who has been answered in an attempt that was cut off is not answered again.
+            Places::InOrder(_) => at.op("NotEqual").input(answered.value).input(answering.value).output(),
+            Places::Accumulators(places) => {
+                let (tokens, keeps_tokens) = keep("sync_rep_receivers", places.tokens);
+                kept.push(keeps_tokens);
+                tokens.value
+            }
+        };
 
         let mut done = Vec::new();
         let [mut all_prepared, mut all_committed] = [Vec::new(), Vec::new()];
@@ -308,8 +315,8 @@ impl Build<'_> {
             .collect();
         let next_step = at.add(updating.value, at.constant(1i64));
         let counted = at.control(&of_shards).assign_variable(global_step.handle, next_step);
-        let released = release(&[counted], receivers.value, answered.value);
-        let commit = shard(state, &[keeps_receivers, keeps_answered, keeps_step], &[released]);
+        let released = release(&[counted], receivers, answering.value);
+        let commit = shard(state, &kept, &[released]);
         Phases {
             prepare: at.group(&done),
             commit,
