@@ -8,7 +8,7 @@ use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         gpus: options.gpus(flags.gpus.options()),
         threads: flags.threads.or(options.threads).unwrap_or(default.threads),
         transport: flags.transport,
-        is_replicated: replica.is_some(),
+        replica_at: replica.as_ref().map(|_| address.clone()),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         session_config: options.sessions,
     };
@@ -227,7 +227,8 @@ async fn until_it_serves(
     replica: &Replica,
 ) -> Result<TcpListener, ServeError> {
     let host = at.address.rsplit_once(':').map_or("", |(host, _)| host);
-    let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let is_v6 = at.address.to_socket_addrs().is_ok_and(|mut all| all.next().is_some_and(|a| a.is_ipv6()));
+    let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let standby = server.standby(&replica.other, host, at.bind.unwrap_or(any)).await;
     let standby = standby.map_err(ServeError::Start)?;
     loop {

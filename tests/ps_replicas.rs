@@ -4,11 +4,13 @@ mod support;
 
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
-use anabranch::train::{Aggregation, SyncMode};
+use anabranch::train::{Aggregation, SyncMode, latest_checkpoint};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
+use support::folder::Folder;
 use support::replica::{replica, work};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -54,6 +56,7 @@ const STEPS: i64 = 60;
 /// session.
 fn train(
     aggregation: Aggregation,
+    folder: Option<&Path>,
     disturb: impl FnOnce(&mut Cluster, &dyn Fn(i64) -> Fallible) -> Fallible,
 ) -> Fallible<(Vec<Tensor>, u32)> {
     let replicas_to_aggregate = WORKERS as u32;
@@ -65,7 +68,7 @@ fn train(
     let recoveries = thread::scope(|scope| -> Fallible<u32> {
         let train = |(worker, target)| {
             scope.spawn(move || {
-                work(worker as u32, target, None, sync, STEPS).map_err(|e| format!("worker {worker}: {e}"))
+                work(worker as u32, target, folder, sync, STEPS).map_err(|e| format!("worker {worker}: {e}"))
             })
         };
         let workers: Vec<_> = targets.iter().map(String::as_str).enumerate().map(train).collect();
@@ -89,9 +92,9 @@ fn train(
 /// There is no checkpoint to go back to.
 #[test]
 fn a_parameter_server_that_dies_is_taken_over_with_all_that_it_had() -> Fallible {
-    let undisturbed = train(Aggregation::InOrder, |_, _| Ok(()))?;
+    let undisturbed = train(Aggregation::InOrder, None, |_, _| Ok(()))?;
     assert_eq!(undisturbed.1, 0);
-    let disturbed = train(Aggregation::InOrder, |cluster, until_step| {
+    let disturbed = train(Aggregation::InOrder, None, |cluster, until_step| {
         until_step(10)?;
         // Nobody notices that a standby dies.
         cluster.kill("ps", 3)?;
@@ -109,6 +112,29 @@ fn a_parameter_server_that_dies_is_taken_over_with_all_that_it_had() -> Fallible
     })?;
     assert!(disturbed.1 >= WORKERS as u32, "{}", disturbed.1);
     assert_eq!(disturbed.0, undisturbed.0);
+    Ok(())
+}
+
+#[test]
+fn gradients_in_accumulators_are_taken_over_too() -> Fallible {
+    let (values, recoveries) = train(Aggregation::Accumulators, None, |cluster, until_step| {
+        until_step(10)?;
+        cluster.kill("ps", 0)?;
+        until_step(20)?;
+        cluster.kill("ps", 1)
+    })?;
+    assert!(recoveries >= WORKERS as u32, "{recoveries}");
+    for value in values.iter().filter(|v| v.dtype() == DType::Float) {
+        assert!(value.values::<f32>()?.iter().all(|v| v.is_finite()), "{value:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn checkpoints_are_saved_as_ever() -> Fallible {
+    let folder = Folder::new("of-replicas")?;
+    train(Aggregation::InOrder, Some(folder.path()), |_, _| Ok(()))?;
+    assert!(latest_checkpoint(folder.path())?.is_some());
     Ok(())
 }
 

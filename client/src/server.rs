@@ -34,8 +34,8 @@ pub struct ServerConfig {
     pub connect_deadline: Duration,
     /// Which ways tensors may take between tasks of this kind.
     pub transport: Transport,
-    /// Whether another process may hold the same task ([`Server::standby`]).
-    pub is_replicated: bool,
+    /// Where this process serves, of a task that two hold ([`Server::standby`]): the cluster names both.
+    pub replica_at: Option<String>,
     /// Under the options that sessions bring.
     pub session_config: pb::ConfigProto,
 }
@@ -51,7 +51,7 @@ impl Default for ServerConfig {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
-            is_replicated: false,
+            replica_at: None,
             session_config: pb::ConfigProto::default(),
         }
     }
@@ -87,7 +87,7 @@ impl Server {
             threads: config.threads,
             connect_deadline: config.connect_deadline,
             transport: config.transport,
-            is_replicated: config.is_replicated,
+            replica_at: config.replica_at.clone(),
             ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
         })?;
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();

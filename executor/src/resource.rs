@@ -1,7 +1,7 @@
 //! Objects that outlive steps and sessions, by container, kind and name: variables, queues, tables.
 
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Replicated};
+use crate::journal::{Journal, Replica};
 use graph::Code;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -15,12 +15,12 @@ pub trait Resource: Any + Send + Sync + fmt::Debug {
     /// The kind's name in messages.
     const KIND: &'static str;
 
-    /// The same, if a process elsewhere can hold its state.
-    fn replicated(_resource: &Arc<Self>) -> Option<Arc<dyn Replicated>>
+    /// How another process that follows the store comes to hold the same.
+    fn replica(_resource: &Arc<Self>) -> Replica
     where
         Self: Sized,
     {
-        None
+        Replica::Refused
     }
 }
 

@@ -178,7 +178,7 @@ impl<S, R> Shared<S, R> {
     /// The state, to be changed.
     fn lock(&self) -> MutexGuard<'_, Inner<S, R>> {
         let Some(record) = self.record.get() else { return self.inner.lock() };
-        record.pass();
+        let _not_taken = record.hold();
         let inner = self.inner.lock();
         record.changes();
         inner

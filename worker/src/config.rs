@@ -13,9 +13,9 @@ pub struct WorkerConfig {
     pub task: TaskName,
     /// Where the other tasks listen.
     pub cluster: Cluster,
-    /// Whether another process may hold the same task: variables, queues and accumulators are all that it has then, on
-    /// CPUs.
-    pub is_replicated: bool,
+    /// Where this process serves, of a task that two hold: variables, queues and accumulators are all that it has then,
+    /// on CPUs.
+    pub replica_at: Option<String>,
     /// Devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
     pub cpu_devices: u32,
     /// Which GPUs become devices `GPU:0`, `GPU:1` and so on, and how they are used.
@@ -44,7 +44,7 @@ impl WorkerConfig {
         WorkerConfig {
             task,
             cluster,
-            is_replicated: false,
+            replica_at: None,
             cpu_devices: 1,
             gpus: GpuOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),

@@ -33,12 +33,12 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     let mut guard = Guard { step: &step, worker, armed: true };
     let deadline = run.deadline;
     let outcome = guard.run(place, &graph, run).await;
-    if outcome.is_ok() {
-        step.rendezvous.succeed();
-    }
     // What a step that failed has changed stays.
     let settled = worker.settle(deadline).await;
     let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
+    if outcome.is_ok() {
+        step.rendezvous.succeed();
+    }
     guard.settle(&outcome);
     outcome
 }

@@ -63,17 +63,25 @@ impl Worker {
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
         let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
-        let gpus = if config.is_replicated { &no_gpus } else { &config.gpus };
+        let is_replicated = config.replica_at.is_some();
+        let gpus = if is_replicated { &no_gpus } else { &config.gpus };
         let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
-        let primary = if config.is_replicated { Some(replicate(&config.task, &devices)?) } else { None };
+        let primary = if is_replicated { Some(replicate(&config.task, &devices)?) } else { None };
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
             shared_memory::install();
         }
         let incarnations = devices.attributes().iter().map(|d| d.incarnation).collect();
         let (deadline, connections) = (config.connect_deadline, config.data_connections);
         let caller = (&config.task, incarnations);
-        let roads =
-            Roads::new(config.transport, connections, runtime.clone(), caller, config.cluster.clone());
+        let address = config.replica_at.as_deref().or(config.cluster.address(&config.task));
+        let roads = Roads::new(
+            config.transport,
+            connections,
+            runtime.clone(),
+            caller,
+            address.unwrap_or_default(),
+            config.cluster.clone(),
+        );
         let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
@@ -220,6 +228,7 @@ impl Worker {
             roads: self.roads.clone(),
             own_prefix: session.own_prefix.clone(),
             transfers: self.transfers.clone(),
+            primary: self.primary.clone(),
         }
     }
 

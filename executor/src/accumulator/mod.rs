@@ -8,7 +8,7 @@ pub use sparse::SparseGradient;
 
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
-use crate::journal::Replicated;
+use crate::journal::Replica;
 use crate::kernels::cpu::dispatch::dispatch;
 use crate::kernels::cpu::scalar::{Arithmetic as _, Stored};
 use crate::resource::Resource;
@@ -70,8 +70,8 @@ enum Sum {
 impl Resource for Accumulator {
     const KIND: &'static str = "ConditionalAccumulator";
 
-    fn replicated(resource: &Arc<Accumulator>) -> Option<Arc<dyn Replicated>> {
-        Some(resource.clone())
+    fn replica(resource: &Arc<Accumulator>) -> Replica {
+        Replica::Follows(resource.clone())
     }
 }
 

@@ -10,7 +10,7 @@ pub use change::{AccumulatorState, Change, State, Sum, VariableState, What};
 
 use crate::error::{Error, Result};
 use crate::resource::Resource;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,12 +18,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A resource whose state another process can hold.
-pub trait Replicated: Send + Sync {
+pub trait Replicated: Send + Sync + fmt::Debug {
     /// From now on the resource waits for `record` before it changes, and notes that it has. Called once.
     fn attach(&self, record: Record);
 
     /// What has changed of it to this extent.
     fn state(&self, extent: &Extent) -> State;
+}
+
+/// How a process that follows a store comes to hold a resource of it.
+#[derive(Debug)]
+pub enum Replica {
+    /// It is told what the resource is.
+    Follows(Arc<dyn Replicated>),
+    /// It does without: what the resource is for ends with its process.
+    NotNeeded,
+    /// It cannot.
+    Refused,
 }
 
 /// How much of a resource has changed.
@@ -44,6 +55,7 @@ pub enum Extent {
 pub struct Journal {
     /// Whether somebody wants to know.
     is_kept: AtomicBool,
+    was_used: AtomicBool,
     /// Closed while states are taken.
     gate: RwLock<()>,
     notes: Mutex<Vec<Note>>,
@@ -64,6 +76,8 @@ struct Entry {
     key: Key,
     resource: Weak<dyn Replicated>,
     extent: Mutex<Extent>,
+    /// It has been removed: whoever still has the resource changes nothing that others are told.
+    is_gone: AtomicBool,
 }
 
 /// What a resource holds of its journal.
@@ -84,16 +98,21 @@ impl Journal {
         name: &Arc<str>,
         resource: &Arc<T>,
     ) -> Result<()> {
-        let Some(replicated) = T::replicated(resource) else {
-            return Err(Error::unimplemented(format!(
-                "a {} ('{name}') on a parameter server that has a replica, which holds variables, queues and \
-                 accumulators: place it on another task",
-                T::KIND
-            )));
+        self.was_used.store(true, Ordering::Release);
+        let replicated = match T::replica(resource) {
+            Replica::Follows(replicated) => replicated,
+            Replica::NotNeeded => return Ok(()),
+            Replica::Refused => {
+                return Err(Error::unimplemented(format!(
+                    "a {} ('{name}') on a parameter server that has a replica, which holds variables, queues and \
+                     accumulators: place it on another task",
+                    T::KIND
+                )));
+            }
         };
         let key = (store, container.clone(), T::KIND, name.clone());
         let (resource, extent) = (Arc::downgrade(&replicated), Mutex::default());
-        let entry = Arc::new(Entry { key: key.clone(), resource, extent });
+        let entry = Arc::new(Entry { key: key.clone(), resource, extent, is_gone: AtomicBool::new(false) });
         self.entries.lock().insert(key, entry.clone());
         replicated.attach(Record { journal: self.clone(), entry });
         Ok(())
@@ -101,14 +120,19 @@ impl Journal {
 
     /// A resource has been removed.
     pub(crate) fn removed(&self, store: u32, container: &Arc<str>, kind: &'static str, name: &Arc<str>) {
-        self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
+        let entry = self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
+        entry.iter().for_each(|entry| entry.is_gone.store(true, Ordering::Release));
         let what = What::Removed { kind: kind.into(), name: name.clone() };
         self.gone(Change { store, container: container.clone(), what });
     }
 
     /// So has everything in a container.
     pub(crate) fn cleared(&self, store: u32, container: &Arc<str>) {
-        self.entries.lock().retain(|(of, within, ..), _| (*of, within) != (store, container));
+        self.entries.lock().retain(|(of, within, ..), entry| {
+            let is_gone = (*of, within) == (store, container);
+            entry.is_gone.fetch_or(is_gone, Ordering::AcqRel);
+            !is_gone
+        });
         self.gone(Change { store, container: container.clone(), what: What::Cleared });
     }
 
@@ -145,9 +169,14 @@ impl Journal {
         notes.into_iter().filter_map(change).collect()
     }
 
-    /// Whether there is nothing in its stores.
-    pub fn is_empty(&self) -> bool {
-        self.entries.lock().is_empty()
+    /// Whether its stores have ever held anything.
+    pub fn was_used(&self) -> bool {
+        self.was_used.load(Ordering::Acquire)
+    }
+
+    /// Whether something is noted that [`Journal::take`] would give.
+    pub fn has_notes(&self) -> bool {
+        !self.notes.lock().is_empty()
     }
 
     /// Nobody wants to know any more.
@@ -165,6 +194,9 @@ impl Journal {
 impl Entry {
     /// `None` of a resource that is no more.
     fn change(&self, extent: &Extent) -> Option<Change> {
+        if self.is_gone.load(Ordering::Acquire) {
+            return None;
+        }
         let state = Box::new(self.resource.upgrade()?.state(extent));
         let (store, container, kind, name) = self.key.clone();
         Some(Change { store, container, what: What::State { kind: kind.into(), name, state } })
@@ -172,9 +204,10 @@ impl Entry {
 }
 
 impl Record {
-    /// Waits while states are taken: called before a change, by whoever holds no lock of a resource.
-    pub fn pass(&self) {
-        drop(self.journal.gate.read());
+    /// Waits while states are taken; none are before this is dropped. For a change of several resources, which are taken
+    /// together or not at all. Whoever calls it holds no lock of a resource, and calls it once.
+    pub fn hold(&self) -> RwLockReadGuard<'_, ()> {
+        self.journal.gate.read()
     }
 
     /// All of the resource changes; its state cannot be read until that is done.

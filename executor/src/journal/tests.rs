@@ -6,7 +6,7 @@ use crate::cancel::Cancellation;
 use crate::queue::{Kind, Queue, QueueSpec};
 use crate::resource::ResourceStore;
 use crate::variable::{RefVariable, Variable};
-use graph::{Code, DType, PartialShape, Shape, Tensor};
+use graph::{Code, DType, PartialShape, Tensor};
 use smallvec::smallvec;
 use std::sync::atomic::AtomicI64;
 use std::thread;
@@ -103,6 +103,7 @@ fn what_is_removed_and_made_again_is_followed_in_order() -> Result<()> {
     assert_eq!((pair.followed("a"), pair.followed("b")), (None, None));
     // Whoever still holds what was removed changes nothing that a newcomer is told.
     *old.lock() = Some(floats(&[5.0])?);
+    assert_eq!(pair.take()?, [""; 0]);
     assert!(pair.journal.everything().is_empty());
     Ok(())
 }
@@ -238,23 +239,22 @@ fn nothing_is_taken_before_what_it_follows_from() -> Result<()> {
 }
 
 #[test]
-fn several_variables_are_locked_while_states_are_taken() -> Result<()> {
+fn what_changes_together_is_taken_together() -> Result<()> {
     let pair = Pair::new()?;
     let [x, y] = [pair.variable("x")?, pair.variable("y")?];
-    for variable in [&x, &y] {
-        *variable.lock() = Some(Tensor::zeros(DType::Float, Shape::scalar())?);
-    }
     thread::scope(|scope| {
         let change = || -> Result<()> {
-            for _ in 0..20_000 {
+            for number in 0..20_000i64 {
                 let [mut x, mut y] = crate::variable::lock_all([&x, &y])?;
-                (*x, *y) = (None, None);
+                *x = Some(number.into());
+                *y = Some(number.into());
             }
             Ok(())
         };
         let changing = scope.spawn(change);
         while !changing.is_finished() {
             pair.take()?;
+            assert_eq!(pair.followed("x"), pair.followed("y"));
         }
         changing.join().unwrap_or_else(|_| Err(Error::internal("it panicked")))
     })

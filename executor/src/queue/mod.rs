@@ -12,7 +12,7 @@ pub(crate) use spec::{shapes_text, types_text};
 
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
-use crate::journal::Replicated;
+use crate::journal::Replica;
 use crate::resource::Resource;
 use crate::rows;
 use crate::waiting::{Finish, Tried, Waiting};
@@ -43,8 +43,8 @@ struct State {
 impl Resource for Queue {
     const KIND: &'static str = "Queue";
 
-    fn replicated(resource: &Arc<Queue>) -> Option<Arc<dyn Replicated>> {
-        Some(resource.clone())
+    fn replica(resource: &Arc<Queue>) -> Replica {
+        Replica::Follows(resource.clone())
     }
 }
 

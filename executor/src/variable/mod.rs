@@ -10,12 +10,12 @@ pub use snapshot::Snapshot;
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::handle::{HandleInput, one_handle};
-use crate::journal::{Record, Replicated};
+use crate::journal::{Record, Replica};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
 use crate::value::Value;
 use graph::{Code, DType, PartialShape, ResourceHandle, Tensor};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
 use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock, Weak};
@@ -124,19 +124,14 @@ impl Variable {
 
     /// The value for writing, exclusively: keep it short, readers wait.
     pub fn lock(&self) -> Locked<'_> {
-        self.pass();
-        self.lock_at_once()
+        let record = self.record.get();
+        let not_taken = record.map(Record::hold);
+        Locked { held: self.held.lock(), record, not_taken }
     }
 
-    /// Waits while the state of replicated variables is taken.
-    fn pass(&self) {
-        if let Some(record) = self.record.get() {
-            record.pass();
-        }
-    }
-
-    fn lock_at_once(&self) -> Locked<'_> {
-        Locked { held: self.held.lock(), record: self.record.get() }
+    /// As [`Variable::lock`], of one of several that are locked together.
+    fn lock_beside(&self) -> Locked<'_> {
+        Locked { held: self.held.lock(), record: self.record.get(), not_taken: None }
     }
 
     /// As [`Variable::lock`], of a variable whose device has memory of its own.
@@ -160,6 +155,8 @@ impl Variable {
 pub struct Locked<'a> {
     held: MutexGuard<'a, Held>,
     record: Option<&'a Record>,
+    /// Of a variable that has a replica: its state is not taken meanwhile.
+    not_taken: Option<RwLockReadGuard<'a, ()>>,
 }
 
 impl Deref for Locked<'_> {
@@ -210,8 +207,8 @@ impl Locked<'_> {
 impl Resource for Variable {
     const KIND: &'static str = "Var";
 
-    fn replicated(resource: &Arc<Variable>) -> Option<Arc<dyn Replicated>> {
-        Some(resource.clone())
+    fn replica(resource: &Arc<Variable>) -> Replica {
+        Replica::Follows(resource.clone())
     }
 }
 
@@ -222,8 +219,8 @@ pub struct RefVariable(pub Arc<Variable>);
 impl Resource for RefVariable {
     const KIND: &'static str = "LegacyVar";
 
-    fn replicated(resource: &Arc<RefVariable>) -> Option<Arc<dyn Replicated>> {
-        Some(resource.0.clone())
+    fn replica(resource: &Arc<RefVariable>) -> Replica {
+        Replica::Follows(resource.0.clone())
     }
 }
 
@@ -274,9 +271,13 @@ impl VariableInput {
 /// Locks several variables in one global order, so that two kernels that need the same ones cannot wait for
 /// each other. Each variable may appear once.
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
-    // All are of one journal: who waits for it holds no lock.
-    variables.iter().for_each(|variable| variable.pass());
-    lock_each(variables, Variable::lock_at_once)
+    // All are of one journal: they are taken together, and who waits for it holds no lock.
+    let not_taken = variables.iter().find_map(|variable| variable.record.get()).map(Record::hold);
+    let mut locked = lock_each(variables, Variable::lock_beside)?;
+    if let Some(first) = locked.first_mut() {
+        first.not_taken = not_taken;
+    }
+    Ok(locked)
 }
 
 /// As [`lock_all`], of variables whose device has memory of its own.

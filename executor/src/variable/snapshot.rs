@@ -1,6 +1,7 @@
 //! What several variables held at one moment, for a checkpoint that is written behind the steps.
 
 use super::SetAside;
+use crate::journal::Replica;
 use crate::resource::Resource;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -11,6 +12,10 @@ pub struct Snapshot(Mutex<Option<Vec<Arc<SetAside>>>>);
 
 impl Resource for Snapshot {
     const KIND: &'static str = "Snapshot";
+
+    fn replica(_: &Arc<Snapshot>) -> Replica {
+        Replica::NotNeeded
+    }
 }
 
 impl Snapshot {

@@ -7,6 +7,7 @@ mod pushes;
 
 use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
+use crate::replication::Primary;
 use crate::transfers::Transfers;
 use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::remote::request_id;
 use pushes::Pushes;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,8 @@ pub(crate) struct StepRendezvous {
     step_id: i64,
     local: LocalRendezvous,
     remote: OnceLock<Remote>,
+    /// Itself, where what is sent may have to wait.
+    own: OnceLock<Weak<StepRendezvous>>,
     fetches: Arc<Fetches>,
     pushes: Pushes,
     arrivals: Arc<Arrivals>,
@@ -42,6 +45,8 @@ pub(crate) struct Remote {
     /// What the names of this task's own devices begin with.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) transfers: Arc<Transfers>,
+    /// Of a task that two processes hold.
+    pub(crate) primary: Option<Arc<Primary>>,
 }
 
 impl StepRendezvous {
@@ -50,6 +55,7 @@ impl StepRendezvous {
             step_id,
             local: LocalRendezvous::new(),
             remote: OnceLock::new(),
+            own: OnceLock::new(),
             fetches: Arc::default(),
             pushes: Pushes::default(),
             arrivals: Arc::default(),
@@ -57,7 +63,11 @@ impl StepRendezvous {
     }
 
     /// Says how to reach other tasks, and which of them the step sends to; the first word holds.
-    pub(crate) fn bind(&self, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
+    pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
+        if remote.primary.is_some() {
+            // Whoever was first said the same.
+            let _is_first = self.own.set(Arc::downgrade(self));
+        }
         if self.remote.set(remote).is_ok() {
             self.pushes.will_go_to(self.step_id, receivers.clone());
         }
@@ -154,6 +164,42 @@ impl StepRendezvous {
         Ok(())
     }
 
+    /// Sends to another task.
+    fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
+        // A task that the cluster does not have may still ask.
+        let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
+        if let Some(link) = road.find(&remote.roads) {
+            return self.push(&link, &key.text, sent);
+        }
+        let is_there = |key: &Arc<str>| {
+            let sent = self.local.take(key);
+            sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
+        };
+        self.pushes.keep(&road, &key.text, is_there);
+        self.local.send(key, sent)?;
+        // A link may have come up before the value was there to be found.
+        if let Some(link) = road.link() {
+            self.link_up(&road, &link);
+        }
+        Ok(())
+    }
+
+    /// Sends to another task once the standby has what has changed here: what follows from a change is not seen
+    /// elsewhere before the change is safe.
+    fn send_when_settled(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
+        let bound = self.own.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
+        // A step that is gone sends to nobody.
+        let Some((own, remote)) = bound else { return };
+        let (primary, key) = (primary.clone(), key.clone());
+        remote.runtime.clone().spawn(async move {
+            let settled = primary.settle(None).await.map_err(to_error);
+            match settled.and_then(|()| own.send_on(&remote, &key, sent)) {
+                Ok(()) => own.flush(),
+                Err(error) => own.fail(&error),
+            }
+        });
+    }
+
     fn receive(&self, remote: &Remote, key: &Arc<RendezvousKey>, receive: Receive) {
         let peer = match remote.peers.source_of(key) {
             Ok(peer) => peer,
@@ -225,22 +271,13 @@ impl Rendezvous for StepRendezvous {
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
         let elsewhere = |r: &&Remote| !key.dst_device.starts_with(&*r.own_prefix);
         let Some(remote) = self.remote.get().filter(elsewhere) else { return self.local.send(key, sent) };
-        // A task that the cluster does not have may still ask.
-        let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
-        if let Some(link) = road.find(&remote.roads) {
-            return self.push(&link, &key.text, sent);
+        match remote.primary.as_ref().filter(|primary| primary.is_behind()) {
+            None => self.send_on(remote, key, sent),
+            Some(primary) => {
+                self.send_when_settled(primary, key, sent);
+                Ok(())
+            }
         }
-        let is_there = |key: &Arc<str>| {
-            let sent = self.local.take(key);
-            sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
-        };
-        self.pushes.keep(&road, &key.text, is_there);
-        self.local.send(key, sent)?;
-        // A link may have come up before the value was there to be found.
-        if let Some(link) = road.link() {
-            self.link_up(&road, &link);
-        }
-        Ok(())
     }
 
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive) {

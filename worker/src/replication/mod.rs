@@ -24,7 +24,7 @@ pub use standby::Standby;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
@@ -42,17 +42,30 @@ enum Sign {
 }
 
 async fn look(address: &str) -> Sign {
-    sign(timeout(LOOK, TcpStream::connect(address)).await)
+    sign(timeout(LOOK, connect(address)).await)
+}
+
+/// Refused only if all addresses of the name refuse.
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut refused = None;
+    for candidate in lookup_host(address).await? {
+        match TcpStream::connect(candidate).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => refused = Some(error),
+            other => return other,
+        }
+    }
+    Err(refused.unwrap_or_else(|| ErrorKind::NotFound.into()))
 }
 
 /// As [`look`], of a process that says this number on the port: another may have got it.
 async fn look_for(address: &str, token: u64) -> Sign {
     let ask = async {
-        let mut stream = TcpStream::connect(address).await?;
+        let mut stream = connect(address).await?;
         let mut said = [0; 8];
-        match stream.read_exact(&mut said).await {
-            Ok(_) if u64::from_le_bytes(said) == token => Ok(()),
-            _ => Err(ErrorKind::ConnectionRefused.into()),
+        stream.read_exact(&mut said).await?;
+        match u64::from_le_bytes(said) == token {
+            true => Ok(()),
+            false => Err(ErrorKind::ConnectionRefused.into()),
         }
     };
     sign(timeout(LOOK, ask).await)

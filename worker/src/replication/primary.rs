@@ -28,7 +28,7 @@ pub(crate) struct Primary {
     task: TaskName,
     journal: Arc<Journal>,
     state: Mutex<State>,
-    /// Held while changes are taken and put on their way, so that they leave in that order.
+    /// Held while changes are taken and put on their way, so that they leave in that order; locked before the state.
     order: Mutex<()>,
     /// Changes whenever the state does.
     moved: watch::Sender<()>,
@@ -43,6 +43,7 @@ struct State {
     standby: Option<Following>,
     /// The number of the last batch.
     last: u64,
+    /// How many standbys have come.
     standbys: u64,
 }
 
@@ -54,23 +55,18 @@ struct Following {
     token: u64,
     /// `None` once the link is lost.
     batches: Option<Batches>,
-    /// The batch that tells everything.
-    first: u64,
+    /// Whether it would take over if this process died now, or soon: then runs wait for it.
+    may_take_over: bool,
+    /// The batch that tells everything, once it is on its way.
+    everything: Option<u64>,
     applied: u64,
 }
 
-impl Following {
-    /// Whether it has been told everything, so that runs wait for it.
-    fn is_whole(&self) -> bool {
-        self.applied >= self.first
-    }
-}
-
 /// Puts a batch on its way, in messages of bearable size.
-fn send(batches: &Batches, number: u64, is_everything: bool, changes: &[Change]) {
+fn send(batches: &Batches, empty: Batch, changes: &[Change]) {
     // Who is not there any more is found by the end of what he says.
     let send = |batch| drop(batches.send(Ok(batch)));
-    let next = || Batch { number, is_everything, ..Batch::default() };
+    let next = || empty.clone();
     let (mut batch, mut size) = (next(), 0);
     for change in changes.iter().map(encode::to_proto) {
         let more = encode::size(&change);
@@ -102,16 +98,26 @@ impl Primary {
     /// `Unavailable` if it does not say so for long, `DeadlineExceeded` if the deadline is sooner.
     pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
         let mut moved = self.moved.subscribe();
-        if self.state.lock().standby.is_none() {
-            return Ok(());
-        }
-        let own = self.clone();
-        // Changes that are under way are waited for.
-        let taken = tokio::task::spawn_blocking(move || own.take()).await;
-        let number = taken.map_err(|e| Status::new(Code::Internal, e.to_string()))?;
         let patience = Instant::now() + PATIENCE;
         let end = deadline.map_or(patience, |deadline| deadline.min(patience));
-        while let Some(presence) = self.awaited(number) {
+        let mut number = None;
+        loop {
+            let presence = match self.awaited(number) {
+                Awaited::Nobody => return Ok(()),
+                Awaited::Word(presence) => presence,
+                Awaited::Take(presence) => {
+                    // Changes that are under way are waited for.
+                    let own = self.clone();
+                    let taking = tokio::task::spawn_blocking(move || own.take());
+                    match timeout_at(end.into(), taking).await {
+                        Ok(taken) => {
+                            number = taken.map_err(|e| Status::new(Code::Internal, e.to_string()))?;
+                            continue;
+                        }
+                        Err(_) => presence,
+                    }
+                }
+            };
             if timeout_at(end.into(), moved.changed()).await.is_err() {
                 let code = if end < patience { Code::DeadlineExceeded } else { Code::Unavailable };
                 let text = format!(
@@ -122,110 +128,188 @@ impl Primary {
                 return Err(Status::new(code, text));
             }
         }
-        Ok(())
     }
 
-    /// Where the standby is known to live that has not applied this batch yet, if it is waited for.
-    fn awaited(&self, number: Option<u64>) -> Option<String> {
+    /// Whether something has changed that the standby may not have.
+    pub(crate) fn is_behind(&self) -> bool {
         let state = self.state.lock();
-        let standby = state.standby.as_ref()?;
-        let is_linked = standby.batches.is_some();
-        // A newcomer will be told everything, but he is not waited for.
-        let is_new = is_linked && !standby.is_whole();
-        let has_it = is_linked && number.is_none_or(|number| standby.applied >= number);
-        if is_new || has_it { None } else { Some(standby.presence.clone()) }
+        let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
+            return false;
+        };
+        standby.batches.is_none() || standby.applied < state.last || self.journal.has_notes()
     }
 
-    /// Puts what has changed on its way; the number of the last batch, if there was a link to put it on. What is lost
-    /// on the way will be told with everything.
-    fn take(&self) -> Option<u64> {
+    /// What is waited for until the standby has this batch, or has whatever is to be put into one.
+    fn awaited(&self, number: Option<(u64, u64)>) -> Awaited {
+        let state = self.state.lock();
+        let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
+            return Awaited::Nobody;
+        };
+        let presence = standby.presence.clone();
+        match number {
+            // It has lost its link, or has come anew and not been told everything.
+            _ if standby.batches.is_none() || standby.everything.is_none() => Awaited::Word(presence),
+            Some((id, number)) if id == standby.id && standby.applied >= number => Awaited::Nobody,
+            Some((id, _)) if id == standby.id => Awaited::Word(presence),
+            _ => Awaited::Take(presence),
+        }
+    }
+
+    /// Puts what has changed on its way; the standby, and the last batch that it is sent.
+    fn take(&self) -> Option<(u64, u64)> {
         let _order = self.order.lock();
-        let (batches, last) = {
+        let (id, batches, last) = {
             let state = self.state.lock();
-            (state.standby.as_ref()?.batches.clone()?, state.last)
+            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.everything.is_some())?;
+            (standby.id, standby.batches.clone()?, state.last)
         };
         let changes = self.journal.take();
         if changes.is_empty() {
-            return Some(last);
+            return Some((id, last));
         }
-        let number = last + 1;
-        self.state.lock().last = number;
-        send(&batches, number, false, &changes);
-        Some(number)
+        self.state.lock().last = last + 1;
+        send(&batches, Batch { number: last + 1, ..Batch::default() }, &changes);
+        Some((id, last + 1))
     }
 
-    /// A standby has come: tells it everything.
-    fn welcome(
-        &self,
-        standby: FollowRequest,
-    ) -> (u64, mpsc::UnboundedReceiver<Result<Batch, tonic::Status>>) {
+    /// A standby has come. One that could take over first says that it has forgotten what it holds.
+    fn welcome(&self, hello: FollowRequest) -> (u64, mpsc::UnboundedReceiver<Result<Batch, tonic::Status>>) {
         let (batches, to_send) = mpsc::unbounded_channel();
-        let _order = self.order.lock();
-        let (id, first) = {
-            let mut state = self.state.lock();
-            state.standbys += 1;
-            state.last += 1;
-            (state.standbys, state.last)
-        };
-        send(&batches, first, true, &self.journal.everything());
-        let FollowRequest { presence, token, .. } = standby;
-        let standby = Following { id, presence, token, batches: Some(batches), first, applied: 0 };
-        self.state.lock().standby = Some(standby);
-        self.moved.send_replace(());
-        (id, to_send)
+        let _ = batches.send(Ok(Batch { is_everything: true, has_more: true, ..Batch::default() }));
+        let mut state = self.state.lock();
+        state.standbys += 1;
+        let FollowRequest { presence, token, holds_state, .. } = hello;
+        state.standby = Some(Following {
+            id: state.standbys,
+            presence,
+            token,
+            batches: Some(batches),
+            may_take_over: holds_state,
+            everything: None,
+            applied: 0,
+        });
+        (state.standbys, to_send)
     }
 
-    /// The standby has applied a batch.
-    fn applied(&self, id: u64, number: u64) {
-        let mut state = self.state.lock();
-        let last = state.last;
-        let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else { return };
-        let was_whole = standby.is_whole();
-        standby.applied = standby.applied.max(number);
-        if standby.is_whole() && !was_whole {
-            // Runs wait from now on: what they did before is on its way before this.
-            let whole = Batch { number: last, is_whole: true, ..Batch::default() };
-            standby.batches.iter().for_each(|batches| drop(batches.send(Ok(whole.clone()))));
-            tracing::info!("{} has a standby", self.task);
-        }
-        drop(state);
+    /// The standby has forgotten what it held: tells it everything. No run waits until it has that.
+    fn tell_everything(&self, id: u64) {
+        let _order = self.order.lock();
+        let Some((batches, number)) = self.with(id, |state, number| {
+            let standby = state.standby.as_mut()?;
+            (standby.may_take_over, standby.everything) = (false, Some(number));
+            Some((standby.batches.clone()?, number))
+        }) else {
+            return;
+        };
+        let changes = self.journal.everything();
+        send(&batches, Batch { number, is_everything: true, ..Batch::default() }, &changes);
+    }
+
+    /// The standby has been told everything: with what has changed meanwhile it is whole. Runs wait from now on.
+    fn make_whole(&self, id: u64) {
+        let _order = self.order.lock();
+        let Some((batches, number)) = self.with(id, |state, number| {
+            let standby = state.standby.as_mut()?;
+            standby.may_take_over = true;
+            Some((standby.batches.clone()?, number))
+        }) else {
+            return;
+        };
+        // What runs have changed that saw nobody to wait for is noted.
+        let changes = self.journal.take();
+        send(&batches, Batch { number, is_whole: true, ..Batch::default() }, &changes);
+        tracing::info!("{} has a standby", self.task);
+    }
+
+    /// Changes the state for one more batch, if this is still the standby.
+    fn with<T>(&self, id: u64, change: impl FnOnce(&mut State, u64) -> Option<T>) -> Option<T> {
+        let changed = {
+            let mut state = self.state.lock();
+            state.standby.as_ref().filter(|standby| standby.id == id)?;
+            state.last += 1;
+            let number = state.last;
+            change(&mut state, number)
+        };
         self.moved.send_replace(());
+        changed
+    }
+
+    /// Hears what a standby says until it says no more.
+    async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
+        while let Ok(Some(word)) = said.message().await {
+            let own = self.clone();
+            // What is told takes as long as the changes that are under way.
+            let heard = tokio::task::spawn_blocking(move || own.heard(id, word.applied));
+            if heard.await.is_err() {
+                break;
+            }
+        }
+        self.lost(id).await;
+    }
+
+    fn heard(&self, id: u64, applied: u64) {
+        let everything = {
+            let mut state = self.state.lock();
+            let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else { return };
+            standby.applied = applied;
+            standby.everything
+        };
+        match everything {
+            None => self.tell_everything(id),
+            Some(everything) if everything == applied => self.make_whole(id),
+            Some(_) => drop(self.moved.send_replace(())),
+        }
     }
 
     /// A standby's link is lost: looks whether its process lives, until that is known or another follows.
     async fn lost(self: Arc<Self>, id: u64) {
-        let (presence, token) = {
+        let known = {
             let mut state = self.state.lock();
-            let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else { return };
-            standby.batches = None;
-            (standby.presence.clone(), standby.token)
+            state.standby.as_mut().filter(|standby| standby.id == id).map(|standby| {
+                standby.batches = None;
+                (standby.presence.clone(), standby.token, standby.may_take_over)
+            })
         };
+        let Some((presence, token, may_take_over)) = known else { return };
         self.moved.send_replace(());
         tracing::warn!("{} has lost its standby", self.task);
-        while self.is_standby(id) {
-            if look_for(&presence, token).await == Sign::Ended {
-                let mut state = self.state.lock();
-                if state.standby.as_ref().is_some_and(|standby| standby.id == id) {
-                    self.journal.stop();
-                    state.standby = None;
-                    tracing::warn!("{} goes on without a standby: its process has ended", self.task);
-                }
-                drop(state);
-                self.moved.send_replace(());
-                return;
-            }
+        while may_take_over && self.is_standby(id) && look_for(&presence, token).await != Sign::Ended {
             sleep(LOOK_EVERY).await;
         }
+        let own = self.clone();
+        // Nobody depends on it.
+        let _ = tokio::task::spawn_blocking(move || own.dismiss(id)).await;
+    }
+
+    /// Goes on without this standby, if it is still that.
+    fn dismiss(&self, id: u64) {
+        let _order = self.order.lock();
+        if !self.is_standby(id) {
+            return;
+        }
+        self.journal.stop();
+        self.state.lock().standby = None;
+        self.moved.send_replace(());
+        tracing::warn!("{} goes on without a standby", self.task);
     }
 
     fn is_standby(&self, id: u64) -> bool {
         self.state.lock().standby.as_ref().is_some_and(|standby| standby.id == id)
     }
 
-    /// Whether the task has nothing yet.
+    /// Whether the task has never held anything here, nor had a standby.
     fn is_blank(&self) -> bool {
-        self.journal.is_empty()
+        !self.journal.was_used() && self.state.lock().standbys == 0
     }
+}
+
+/// What a run waits for.
+enum Awaited {
+    Nobody,
+    /// That what has changed is put on its way, to the standby that is there.
+    Take(String),
+    /// A word of the standby that is there.
+    Word(String),
 }
 
 /// The service that standbys call.
@@ -260,15 +344,8 @@ impl ReplicationService for Replication {
             primary.yields.cancel();
             return Err(tonic::Status::aborted("what the task had is with you"));
         }
-        let own = primary.clone();
-        let welcomed = tokio::task::spawn_blocking(move || own.welcome(first)).await;
-        let (id, batches) = welcomed.map_err(|e| tonic::Status::internal(e.to_string()))?;
-        tokio::spawn(async move {
-            while let Ok(Some(message)) = said.message().await {
-                primary.applied(id, message.applied);
-            }
-            primary.lost(id).await;
-        });
+        let (id, batches) = primary.welcome(first);
+        tokio::spawn(primary.listen(id, said));
         let next = |mut batches: mpsc::UnboundedReceiver<_>| async {
             batches.recv().await.map(|batch| (batch, batches))
         };

@@ -13,7 +13,6 @@ use proto::replication::{self as pb, Batch, FollowRequest};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -54,10 +53,13 @@ impl Standby {
         let token = rand::random::<u64>();
         // Who connects wants to see that the process lives, and nothing else.
         let says_so = async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                // The buffer of a new connection has room for it.
-                let _ = stream.try_write(&token.to_le_bytes());
-                let _ = stream.shutdown().await;
+            loop {
+                match listener.accept().await {
+                    // The buffer of a new connection has room for it. Who does not hear it asks again.
+                    Ok((stream, _)) => drop(stream.try_write(&token.to_le_bytes())),
+                    // A process without descriptors may have some soon.
+                    Err(_) => sleep(PAUSE).await,
+                }
             }
         };
         Ok(Standby {
@@ -106,7 +108,11 @@ impl Standby {
     /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
     /// has its port too, and serves as little, is told apart by who is `first`.
     pub async fn may_serve(&self, first: bool) -> bool {
-        look(&self.other).await != Sign::Lives || (first && self.nobody_answers().await)
+        match look(&self.other).await {
+            Sign::Ended => true,
+            Sign::Lives => first && self.nobody_answers().await,
+            Sign::Silence => false,
+        }
     }
 
     async fn nobody_answers(&self) -> bool {
@@ -145,7 +151,7 @@ impl Standby {
             Ok(Err(why)) => return why,
             Err(_) => return "it does not answer".to_owned(),
         };
-        let (mut held, mut is_told) = (Vec::new(), false);
+        let mut held = Vec::new();
         loop {
             let batch = match batches.message().await {
                 Ok(Some(batch)) => batch,
@@ -153,10 +159,12 @@ impl Standby {
                 Err(status) => return status.message().to_owned(),
             };
             let Batch { number, is_everything, changes, has_more, is_whole } = batch;
-            if is_everything && !is_told {
-                is_told = true;
+            if is_everything && number == 0 {
                 *self.holds_state.lock() = false;
                 self.worker.stores().for_each(ResourceStore::clear_all);
+                // That it is not heard is found by the end of the batches.
+                let _ = say.send(FollowRequest::default());
+                continue;
             }
             held.extend(changes);
             // All of a batch or nothing; everything, which is nothing until it is whole, as it comes.
@@ -169,12 +177,11 @@ impl Standby {
                     return why;
                 }
             }
-            if is_whole && !self.holds_state() {
+            if is_whole && !has_more {
                 *self.holds_state.lock() = true;
                 tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
             }
             if !has_more {
-                // That it is not heard is found by the end of the batches.
                 let _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
             }
         }

@@ -58,24 +58,23 @@ pub(crate) struct Roads {
 }
 
 impl Roads {
-    /// Contacts nobody, and listens nowhere, until somebody is to be met.
+    /// Contacts nobody, and listens nowhere, until somebody is to be met. `address` is where this process serves, if it
+    /// does.
     pub(crate) fn new(
         transport: Transport,
         connections: usize,
         runtime: Handle,
         (task, incarnations): (&TaskName, Vec<u64>),
+        address: &str,
         cluster: Cluster,
     ) -> Arc<Roads> {
-        let name = match cluster.address(task) {
-            Some(address) => format!("{task} at {address}"),
-            None => task.to_string(),
-        };
+        let name = if address.is_empty() { task.to_string() } else { format!("{task} at {address}") };
         let caller = Caller { name, incarnations, receivers: Vec::new() };
         Arc::new(Roads {
             transport,
             lanes: connections.saturating_sub(1),
             runtime,
-            bind: addresses(cluster.address(task).unwrap_or_default()),
+            bind: addresses(address),
             caller,
             cluster,
             epoch: epoch(),

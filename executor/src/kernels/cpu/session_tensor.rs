@@ -4,6 +4,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::handle::hash_of;
+use crate::journal::Replica;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::resource::Resource;
 use graph::{Code, DType, ResourceHandle, Tensor};
@@ -44,6 +45,11 @@ struct Kept(Tensor);
 
 impl Resource for Kept {
     const KIND: &'static str = "SessionTensor";
+
+    // Its session ends with the process.
+    fn replica(_: &Arc<Kept>) -> Replica {
+        Replica::NotNeeded
+    }
 }
 
 fn name(ctx: &KernelContext<'_>) -> Result<String> {
