@@ -179,7 +179,7 @@ mod tests {
         let task = TaskName::new("ps", 0);
         let runtime = tokio::runtime::Handle::current();
         let roads =
-            Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), Cluster::new());
+            Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), "", Cluster::new());
         let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, roads);
         let none = GpuOptions { visible: Visible::These(Vec::new()), ..GpuOptions::default() };
         let devices = Devices::new(&task, 2, 1 << 20, &none).unwrap_or_else(|e| panic!("{e}"));

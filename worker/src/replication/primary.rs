@@ -257,7 +257,7 @@ impl Primary {
         match everything {
             None => self.tell_everything(id),
             Some(everything) if everything == applied => self.make_whole(id),
-            Some(_) => drop(self.moved.send_replace(())),
+            Some(_) => self.moved.send_replace(()),
         }
     }
 

@@ -100,7 +100,7 @@ mod tests {
         let broke = Error::new(Code::Internal, "it broke");
         for (step_id, order) in (1..).zip(["fail bind up", "bind fail up", "bind up fail", "up fail bind"]) {
             let (road, mut there) = (road()?, None);
-            let step = StepRendezvous::new(step_id);
+            let step = Arc::new(StepRendezvous::new(step_id));
             for event in order.split(' ') {
                 match event {
                     "fail" => step.fail(&broke),
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn what_follows_a_step_that_has_sent_everything_is_told_nobody() -> Test {
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
-        let (road, step) = (road()?, StepRendezvous::new(7));
+        let (road, step) = (road()?, Arc::new(StepRendezvous::new(7)));
         step.bind(worker.remote(&*worker.sessions.get("")?), &Arc::from([road.clone()]));
         let there = up(&road, &step)?;
         step.succeed();
