@@ -75,8 +75,8 @@ fn train(
         let until_step = |step: i64| {
             until(&format!("step {step}"), || {
                 let Ok(session) = open() else { return Ok(false) };
-                let read = session.run(&[], &[observer.training.global_step], &[]);
-                Ok(read.is_ok_and(|v| v[0].item::<i64>().is_ok_and(|now| now >= step)))
+                let read = session.step().fetch(observer.training.global_step).timeout(LONG).run();
+                Ok(read.is_ok_and(|read| read.values[0].item::<i64>().is_ok_and(|now| now >= step)))
             })
         };
         disturb(&mut cluster, &until_step)?;

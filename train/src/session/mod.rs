@@ -51,7 +51,8 @@ pub struct MonitoredConfig {
     pub session: SessionOptions,
     /// How long replicas wait for the chief to make the variables ready.
     pub ready_deadline: Duration,
-    /// How long a step may take, with the gradients that it waits for.
+    /// How long a step may take, with the gradients that it waits for. Any other run of the session ends with this or
+    /// [`MonitoredConfig::ready_deadline`], whichever is longer, unless `session` has an `operation_timeout_in_ms`.
     pub step_deadline: Duration,
     /// How long a job may take to begin while tasks are missing, and to go on when one has died.
     pub recovery_deadline: Duration,

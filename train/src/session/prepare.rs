@@ -61,6 +61,11 @@ impl Job {
     fn try_open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
         let part = self.candidacy.stand()?;
         let mut options = self.config.session.clone();
+        if options.config.operation_timeout_in_ms == 0 {
+            // Steps that say nothing of a deadline, of hooks and of whoever makes ready, end too.
+            let limit = self.config.step_deadline.max(self.config.ready_deadline);
+            options.config.operation_timeout_in_ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+        }
         if let Some(epoch) = part.epoch {
             epoch.write(&mut options.config);
         }

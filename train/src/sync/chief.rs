@@ -2,6 +2,7 @@
 //! takes it over from a chief that died.
 
 use super::decision::{Attempts, Cut, Seen, Verdict};
+use super::queue::Queue;
 use super::replica::{NOTHING, Phases, Places, SyncReplicas};
 use crate::error::{Error, Result};
 use crate::readiness::missing;
@@ -17,6 +18,9 @@ pub(crate) type UpdateLock = Arc<Mutex<()>>;
 
 /// At least so often the chief looks by itself: a wake-up may have gone with the step that took it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What one step of emptying a queue may take at last.
+const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 
 /// So often where gradients may come from clients that wake nobody, and so often where some do.
 const LOOK_SOON: Duration = Duration::from_millis(25);
@@ -307,12 +311,23 @@ impl SyncReplicas {
         Ok(())
     }
 
-    fn drain(&self, session: &Session, queue: &super::queue::Queue) -> Result<()> {
-        let size = session.run(&[], &[queue.size], &[])?.remove(0);
-        if size.item::<i32>()? > 0 {
-            session.run(&[(queue.count, size)], &[queue.taken], &[])?;
+    /// Takes what a queue has. Others may take from it too: what they were quicker to take is not waited for.
+    fn drain(&self, session: &Session, queue: &Queue) -> Result<()> {
+        let mut patience = LOOK_EVERY;
+        loop {
+            let size = session.run(&[], &[queue.size], &[])?.remove(0);
+            if size.item::<i32>()? == 0 {
+                return Ok(());
+            }
+            match session.step().feed(queue.count, size).target(queue.taken).timeout(patience).run() {
+                Ok(_) => {}
+                // What it has taken is back.
+                Err(error) if error.code() == Code::DeadlineExceeded && patience < LONGEST_DRAIN => {
+                    patience *= 2;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(())
     }
 
     /// A worker's part at the start of a session: it goes on at the global step, without tokens of another time.
