@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::folder::Folder;
+use support::relay::{Link, Relay};
 use support::replica::{replica, work};
+use tokio::runtime::Runtime;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -21,14 +23,18 @@ const STANDS_BY: &str = " is a standby of ";
 /// So many parameter servers with a standby each, numbered after all of them, and so many workers.
 fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
     let mut cluster = Cluster::reserve(&[("ps", 2 * servers), ("worker", workers)])?;
+    start_in(&mut cluster, servers, workers)?;
+    Ok(cluster)
+}
+
+fn start_in(cluster: &mut Cluster, servers: usize, workers: usize) -> Fallible {
     ["--connect-deadline", "5", "--ps-replicas", "2"].into_iter().for_each(|flag| cluster.flag(flag));
     for (job, count) in [("ps", 2 * servers), ("worker", workers)] {
         (0..count).try_for_each(|index| cluster.spawn(job, index))?;
     }
     (0..servers).try_for_each(|index| cluster.wait_until_listening("ps", index))?;
     (0..workers).try_for_each(|index| cluster.wait_until_listening("worker", index))?;
-    (servers..2 * servers).try_for_each(|index| until_it_stands_by(&cluster, index, 1))?;
-    Ok(cluster)
+    (servers..2 * servers).try_for_each(|index| until_it_stands_by(cluster, index, 1))
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> Fallible<bool>) -> Fallible {
@@ -235,6 +241,80 @@ fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_doe
     cluster.wait_until_listening("ps", 1)?;
     assert_eq!(self::counter(&cluster)?.counted()?, [22, 22]);
     Ok(())
+}
+
+/// The link between the two is a relay's, and the standby's process is seen to live meanwhile.
+#[test]
+fn a_standby_that_loses_its_link_goes_on_where_it_was() -> Fallible {
+    let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 1)])?;
+    let runtime = Runtime::new()?;
+    let relay = Relay::start(runtime.handle(), cluster.address("ps", 0))?;
+    cluster.reach(("ps", 1), ("ps", 0), relay.address);
+    start_in(&mut cluster, 1, 1)?;
+    let counter = counter(&cluster)?;
+    counter.session.run(&[], &[], &[counter.initialize])?;
+    for cut in [Link::Down, Link::Held, Link::Down] {
+        counter.session.run(&[], &[], &[counter.count])?;
+        relay.set(cut);
+        let step = || counter.session.step().target(counter.count).timeout(Duration::from_secs(1)).run();
+        // What it changes may be on its way already; nothing that follows is answered.
+        let _ = step();
+        let failed = step().err().ok_or("it was answered")?;
+        assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");
+        assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{failed}");
+        let finished = thread::scope(|scope| -> Fallible {
+            let waits =
+                scope.spawn(|| counter.session.run(&[], &[], &[counter.count]).map_err(|e| e.to_string()));
+            relay.set(Link::Up);
+            waits.join().map_err(|_| "it panicked")??;
+            Ok(())
+        });
+        finished?;
+    }
+    let counted = counter.counted()?;
+    // Nobody has told it everything a second time, and it has all that there is.
+    assert_eq!(cluster.log("ps", 1)?.matches(STANDS_BY).count(), 1);
+    cluster.kill("ps", 0)?;
+    // The relay still takes connections: only who ended can refuse them.
+    drop(relay);
+    cluster.wait_until_listening("ps", 1)?;
+    assert_eq!(self::counter(&cluster)?.counted()?, counted);
+    Ok(())
+}
+
+/// Before the other has seen that it was gone, as after a short fall of its machine.
+#[test]
+fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible {
+    let mut cluster = start(1, 1)?;
+    let counter = counter(&cluster)?;
+    counter.session.run(&[], &[], &[counter.initialize])?;
+    counter.session.run(&[], &[], &[counter.count])?;
+    cluster.signal("ps", 1, "STOP")?;
+    cluster.kill("ps", 0)?;
+    cluster.spawn("ps", 0)?;
+    cluster.wait_until_listening("ps", 0)?;
+    let opened = thread::scope(|scope| -> Fallible<Counter> {
+        let opens = scope.spawn(|| until_open(&cluster));
+        until("ps 1 is stopped while ps 0 serves nothing", || {
+            Ok(cluster.log("ps", 0)?.matches(" is served here").count() == 2)
+        })?;
+        cluster.signal("ps", 1, "CONT")?;
+        Ok(opens.join().map_err(|_| "it panicked")??)
+    })?;
+    assert_eq!(opened.counted()?, [1, 1]);
+    Ok(())
+}
+
+/// As a client that tries again.
+fn until_open(cluster: &Cluster) -> Result<Counter, String> {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match counter(cluster).and_then(|counter| counter.counted().map(|_| counter)) {
+            Ok(counter) => return Ok(counter),
+            Err(error) if Instant::now() > deadline => return Err(error.to_string()),
+            Err(_) => {}
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 /// How long a task that does not answer is tried, unless told otherwise.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How long one attempt to connect to one of several processes takes at most.
+const ATTEMPT: Duration = Duration::from_secs(2);
 /// How long a task that refuses connections is tried by calls that do not wait for it to start.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -171,7 +173,9 @@ impl Peer {
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
-            match timeout_at(end.into(), self.whoever_serves()).await {
+            // One that is silent does not keep another from being found that has begun to serve.
+            let attempt = if self.endpoints.len() > 1 { end.min(Instant::now() + ATTEMPT) } else { end };
+            match timeout_at(attempt.into(), self.whoever_serves()).await {
                 Ok(Ok(channel)) => {
                     self.connected.store(true, Ordering::Relaxed);
                     return Ok(channel);

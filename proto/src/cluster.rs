@@ -64,7 +64,7 @@ impl Cluster {
                 let index = u32::try_from(index).map_err(|_| {
                     Status::invalid(format!("task index {index} of job '{}' is negative", job.name))
                 })?;
-                cluster.insert_new(&job.name, index, address)?;
+                cluster.insert_once(&job.name, index, address)?;
             }
         }
         Ok(cluster)
@@ -146,7 +146,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// As people write it: an address of one process.
     fn insert_new(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
+        check_one(job, index, address)?;
+        self.insert_once(job, index, address)
+    }
+
+    fn insert_once(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
         if self.address_of(job, index).is_some() {
             return Err(Status::invalid(format!("task {index} of job '{job}' stands twice in the cluster")));
         }
@@ -337,6 +343,8 @@ mod tests {
             "ps=a:1;ps=b:1",
             "ps=0@a:1,0@b:1",
             "ps=::1:5",
+            // Two processes of a task stand apart.
+            "ps=a:1|b:1",
         ] {
             assert!(Cluster::parse(text).is_err(), "{text}");
         }

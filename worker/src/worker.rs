@@ -194,6 +194,7 @@ impl Worker {
     /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch take too
     /// long to end.
     pub(crate) async fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
+        self.until_certain().await;
         let tenure = match &request.epoch {
             Some(epoch) => Some(self.epochs.begin(epoch, self.config.cancel_grace).await?),
             None => None,
@@ -201,7 +202,22 @@ impl Worker {
         self.sessions.create(request, tenure)
     }
 
+    /// No other process holds more of the task than this one, once it serves.
+    pub(crate) fn becomes_certain(&self) {
+        if let Some(primary) = &self.primary {
+            primary.becomes_certain();
+        }
+    }
+
+    /// Whoever may use what the task holds waits until it is known which process holds it.
+    async fn until_certain(&self) {
+        if let Some(primary) = &self.primary {
+            primary.until_certain().await;
+        }
+    }
+
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+        self.until_certain().await;
         let session = self.sessions.get(&part.session)?;
         let (pool, roads) = (self.pool.clone(), self.roads.clone());
         blocking(move || {

@@ -174,6 +174,31 @@ fn queues_and_accumulators_are_followed() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn what_a_dequeue_has_set_aside_is_in_the_queue_still() -> Result<()> {
+    let pair = Pair::new()?;
+    let step = Arc::new(Cancellation::new());
+    let (types, shapes) = (vec![DType::Int64], vec![PartialShape::scalar()]);
+    let spec = QueueSpec { kind: Kind::Fifo, capacity: 100, types, shapes };
+    let queue = pair.own.lookup_or_create("", "q", || Ok(Queue::new("q".into(), spec)))?;
+    for number in [1i64, 2] {
+        queue.enqueue(&step, smallvec![number.into()], Box::new(drop));
+    }
+    queue.dequeue_many(&step, 3, false, Box::new(drop));
+    // Who waits behind it has nothing to give back.
+    let second = Arc::new(Cancellation::new());
+    queue.dequeue_many(&second, 3, false, Box::new(drop));
+    second.cancel(Error::internal("over"));
+    pair.take()?;
+    let followed = pair.follower.lookup::<Queue>("", "q")?;
+    assert_eq!((queue.len(), followed.len()), (0, 2));
+    step.cancel(Error::internal("over"));
+    assert_eq!(queue.len(), 2);
+    pair.take()?;
+    assert_eq!(followed.len(), 2);
+    Ok(())
+}
+
 /// Something that only its own process knows.
 #[derive(Debug)]
 struct Words;

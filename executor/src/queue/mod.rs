@@ -37,7 +37,17 @@ pub struct Queue {
 
 struct State {
     order: Box<dyn Order>,
+    /// What the dequeue that waits first has so far.
+    aside: Vec<Element>,
     is_closed: bool,
+}
+
+impl State {
+    fn put_back_aside(&mut self) {
+        while let Some(element) = self.aside.pop() {
+            self.order.put_back(element);
+        }
+    }
 }
 
 impl Resource for Queue {
@@ -50,7 +60,7 @@ impl Resource for Queue {
 
 impl Queue {
     pub fn new(name: Arc<str>, spec: QueueSpec) -> Queue {
-        let state = State { order: spec.new_order(), is_closed: false };
+        let state = State { order: spec.new_order(), aside: Vec::new(), is_closed: false };
         Queue { name, spec, waiting: Waiting::new(state, 2) }
     }
 

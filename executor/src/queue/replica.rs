@@ -9,7 +9,11 @@ impl Replicated for Queue {
     }
 
     fn state(&self, _extent: &Extent) -> State {
-        let (elements, is_closed) = self.waiting.look(|state| (state.order.elements(), state.is_closed));
+        // Whoever waits for more than there is ends with this process, and gives back what it has.
+        let (elements, is_closed) = self.waiting.look(|state| {
+            let elements = state.aside.iter().cloned().chain(state.order.elements()).collect();
+            (elements, state.is_closed)
+        });
         State::Queue { spec: self.spec.clone(), elements, is_closed }
     }
 }
@@ -19,6 +23,7 @@ impl Queue {
     pub(crate) fn set_state(&self, elements: Vec<Element>, is_closed: bool) {
         self.waiting.with(|state| {
             state.order = self.spec.new_order();
+            state.aside.clear();
             state.is_closed = is_closed;
             elements.into_iter().for_each(|element| state.order.push(element));
         });

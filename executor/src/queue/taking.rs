@@ -1,4 +1,4 @@
-//! A dequeue under way: it takes elements as they come, and gives them back if it cannot have all.
+//! A dequeue under way: it sets elements aside as they come, and gives them back if it cannot have all.
 
 use super::{Element, State};
 use crate::error::Error;
@@ -10,12 +10,13 @@ pub(super) struct Taking {
     queue: String,
     wanted: usize,
     up_to: bool,
-    taken: Vec<Element>,
+    /// How many of the elements that are set aside are its own: all of them or none, for who waits first takes alone.
+    taken: usize,
 }
 
 impl Taking {
     pub(super) fn of(wanted: usize, up_to: bool) -> Taking {
-        Taking { queue: String::new(), wanted, up_to, taken: Vec::new() }
+        Taking { queue: String::new(), wanted, up_to, taken: 0 }
     }
 
     /// The same of a queue by this name.
@@ -26,7 +27,7 @@ impl Taking {
 
 impl Attempt<State, Vec<Element>> for Taking {
     fn advance(&mut self, state: &mut State) -> Tried<Vec<Element>> {
-        let missing = self.wanted - self.taken.len();
+        let missing = self.wanted - self.taken;
         let mut there = state.order.len();
         if state.is_closed && there < missing {
             let size = there;
@@ -48,16 +49,17 @@ impl Attempt<State, Vec<Element>> for Taking {
             there = there.saturating_sub(state.order.kept_back());
         }
         let mut tried = Tried::Waits;
-        for _ in 0..there.min(self.wanted - self.taken.len()) {
-            self.taken.extend(state.order.pop());
+        for _ in 0..there.min(self.wanted - self.taken) {
+            state.aside.extend(state.order.pop());
+            self.taken = state.aside.len();
             tried = Tried::Advanced;
         }
-        if self.taken.len() == self.wanted { Tried::Over(Ok(std::mem::take(&mut self.taken))) } else { tried }
+        if self.taken == self.wanted { Tried::Over(Ok(std::mem::take(&mut state.aside))) } else { tried }
     }
 
     fn undo(&mut self, state: &mut State) {
-        while let Some(element) = self.taken.pop() {
-            state.order.put_back(element);
+        if std::mem::take(&mut self.taken) > 0 {
+            state.put_back_aside();
         }
     }
 }

@@ -4,12 +4,13 @@ use executor::accumulator::Reduction;
 use executor::journal::{AccumulatorState, Change, State, Sum, VariableState, What};
 use executor::queue::{Element, Kind, QueueSpec};
 use graph::{DType, PartialShape, Tensor};
+use proto::Status;
 use proto::convert::{
-    dtype_from_proto, partial_shape_from_proto, partial_shape_to_proto, tensor_from_proto, tensor_to_proto,
+    dtype_from_proto, partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, tensor_from_proto,
+    tensor_to_proto,
 };
 use proto::replication::queue_state::Order;
 use proto::replication::{self as pb, change};
-use proto::{Status, pb::TensorProto};
 
 pub(super) fn to_proto(change: &Change) -> pb::Change {
     let (kind, name, what) = match &change.what {
@@ -33,6 +34,7 @@ fn state_to_proto(state: &State) -> change::What {
             dtype: state.dtype.number(),
             shape: Some(partial_shape_to_proto(&state.shape)),
             value: state.value.as_ref().map(tensor_to_proto),
+            zeros: None,
         }),
         State::Slices { numbers, values } => change::What::Slices(pb::Slices {
             numbers: numbers.iter().map(|&number| number as u64).collect(),
@@ -101,7 +103,11 @@ fn state_from_proto(state: change::What) -> Result<State, Status> {
             name: state.name.into(),
             dtype: dtype_from_proto(state.dtype)?,
             shape: shape(state.shape)?,
-            value: state.value.map(tensor_from_proto).transpose()?,
+            value: match (state.value, state.zeros) {
+                (Some(value), _) => Some(tensor_from_proto(value)?),
+                (None, Some(zeros)) => Some(zeros_of(state.dtype, zeros)?),
+                (None, None) => None,
+            },
         }),
         change::What::Slices(slices) => State::Slices {
             numbers: slices.numbers.into_iter().map(number).collect::<Result<_, _>>()?,
@@ -157,18 +163,11 @@ fn shape(shape: Option<proto::pb::TensorShapeProto>) -> Result<PartialShape, Sta
     Ok(partial_shape_from_proto(&shape.unwrap_or_default())?)
 }
 
-fn number(number: u64) -> Result<usize, Status> {
-    usize::try_from(number).map_err(|_| Status::invalid(format!("{number} is too large a number")))
+/// What slices are to be written into.
+fn zeros_of(dtype: i32, shape: proto::pb::TensorShapeProto) -> Result<Tensor, Status> {
+    Ok(Tensor::zeros(dtype_from_proto(dtype)?, shape_from_proto(&shape)?)?)
 }
 
-/// About how many bytes a message has.
-pub(super) fn size(change: &pb::Change) -> usize {
-    let of = |tensor: &Option<TensorProto>| tensor.as_ref().map_or(0, |t| t.tensor_content.len());
-    match &change.what {
-        Some(change::What::Variable(state)) => of(&state.value),
-        Some(change::What::Slices(slices)) => of(&slices.values),
-        Some(change::What::Queue(queue)) => queue.components.iter().map(|t| t.tensor_content.len()).sum(),
-        Some(change::What::Accumulator(state)) => of(&state.sum),
-        Some(change::What::Removed(_) | change::What::Cleared(_)) | None => 0,
-    }
+fn number(number: u64) -> Result<usize, Status> {
+    usize::try_from(number).map_err(|_| Status::invalid(format!("{number} is too large a number")))
 }

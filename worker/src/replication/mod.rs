@@ -14,11 +14,14 @@
 //! because the network is silent, runs wait for the standby to follow again, and fail by name after a while.
 
 mod encode;
+mod following;
+mod pieces;
 mod primary;
+mod service;
 mod standby;
 
 pub(crate) use primary::Primary;
-pub use primary::Replication;
+pub use service::Replication;
 pub use standby::Standby;
 
 use std::io::{self, ErrorKind};

@@ -1,27 +1,27 @@
 //! The process that serves a task, and what it does for its standby.
 
-use super::{Sign, encode, look_for};
-use executor::journal::{Change, Journal};
-use futures::stream::{self, BoxStream, StreamExt};
+use super::following::{Following, Link, messages};
+use super::{Sign, look_for};
+use crate::worker::blocking;
+use executor::journal::Journal;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::Status;
-use proto::replication::replication_service_server::ReplicationService;
 use proto::replication::{Batch, FollowRequest};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Streaming};
+use tonic::Streaming;
 
 /// How long a run waits for a standby that does not say that it has what the run changed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// So often is looked whether it does.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// About so many bytes are in one message.
-const MESSAGE: usize = 32 << 20;
+/// How long after its start a process that holds nothing waits with sessions for a standby that may hold what there is.
+const UNCERTAIN_FOR: Duration = Duration::from_secs(5);
 
 /// What a served task does for its standby.
 pub(crate) struct Primary {
@@ -29,67 +29,59 @@ pub(crate) struct Primary {
     journal: Arc<Journal>,
     state: Mutex<State>,
     /// Held while changes are taken and put on their way, so that they leave in that order; locked before the state.
-    order: Mutex<()>,
+    order: Arc<tokio::sync::Mutex<()>>,
     /// Changes whenever the state does.
     moved: watch::Sender<()>,
     /// Called for when this process is not to go on.
     yields: CancellationToken,
+    started: Instant,
+    /// No other process holds more than this one.
+    is_certain: watch::Sender<bool>,
 }
-
-type Batches = mpsc::UnboundedSender<Result<Batch, tonic::Status>>;
 
 #[derive(Default)]
 struct State {
     standby: Option<Following>,
     /// The number of the last batch.
     last: u64,
-    /// How many standbys have come.
-    standbys: u64,
-}
-
-/// A standby, or one that has lost its link and whose process may live.
-struct Following {
-    /// Which one it is of all that have come.
-    id: u64,
-    presence: String,
-    token: u64,
-    /// `None` once the link is lost.
-    batches: Option<Batches>,
-    /// Whether it would take over if this process died now, or soon: then runs wait for it.
-    may_take_over: bool,
-    /// The batch that tells everything, once it is on its way.
-    everything: Option<u64>,
-    applied: u64,
-}
-
-/// Puts a batch on its way, in messages of bearable size.
-fn send(batches: &Batches, empty: Batch, changes: &[Change]) {
-    // Who is not there any more is found by the end of what he says.
-    let send = |batch| drop(batches.send(Ok(batch)));
-    let next = || empty.clone();
-    let (mut batch, mut size) = (next(), 0);
-    for change in changes.iter().map(encode::to_proto) {
-        let more = encode::size(&change);
-        if size > 0 && size + more > MESSAGE {
-            send(Batch { has_more: true, ..std::mem::replace(&mut batch, next()) });
-            size = 0;
-        }
-        size += more;
-        batch.changes.push(change);
-    }
-    send(batch);
+    /// How many links of standbys there have been.
+    links: u64,
 }
 
 impl Primary {
     pub(crate) fn new(task: TaskName, journal: Arc<Journal>) -> Arc<Primary> {
-        let (state, order) = (Mutex::default(), Mutex::default());
-        let (moved, yields) = (watch::Sender::new(()), CancellationToken::new());
-        Arc::new(Primary { task, journal, state, order, moved, yields })
+        Arc::new(Primary {
+            task,
+            journal,
+            state: Mutex::default(),
+            order: Arc::default(),
+            moved: watch::Sender::new(()),
+            yields: CancellationToken::new(),
+            started: Instant::now(),
+            is_certain: watch::Sender::new(false),
+        })
+    }
+
+    pub(super) fn task(&self) -> &TaskName {
+        &self.task
     }
 
     /// Ends when the standby has all that the task had, and this process nothing: it is to serve no longer.
     pub(crate) async fn yields(&self) {
         self.yields.cancelled().await;
+    }
+
+    /// No other process holds more than this one.
+    pub(crate) fn becomes_certain(&self) {
+        self.is_certain.send_replace(true);
+    }
+
+    /// Ends once no standby is likely to come that holds what this process, which has just started, does not.
+    pub(crate) async fn until_certain(&self) {
+        let mut is_certain = self.is_certain.subscribe();
+        let end = self.started + UNCERTAIN_FOR;
+        // After that nobody can be waited for.
+        let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
 
     /// Returns when the standby has all that has changed until now; at once without one.
@@ -105,18 +97,18 @@ impl Primary {
             let presence = match self.awaited(number) {
                 Awaited::Nobody => return Ok(()),
                 Awaited::Word(presence) => presence,
-                Awaited::Take(presence) => {
-                    // Changes that are under way are waited for.
-                    let own = self.clone();
-                    let taking = tokio::task::spawn_blocking(move || own.take());
-                    match timeout_at(end.into(), taking).await {
-                        Ok(taken) => {
-                            number = taken.map_err(|e| Status::new(Code::Internal, e.to_string()))?;
-                            continue;
-                        }
-                        Err(_) => presence,
-                    }
+                Awaited::Take(_) if let Some(nothing) = self.nothing_to_take() => {
+                    number = Some(nothing);
+                    continue;
                 }
+                // Changes that are under way are waited for.
+                Awaited::Take(presence) => match timeout_at(end.into(), self.in_order(Primary::take)).await {
+                    Ok(taken) => {
+                        number = taken?;
+                        continue;
+                    }
+                    Err(_) => presence,
+                },
             };
             if timeout_at(end.into(), moved.changed()).await.is_err() {
                 let code = if end < patience { Code::DeadlineExceeded } else { Code::Unavailable };
@@ -132,11 +124,14 @@ impl Primary {
 
     /// Whether something has changed that the standby may not have.
     pub(crate) fn is_behind(&self) -> bool {
-        let state = self.state.lock();
-        let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
+        if !self.state.lock().standby.as_ref().is_some_and(|standby| standby.may_take_over) {
             return false;
-        };
-        standby.batches.is_none() || standby.applied < state.last || self.journal.has_notes()
+        }
+        self.nothing_to_take().is_none_or(|(_, last)| self.has_applied_less_than(last))
+    }
+
+    fn has_applied_less_than(&self, number: u64) -> bool {
+        self.state.lock().standby.as_ref().is_some_and(|standby| standby.applied() < number)
     }
 
     /// What is waited for until the standby has this batch, or has whatever is to be put into one.
@@ -147,126 +142,167 @@ impl Primary {
         };
         let presence = standby.presence.clone();
         match number {
-            // It has lost its link, or has come anew and not been told everything.
-            _ if standby.batches.is_none() || standby.everything.is_none() => Awaited::Word(presence),
-            Some((id, number)) if id == standby.id && standby.applied >= number => Awaited::Nobody,
+            _ if !standby.follows() => Awaited::Word(presence),
+            Some((id, number)) if id == standby.id && standby.applied() >= number => Awaited::Nobody,
             Some((id, _)) if id == standby.id => Awaited::Word(presence),
+            _ if standby.has_enough_to_do() && self.journal.has_notes() => Awaited::Word(presence),
             _ => Awaited::Take(presence),
         }
     }
 
-    /// Puts what has changed on its way; the standby, and the last batch that it is sent.
-    fn take(&self) -> Option<(u64, u64)> {
-        let _order = self.order.lock();
-        let (id, batches, last) = {
-            let state = self.state.lock();
-            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.everything.is_some())?;
-            (standby.id, standby.batches.clone()?, state.last)
-        };
-        let changes = self.journal.take();
-        if changes.is_empty() {
-            return Some((id, last));
-        }
-        self.state.lock().last = last + 1;
-        send(&batches, Batch { number: last + 1, ..Batch::default() }, &changes);
-        Some((id, last + 1))
+    /// Does this when nobody else takes changes; what has begun is done, whether or not it is waited for.
+    async fn in_order<T: Send + 'static>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&Primary) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let (own, order) = (self.clone(), self.order.clone().lock_owned().await);
+        blocking(move || {
+            let _order = order;
+            Ok(act(&own))
+        })
+        .await
     }
 
-    /// A standby has come. One that could take over first says that it has forgotten what it holds.
-    fn welcome(&self, hello: FollowRequest) -> (u64, mpsc::UnboundedReceiver<Result<Batch, tonic::Status>>) {
-        let (batches, to_send) = mpsc::unbounded_channel();
-        let _ = batches.send(Ok(Batch { is_everything: true, has_more: true, ..Batch::default() }));
+    /// The standby's link, and the last batch that it is sent, if that is all.
+    fn nothing_to_take(&self) -> Option<(u64, u64)> {
+        // What is being taken is not noted.
+        let _nobody_takes = self.order.try_lock().ok()?;
+        let state = self.state.lock();
+        let standby = state.standby.as_ref().filter(|standby| standby.follows())?;
+        (!self.journal.has_notes()).then_some((standby.id, state.last))
+    }
+
+    /// Puts what has changed on its way; the standby's link, and the last batch that it is sent. `None` if it is not to
+    /// be sent more now.
+    fn take(&self) -> Option<(u64, u64)> {
+        let (id, last, has_enough) = {
+            let state = self.state.lock();
+            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.follows())?;
+            (standby.id, state.last, standby.has_enough_to_do())
+        };
+        if !self.journal.has_notes() {
+            return Some((id, last));
+        }
+        if has_enough {
+            return None;
+        }
+        let changes = self.journal.take();
+        let number = last + 1;
+        let batch = messages(Batch { number, ..Batch::default() }, changes).collect();
         let mut state = self.state.lock();
-        state.standbys += 1;
-        let FollowRequest { presence, token, holds_state, .. } = hello;
-        state.standby = Some(Following {
-            id: state.standbys,
-            presence,
-            token,
-            batches: Some(batches),
-            may_take_over: holds_state,
-            everything: None,
-            applied: 0,
-        });
-        (state.standbys, to_send)
+        state.last = number;
+        // Who has come anew meanwhile is told everything.
+        state.standby.as_mut().filter(|standby| standby.id == id)?.send(number, batch);
+        Some((id, number))
+    }
+
+    /// A standby has come, over this link; the link's number. One that was here before and has lost its link is sent
+    /// what it has not applied. Any other is told everything; if it could take over, it first forgets what it holds.
+    pub(super) async fn welcome(self: &Arc<Self>, hello: FollowRequest, link: Link) -> Result<u64, Status> {
+        if let Some(standby) = &mut self.state.lock().standby {
+            standby.unlink();
+        }
+        let id = self.in_order(move |own| own.link(hello, link)).await?;
+        self.becomes_certain();
+        self.moved.send_replace(());
+        Ok(id)
+    }
+
+    fn link(&self, hello: FollowRequest, link: Link) -> u64 {
+        let mut state = self.state.lock();
+        state.links += 1;
+        let id = state.links;
+        match &mut state.standby {
+            Some(standby) if standby.is_same(&hello) => {
+                tracing::info!("{} has its standby back", self.task);
+                standby.resume(id, hello.applied, link);
+            }
+            standby => *standby = Some(Following::new(id, hello, link)),
+        }
+        id
     }
 
     /// The standby has forgotten what it held: tells it everything. No run waits until it has that.
     fn tell_everything(&self, id: u64) {
-        let _order = self.order.lock();
-        let Some((batches, number)) = self.with(id, |state, number| {
-            let standby = state.standby.as_mut()?;
-            (standby.may_take_over, standby.everything) = (false, Some(number));
-            Some((standby.batches.clone()?, number))
-        }) else {
+        let Some((link, number)) = self.with(id, |standby, number| standby.begin_everything(number)) else {
             return;
         };
         let changes = self.journal.everything();
-        send(&batches, Batch { number, is_everything: true, ..Batch::default() }, &changes);
+        for message in messages(Batch { number, is_everything: true, ..Batch::default() }, changes) {
+            if !link.send_when_there_is_room(message) {
+                return;
+            }
+        }
     }
 
     /// The standby has been told everything: with what has changed meanwhile it is whole. Runs wait from now on.
     fn make_whole(&self, id: u64) {
-        let _order = self.order.lock();
-        let Some((batches, number)) = self.with(id, |state, number| {
-            let standby = state.standby.as_mut()?;
+        // What runs change that see nobody to wait for is noted before this, or they wait.
+        let Some(number) = self.with(id, |standby, number| {
             standby.may_take_over = true;
-            Some((standby.batches.clone()?, number))
+            Some(number)
         }) else {
             return;
         };
-        // What runs have changed that saw nobody to wait for is noted.
         let changes = self.journal.take();
-        send(&batches, Batch { number, is_whole: true, ..Batch::default() }, &changes);
-        tracing::info!("{} has a standby", self.task);
+        let batch = messages(Batch { number, is_whole: true, ..Batch::default() }, changes).collect();
+        if let Some(standby) = self.state.lock().standby.as_mut().filter(|standby| standby.id == id) {
+            standby.send(number, batch);
+            tracing::info!("{} has a standby", self.task);
+        }
     }
 
-    /// Changes the state for one more batch, if this is still the standby.
-    fn with<T>(&self, id: u64, change: impl FnOnce(&mut State, u64) -> Option<T>) -> Option<T> {
+    /// Changes what is known of the standby, if it is still this one, for one more batch.
+    fn with<T>(&self, id: u64, change: impl FnOnce(&mut Following, u64) -> Option<T>) -> Option<T> {
         let changed = {
             let mut state = self.state.lock();
-            state.standby.as_ref().filter(|standby| standby.id == id)?;
-            state.last += 1;
-            let number = state.last;
-            change(&mut state, number)
+            let number = state.last + 1;
+            let changed = change(state.standby.as_mut().filter(|standby| standby.id == id)?, number);
+            state.last = number;
+            changed
         };
         self.moved.send_replace(());
         changed
     }
 
     /// Hears what a standby says until it says no more.
-    async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
+    pub(super) async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
         while let Ok(Some(word)) = said.message().await {
-            let own = self.clone();
-            // What is told takes as long as the changes that are under way.
-            let heard = tokio::task::spawn_blocking(move || own.heard(id, word.applied));
-            if heard.await.is_err() {
+            if self.heard(id, word.applied).await.is_err() {
                 break;
             }
         }
         self.lost(id).await;
     }
 
-    fn heard(&self, id: u64, applied: u64) {
+    async fn heard(self: &Arc<Self>, id: u64, applied: u64) -> Result<(), Status> {
         let everything = {
             let mut state = self.state.lock();
-            let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else { return };
-            standby.applied = applied;
-            standby.everything
+            let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else {
+                return Ok(());
+            };
+            standby.has_applied(applied);
+            standby.everything()
         };
+        // What is told takes as long as the changes that are under way.
         match everything {
-            None => self.tell_everything(id),
-            Some(everything) if everything == applied => self.make_whole(id),
-            Some(_) => self.moved.send_replace(()),
+            None => self.in_order(move |own| own.tell_everything(id)).await?,
+            Some(everything) if everything == applied => {
+                self.in_order(move |own| own.make_whole(id)).await?;
+            }
+            Some(_) => {
+                self.moved.send_replace(());
+            }
         }
+        Ok(())
     }
 
-    /// A standby's link is lost: looks whether its process lives, until that is known or another follows.
+    /// A standby's link is lost: looks whether its process lives, until that is known or it is back.
     async fn lost(self: Arc<Self>, id: u64) {
         let known = {
             let mut state = self.state.lock();
             state.standby.as_mut().filter(|standby| standby.id == id).map(|standby| {
-                standby.batches = None;
+                standby.unlink();
                 (standby.presence.clone(), standby.token, standby.may_take_over)
             })
         };
@@ -276,14 +312,12 @@ impl Primary {
         while may_take_over && self.is_standby(id) && look_for(&presence, token).await != Sign::Ended {
             sleep(LOOK_EVERY).await;
         }
-        let own = self.clone();
         // Nobody depends on it.
-        let _ = tokio::task::spawn_blocking(move || own.dismiss(id)).await;
+        let _ = self.in_order(move |own| own.dismiss(id)).await;
     }
 
     /// Goes on without this standby, if it is still that.
     fn dismiss(&self, id: u64) {
-        let _order = self.order.lock();
         if !self.is_standby(id) {
             return;
         }
@@ -297,9 +331,15 @@ impl Primary {
         self.state.lock().standby.as_ref().is_some_and(|standby| standby.id == id)
     }
 
-    /// Whether the task has never held anything here, nor had a standby.
-    fn is_blank(&self) -> bool {
-        !self.journal.was_used() && self.state.lock().standbys == 0
+    /// Whether this process is to go, because it has nothing and the one that comes all that there was.
+    pub(super) fn gives_way_to(&self, hello: &FollowRequest) -> bool {
+        let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
+        if hello.holds_state && is_blank {
+            tracing::warn!("{} holds nothing, and its replica what there is: this one ends", self.task);
+            self.yields.cancel();
+            return true;
+        }
+        false
     }
 }
 
@@ -310,47 +350,6 @@ enum Awaited {
     Take(String),
     /// A word of the standby that is there.
     Word(String),
-}
-
-/// The service that standbys call.
-#[derive(Clone, Debug)]
-pub struct Replication(Option<Arc<Primary>>);
-
-impl Replication {
-    /// `None` of a task that one process holds.
-    pub(crate) fn new(primary: Option<Arc<Primary>>) -> Replication {
-        Replication(primary)
-    }
-}
-
-#[tonic::async_trait]
-impl ReplicationService for Replication {
-    type FollowStream = BoxStream<'static, Result<Batch, tonic::Status>>;
-
-    async fn follow(
-        &self,
-        request: Request<Streaming<FollowRequest>>,
-    ) -> Result<Response<Self::FollowStream>, tonic::Status> {
-        let mut said = request.into_inner();
-        let none = || tonic::Status::failed_precondition("this task has no replicas: see --ps-replicas");
-        let primary = self.0.clone().ok_or_else(none)?;
-        let first = said.message().await?.unwrap_or_default();
-        if first.task != primary.task.to_string() {
-            let text = format!("{} is served here, and {} followed", primary.task, first.task);
-            return Err(tonic::Status::invalid_argument(text));
-        }
-        if first.holds_state && primary.is_blank() {
-            tracing::warn!("{} holds nothing, and its replica what there is: this one ends", primary.task);
-            primary.yields.cancel();
-            return Err(tonic::Status::aborted("what the task had is with you"));
-        }
-        let (id, batches) = primary.welcome(first);
-        tokio::spawn(primary.listen(id, said));
-        let next = |mut batches: mpsc::UnboundedReceiver<_>| async {
-            batches.recv().await.map(|batch| (batch, batches))
-        };
-        Ok(Response::new(stream::unfold(batches, next).boxed()))
-    }
 }
 
 impl fmt::Debug for Primary {

@@ -18,8 +18,9 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Between two attempts to follow.
+/// Between two attempts to follow: the first is soon, each that fails the next time later.
 const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the other has to say its first word.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
@@ -33,8 +34,16 @@ pub struct Standby {
     presence: String,
     token: u64,
     _says_so: AbortOnDropHandle<()>,
-    /// Whether this process holds all that the task had.
-    holds_state: Mutex<bool>,
+    held: Mutex<Held>,
+}
+
+/// What a standby has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// All that the task had.
+    is_whole: bool,
+    /// The last batch that was applied.
+    applied: u64,
 }
 
 impl Standby {
@@ -68,40 +77,42 @@ impl Standby {
             presence: format!("{own}:{port}"),
             token,
             _says_so: AbortOnDropHandle::new(tokio::spawn(says_so)),
-            holds_state: Mutex::default(),
+            held: Mutex::default(),
         })
     }
 
     /// Whether this process holds all that the task had when it was last served.
     pub fn holds_state(&self) -> bool {
-        *self.holds_state.lock()
+        self.held.lock().is_whole
     }
 
     /// Follows whoever serves the task, until nobody does; a process that is not there yet is waited for so long. Then
     /// this one holds all that the task had, or nothing.
     pub async fn until_nobody_serves(&self, patience: Duration) {
         let start = Instant::now();
+        let (mut pause, mut last) = (PAUSE, String::new());
         loop {
-            match look(&self.other).await {
+            let had = self.held.lock().applied;
+            let task = self.worker.task();
+            let why = match look(&self.other).await {
                 Sign::Ended if self.holds_state() => return,
                 Sign::Ended if start.elapsed() >= patience => {
                     // It may have been told a part.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
                 }
-                Sign::Ended => {}
+                Sign::Ended => String::new(),
                 Sign::Silence => {
-                    tracing::warn!(
-                        "{} cannot see whether its other process at {} serves: its machine is silent",
-                        self.worker.task(),
-                        self.other
-                    );
+                    format!("{task} cannot see whether {} serves it: its machine is silent", self.other)
                 }
-                Sign::Lives => {
-                    let ended = self.follow().await;
-                    tracing::warn!("{} follows {} no longer: {ended}", self.worker.task(), self.other);
-                }
+                Sign::Lives => format!("{task} follows {} no longer: {}", self.other, self.follow().await),
+            };
+            if why != last && !why.is_empty() {
+                tracing::warn!("{why}");
             }
-            sleep(PAUSE).await;
+            let came_further = self.held.lock().applied != had;
+            pause = if why != last || came_further { PAUSE } else { (2 * pause).min(LONGEST_PAUSE) };
+            last = why;
+            sleep(pause).await;
         }
     }
 
@@ -128,12 +139,13 @@ impl Standby {
     /// Follows until the link is lost; why it was.
     async fn follow(&self) -> String {
         let (say, said) = mpsc::unbounded_channel();
+        let held = *self.held.lock();
         let hello = FollowRequest {
             task: self.worker.task().to_string(),
             presence: self.presence.clone(),
-            holds_state: self.holds_state(),
+            holds_state: held.is_whole,
             token: self.token,
-            applied: 0,
+            applied: held.applied,
         };
         let _ = say.send(hello);
         let said = stream::unfold(said, |mut said| async move { said.recv().await.map(|word| (word, said)) });
@@ -151,6 +163,8 @@ impl Standby {
             Ok(Err(why)) => return why,
             Err(_) => return "it does not answer".to_owned(),
         };
+        // What there is is there or here, from now on.
+        self.worker.becomes_certain();
         let mut held = Vec::new();
         loop {
             let batch = match batches.message().await {
@@ -160,7 +174,7 @@ impl Standby {
             };
             let Batch { number, is_everything, changes, has_more, is_whole } = batch;
             if is_everything && number == 0 {
-                *self.holds_state.lock() = false;
+                self.held.lock().is_whole = false;
                 self.worker.stores().for_each(ResourceStore::clear_all);
                 // That it is not heard is found by the end of the batches.
                 let _ = say.send(FollowRequest::default());
@@ -173,15 +187,19 @@ impl Standby {
                 let applied = tokio::task::spawn_blocking(move || apply(&worker, changes)).await;
                 if let Err(why) = applied.map_err(|e| e.to_string()).and_then(|a| a.map_err(|s| s.message)) {
                     // What is missing will be told with everything.
-                    *self.holds_state.lock() = false;
+                    self.held.lock().is_whole = false;
                     return why;
                 }
             }
-            if is_whole && !has_more {
-                *self.holds_state.lock() = true;
-                tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
-            }
             if !has_more {
+                {
+                    let mut held = self.held.lock();
+                    held.applied = number;
+                    held.is_whole |= is_whole;
+                }
+                if is_whole {
+                    tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
+                }
                 let _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
             }
         }

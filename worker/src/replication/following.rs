@@ -1,0 +1,180 @@
+//! A standby, as the process that serves its task knows it, and the way to it.
+
+use super::pieces;
+use executor::journal::Change;
+use futures::stream::{self, Stream};
+use proto::replication::{Batch, FollowRequest};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
+
+/// About so many bytes are in one message.
+const MESSAGE: usize = 32 << 20;
+/// So many messages of everything are on their way at most.
+const MESSAGES_ON_THE_WAY: usize = 4;
+/// So many batches are on their way at most; what changes meanwhile is the next.
+const BATCHES_ON_THE_WAY: usize = 2;
+
+/// A standby, or one that has lost its link and whose process may live.
+pub(super) struct Following {
+    /// Of its link: another link is another number.
+    pub(super) id: u64,
+    pub(super) presence: String,
+    pub(super) token: u64,
+    /// Whether it would take over if this process died now, or soon: then runs wait for it.
+    pub(super) may_take_over: bool,
+    /// `None` once it is lost.
+    link: Option<Link>,
+    /// The batch that tells everything, once that is on its way.
+    everything: Option<u64>,
+    applied: u64,
+    /// What it is sent and has not applied since it was told everything, by number: another link takes that up.
+    unapplied: VecDeque<(u64, Vec<Batch>)>,
+}
+
+impl Following {
+    /// One that holds nothing of what this process has; if it holds something else, it is told to forget that.
+    pub(super) fn new(id: u64, hello: FollowRequest, link: Link) -> Following {
+        let FollowRequest { presence, token, holds_state, .. } = hello;
+        link.send(Batch { is_everything: true, has_more: true, ..Batch::default() });
+        Following {
+            id,
+            presence,
+            token,
+            may_take_over: holds_state,
+            link: Some(link),
+            everything: None,
+            applied: 0,
+            unapplied: VecDeque::new(),
+        }
+    }
+
+    /// Whether it is who says this, and can go on with what it has.
+    pub(super) fn is_same(&self, hello: &FollowRequest) -> bool {
+        hello.holds_state && self.may_take_over && self.everything.is_some() && hello.token == self.token
+    }
+
+    /// Goes on over another link.
+    pub(super) fn resume(&mut self, id: u64, applied: u64, link: Link) {
+        self.id = id;
+        self.has_applied(applied);
+        self.unapplied.iter().flat_map(|(_, batch)| batch).for_each(|message| link.send(message.clone()));
+        self.link = Some(link);
+    }
+
+    pub(super) fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    pub(super) fn unlink(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.room.close();
+        }
+    }
+
+    /// Whether it can be told what changes: it has not lost its link, nor come anew and not been told everything.
+    pub(super) fn follows(&self) -> bool {
+        self.is_linked() && self.everything.is_some()
+    }
+
+    pub(super) fn has_enough_to_do(&self) -> bool {
+        self.unapplied.len() >= BATCHES_ON_THE_WAY
+    }
+
+    pub(super) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    pub(super) fn has_applied(&mut self, number: u64) {
+        self.applied = number;
+        self.unapplied.retain(|(sent, _)| *sent > number);
+    }
+
+    pub(super) fn everything(&self) -> Option<u64> {
+        self.everything
+    }
+
+    /// The batch of this number will tell everything.
+    pub(super) fn begin_everything(&mut self, number: u64) -> Option<(Link, u64)> {
+        (self.may_take_over, self.everything) = (false, Some(number));
+        self.unapplied.clear();
+        Some((self.link.clone()?, number))
+    }
+
+    /// Puts a batch on its way, or keeps it for the next link.
+    pub(super) fn send(&mut self, number: u64, batch: Vec<Batch>) {
+        if let Some(link) = &self.link {
+            batch.iter().for_each(|message| link.send(message.clone()));
+        }
+        self.unapplied.push_back((number, batch));
+    }
+}
+
+/// The way to a standby, until it is lost.
+#[derive(Clone)]
+pub(super) struct Link {
+    messages: mpsc::UnboundedSender<Batch>,
+    /// For more messages of everything.
+    room: Arc<Semaphore>,
+}
+
+impl Link {
+    /// A way to a standby, and what comes out at its end.
+    pub(super) fn new() -> (Link, impl Stream<Item = Result<Batch, tonic::Status>> + Send + 'static) {
+        let (messages, to_send) = mpsc::unbounded_channel();
+        let room = Arc::new(Semaphore::new(MESSAGES_ON_THE_WAY));
+        let outlet = Outlet { messages: to_send, room: room.clone() };
+        let next = |mut outlet: Outlet| async {
+            let message = outlet.messages.recv().await?;
+            if message.is_everything {
+                outlet.room.add_permits(1);
+            }
+            Some((Ok(message), outlet))
+        };
+        (Link { messages, room }, stream::unfold(outlet, next))
+    }
+
+    /// Who is not there any more is found by the end of what it says.
+    fn send(&self, message: Batch) {
+        let _ = self.messages.send(message);
+    }
+
+    /// Waits until few messages are on their way; whether the standby is still there. Not from asynchronous code.
+    pub(super) fn send_when_there_is_room(&self, message: Batch) -> bool {
+        let Ok(permit) = Handle::current().block_on(self.room.acquire()) else { return false };
+        permit.forget();
+        self.messages.send(message).is_ok()
+    }
+}
+
+/// The other end of a link; when it goes, nobody waits for room any more.
+struct Outlet {
+    messages: mpsc::UnboundedReceiver<Batch>,
+    room: Arc<Semaphore>,
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.room.close();
+    }
+}
+
+/// A batch in messages of bearable size, the last without `has_more`.
+pub(super) fn messages(empty: Batch, changes: Vec<Change>) -> impl Iterator<Item = Batch> {
+    let mut pieces = changes.into_iter().flat_map(|change| pieces::of(change, MESSAGE)).peekable();
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        if is_over {
+            return None;
+        }
+        let (mut batch, mut size) = (empty.clone(), 0);
+        while let Some(piece) = pieces.next_if(|piece| size == 0 || size + pieces::size(piece) <= MESSAGE) {
+            size += pieces::size(&piece).max(1);
+            batch.changes.push(piece);
+        }
+        is_over = pieces.peek().is_none();
+        batch.has_more = !is_over;
+        Some(batch)
+    })
+}

@@ -1,0 +1,184 @@
+//! A change in messages that are each of bearable size: of a large variable first that it has zeros, then slices of it.
+
+use super::encode::to_proto;
+use executor::journal::{Change, State, VariableState, What};
+use graph::{Result, Shape, Tensor};
+use proto::convert::{shape_to_proto, tensor_to_proto};
+use proto::pb::TensorProto;
+use proto::replication::{self as pb, change};
+use std::iter;
+
+/// The change in messages of about so many bytes at most, if it is a variable's; any other in one.
+pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
+    let Some(slices) = Slices::of(&change, limit) else { return Box::new(iter::once(to_proto(&change))) };
+    let head = zeros(&change);
+    let frame = pb::Change { what: None, ..to_proto(&without_values(change)) };
+    let a_message = (limit / slices.size()).max(1);
+    let starts = (0..slices.count).step_by(a_message);
+    let messages = starts.filter_map(move |start| {
+        let what = slices.some(start, a_message.min(slices.count - start)).ok()?;
+        Some(pb::Change { what: Some(change::What::Slices(what)), ..frame.clone() })
+    });
+    Box::new(head.into_iter().chain(messages))
+}
+
+/// About how many bytes a message has.
+pub(super) fn size(change: &pb::Change) -> usize {
+    let of = |tensor: &Option<TensorProto>| tensor.as_ref().map_or(0, |t| t.tensor_content.len());
+    match &change.what {
+        Some(change::What::Variable(state)) => of(&state.value),
+        Some(change::What::Slices(slices)) => of(&slices.values),
+        Some(change::What::Queue(queue)) => queue.components.iter().map(|t| t.tensor_content.len()).sum(),
+        Some(change::What::Accumulator(state)) => of(&state.sum),
+        Some(change::What::Removed(_) | change::What::Cleared(_)) | None => 0,
+    }
+}
+
+/// Of a whole variable: that it has zeros.
+fn zeros(change: &Change) -> Option<pb::Change> {
+    let mut message = to_proto(&without_values(change.clone()));
+    match &mut message.what {
+        Some(change::What::Variable(state)) => {
+            let What::State { state: whole, .. } = &change.what else { return None };
+            let State::Variable(VariableState { value: Some(value), .. }) = &**whole else { return None };
+            state.zeros = Some(shape_to_proto(value.shape()));
+            Some(message)
+        }
+        _ => None,
+    }
+}
+
+/// The same of a variable without its value.
+fn without_values(mut change: Change) -> Change {
+    if let What::State { state, .. } = &mut change.what {
+        match &mut **state {
+            State::Variable(state) => state.value = None,
+            State::Slices { numbers, .. } => numbers.clear(),
+            State::Queue { .. } | State::Accumulator(_) => {}
+        }
+    }
+    change
+}
+
+/// Slices of a variable, side by side.
+struct Slices {
+    values: Tensor,
+    /// Of these numbers, or of all from 0 on.
+    numbers: Option<Vec<usize>>,
+    count: usize,
+    /// The elements of each.
+    length: usize,
+}
+
+impl Slices {
+    /// Of a change of more than `limit` bytes.
+    fn of(change: &Change, limit: usize) -> Option<Slices> {
+        let What::State { state, .. } = &change.what else { return None };
+        let (values, numbers) = match &**state {
+            State::Variable(VariableState { value: Some(value), .. }) => (value.clone(), None),
+            State::Slices { numbers, values } => (values.clone(), Some(numbers.clone())),
+            _ => return None,
+        };
+        let bytes = values.bytes().ok()?.len();
+        if bytes <= limit {
+            return None;
+        }
+        let count = match &numbers {
+            Some(numbers) => numbers.len(),
+            None => parts(values.num_elements(), bytes.div_ceil(limit)),
+        };
+        let length = values.num_elements().checked_div(count)?;
+        Some(Slices { values, numbers, count, length })
+    }
+
+    /// The bytes of each.
+    fn size(&self) -> usize {
+        self.length * self.values.dtype().size().unwrap_or(1).max(1)
+    }
+
+    /// So many of them from this one on.
+    fn some(&self, start: usize, count: usize) -> Result<pb::Slices> {
+        let range = start * self.size()..(start + count) * self.size();
+        let bytes = self.values.bytes()?.get(range).unwrap_or_default();
+        let values = Tensor::from_bytes(self.values.dtype(), Shape::new(&[count, self.length])?, bytes)?;
+        let number = |i: usize| self.numbers.as_ref().map_or(i, |numbers| numbers[i]) as u64;
+        Ok(pb::Slices {
+            numbers: (start..start + count).map(number).collect(),
+            values: Some(tensor_to_proto(&values)),
+        })
+    }
+}
+
+/// How many equal parts, `least` or more, so many elements are cut into: a few times that, or one for each.
+fn parts(elements: usize, least: usize) -> usize {
+    (least..least.saturating_mul(64)).find(|parts| elements.is_multiple_of(*parts)).unwrap_or(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode::from_proto;
+    use super::*;
+    use executor::resource::ResourceStore;
+    use executor::variable::Variable;
+    use graph::{DType, PartialShape};
+    use std::sync::Arc;
+
+    fn apply(store: &ResourceStore, state: State, limit: usize) -> usize {
+        let what = What::State { kind: "Var".into(), name: "v".into(), state: Box::new(state) };
+        let change = Change { store: 0, container: "".into(), what };
+        let pieces: Vec<pb::Change> = of(change, limit).collect();
+        assert!(pieces.iter().all(|piece| size(piece) <= limit.max(4)));
+        for piece in pieces.iter().cloned() {
+            let applied = from_proto(piece).map(|change| change.apply(store));
+            assert!(matches!(applied, Ok(Ok(()))), "{applied:?}");
+        }
+        pieces.len()
+    }
+
+    fn variable(store: &ResourceStore) -> Result<Arc<Variable>> {
+        store.lookup("", "v").map_err(|e| graph::Error::invalid(e.to_string()))
+    }
+
+    #[test]
+    fn a_large_variable_goes_in_pieces() -> Result<()> {
+        for elements in [1usize, 12, 13, 1_000, 1_009] {
+            let numbers: Vec<f32> = (0..elements).map(|i| i as f32).collect();
+            let value = Tensor::vector(&numbers)?;
+            let state = || {
+                State::Variable(VariableState {
+                    name: "v".into(),
+                    dtype: DType::Float,
+                    shape: PartialShape::unknown(),
+                    value: Some(value.clone()),
+                })
+            };
+            for limit in [1, 48, 1_000, 10_000] {
+                let store = ResourceStore::default();
+                let pieces = apply(&store, state(), limit);
+                assert_eq!(pieces > 1, elements * 4 > limit, "{elements} {limit} {pieces}");
+                assert_eq!(variable(&store)?.read().as_ref(), Some(&value), "{elements} {limit}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn many_slices_go_in_pieces() -> Result<()> {
+        let store = ResourceStore::default();
+        let whole = Tensor::zeros(DType::Int32, Shape::new(&[100, 2])?)?;
+        let shape = PartialShape::unknown();
+        let (name, dtype, value) = ("v".into(), DType::Int32, Some(whole));
+        apply(&store, State::Variable(VariableState { name, dtype, shape, value }), 1_000_000);
+        let numbers: Vec<usize> = (0..50).map(|i| 2 * i + 1).collect();
+        let rows: Vec<i32> = (0..100).collect();
+        let values = Tensor::from_slice(&rows, Shape::new(&[50, 2])?)?;
+        assert_eq!(apply(&store, State::Slices { numbers, values }, 64), 7);
+        let value = variable(&store)?.read().ok_or_else(|| graph::Error::invalid("no value"))?;
+        let odd = value.values::<i32>()?.chunks(2).enumerate().all(|(row, pair)| {
+            let first = if row % 2 == 1 { row as i32 - 1 } else { 0 };
+            pair == if row % 2 == 1 { [first, first + 1] } else { [0, 0] }
+        });
+        assert!(odd, "{value:?}");
+        Ok(())
+    }
+}

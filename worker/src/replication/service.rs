@@ -1,0 +1,46 @@
+//! The service that standbys call.
+
+use super::following::Link;
+use super::primary::Primary;
+use futures::stream::{BoxStream, StreamExt};
+use proto::replication::replication_service_server::ReplicationService;
+use proto::replication::{Batch, FollowRequest};
+use std::sync::Arc;
+use tonic::{Request, Response, Streaming};
+
+/// What a served task offers its standby.
+#[derive(Clone, Debug)]
+pub struct Replication(Option<Arc<Primary>>);
+
+impl Replication {
+    /// `None` of a task that one process holds.
+    pub(crate) fn new(primary: Option<Arc<Primary>>) -> Replication {
+        Replication(primary)
+    }
+}
+
+#[tonic::async_trait]
+impl ReplicationService for Replication {
+    type FollowStream = BoxStream<'static, Result<Batch, tonic::Status>>;
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<FollowRequest>>,
+    ) -> Result<Response<Self::FollowStream>, tonic::Status> {
+        let mut said = request.into_inner();
+        let none = || tonic::Status::failed_precondition("this task has no replicas: see --ps-replicas");
+        let primary = self.0.clone().ok_or_else(none)?;
+        let first = said.message().await?.unwrap_or_default();
+        if first.task != primary.task().to_string() {
+            let text = format!("{} is served here, and {} followed", primary.task(), first.task);
+            return Err(tonic::Status::invalid_argument(text));
+        }
+        if primary.gives_way_to(&first) {
+            return Err(tonic::Status::aborted("what the task had is with you"));
+        }
+        let (link, messages) = Link::new();
+        let id = primary.welcome(first, link).await.map_err(tonic::Status::from)?;
+        tokio::spawn(primary.listen(id, said));
+        Ok(Response::new(messages.boxed()))
+    }
+}
