@@ -4,6 +4,7 @@ mod support;
 
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{Code, DType, NodeId, Output, PartialShape, Scope, Tensor};
+use anabranch::proto::pb;
 use anabranch::train::{Aggregation, SyncMode, latest_checkpoint};
 use std::path::Path;
 use std::thread;
@@ -13,6 +14,7 @@ use support::cluster::Cluster;
 use support::folder::Folder;
 use support::relay::{Link, Relay};
 use support::replica::{replica, work};
+use support::rpc::Rpc;
 use tokio::runtime::Runtime;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -240,6 +242,57 @@ fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_doe
     cluster.kill("ps", 0)?;
     cluster.wait_until_listening("ps", 1)?;
     assert_eq!(self::counter(&cluster)?.counted()?, [22, 22]);
+    Ok(())
+}
+
+/// What is told goes in several messages, while steps change it; a Reset is told, too.
+#[test]
+fn a_standby_comes_while_steps_change_much() -> Fallible {
+    // 36 MB.
+    const ELEMENTS: i32 = 9_000_000;
+    let mut cluster = start(1, 1)?;
+    let target = cluster.target("worker", 0);
+    let scope = Scope::new();
+    let at = scope.device("/job:ps/task:0");
+    let shape = PartialShape::from([ELEMENTS as usize]);
+    let large = at.var_handle("large", DType::Int32, shape);
+    let zeros = at.fill(at.constant_vector(&[ELEMENTS]), at.constant(0i32));
+    let initialize = at.assign_variable(large, zeros);
+    let ones = at.fill(at.constant_vector(&[ELEMENTS]), at.constant(1i32));
+    let add = at.assign_add_variable(large, ones);
+    let value = at.read_variable(large, DType::Int32);
+    let ends = [at.reduce_min(value, &[0], false), at.reduce_max(value, &[0], false)];
+    let graph = scope.finish()?;
+    let open = || Session::connect(&target, graph.clone(), SessionOptions::default());
+    let session = open()?;
+    session.run(&[], &[], &[initialize])?;
+    cluster.kill("ps", 1)?;
+    cluster.spawn("ps", 1)?;
+    let mut added = 0;
+    let comes =
+        |cluster: &Cluster| -> Fallible<bool> { Ok(cluster.log("ps", 1)?.matches(STANDS_BY).count() == 2) };
+    // Some of them before it has come, some while it is told, and one after.
+    until("ps 1 stands by again", || {
+        session.run(&[], &[], &[add])?;
+        added += 1;
+        comes(&cluster)
+    })?;
+    cluster.kill("ps", 0)?;
+    cluster.wait_until_listening("ps", 1)?;
+    let ends = open()?.run(&[], &ends, &[])?;
+    assert_eq!([ends[0].item::<i32>()?, ends[1].item::<i32>()?], [added; 2]);
+
+    cluster.spawn("ps", 0)?;
+    until_it_stands_by(&cluster, 0, 1)?;
+    Runtime::new()?.block_on(async {
+        let mut master = Rpc::connect(&cluster, "worker", 0).await?.master;
+        master.reset(pb::ResetRequest::default()).await?;
+        Fallible::Ok(())
+    })?;
+    cluster.kill("ps", 1)?;
+    cluster.wait_until_listening("ps", 0)?;
+    let absent = open()?.run(&[], &[value], &[]).err().ok_or("it is there still")?;
+    assert_eq!(absent.code(), Code::FailedPrecondition, "{absent}");
     Ok(())
 }
 
