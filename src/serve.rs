@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use worker::Transport;
+use worker::{Standby, Transport};
 
 /// The flags of a server process.
 #[derive(Clone, Debug, clap::Args)]
@@ -92,9 +92,7 @@ pub enum ServeError {
     Runtime(std::io::Error),
     #[error("{0}")]
     Start(proto::Status),
-    #[error(
-        "this process held nothing of {0}, and the other all that there was: start it again, to stand by"
-    )]
+    #[error("the other process of {0} serves it, with all that there was: start this one again, to stand by")]
     Yielded(TaskName),
     #[error("serving failed: {0}")]
     Transport(#[from] tonic::transport::Error),
@@ -172,16 +170,20 @@ async fn serve(
             () = server.yields() => has_yielded.store(true, Ordering::Relaxed),
         }
     });
-    let listener = match (listener, &replica) {
-        (Some(listener), _) => listener,
+    // The standby that this process was still says that it lives.
+    let (listener, _standby) = match (listener, &replica) {
+        (Some(listener), _) => (listener, None),
         (None, Some(replica)) => tokio::select! {
-            listener = until_it_serves(&server, at, replica) => listener?,
+            served = until_it_serves(&server, at, replica) => {
+                let (listener, standby) = served?;
+                (listener, Some(standby))
+            }
             () = &mut told_to_stop => {
                 tracing::info!("{task} stops, which this process did not serve");
                 return Ok(());
             }
         },
-        (None, None) => at.listen().await?,
+        (None, None) => (at.listen().await?, None),
     };
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
@@ -225,7 +227,7 @@ async fn until_it_serves(
     server: &Server,
     at: &Listening,
     replica: &Replica,
-) -> Result<TcpListener, ServeError> {
+) -> Result<(TcpListener, Standby), ServeError> {
     let host = at.address.rsplit_once(':').map_or("", |(host, _)| host);
     let is_v6 = at.address.to_socket_addrs().is_ok_and(|mut all| all.next().is_some_and(|a| a.is_ipv6()));
     let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -241,7 +243,7 @@ async fn until_it_serves(
                 true => tracing::warn!("{} is served here from now on, with all that it had", at.task),
                 false => tracing::info!("{} is served here", at.task),
             }
-            return Ok(listener);
+            return Ok((listener, standby));
         }
     }
 }

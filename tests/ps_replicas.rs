@@ -155,6 +155,11 @@ struct Counter {
 }
 
 fn counter(cluster: &Cluster) -> Fallible<Counter> {
+    counter_of(cluster, 0)
+}
+
+/// Of a session of this worker.
+fn counter_of(cluster: &Cluster, worker: usize) -> Fallible<Counter> {
     let scope = Scope::new();
     let at = scope.device("/job:ps/task:0");
     let handle = at.var_handle("count", DType::Int64, PartialShape::scalar());
@@ -171,13 +176,15 @@ fn counter(cluster: &Cluster) -> Fallible<Counter> {
     let count = then.op("QueueEnqueueV2").input(queue).input(vec![at.constant(1i64)]).node();
     let size = at.cast(at.op("QueueSizeV2").input(queue).output(), DType::Int64);
     let counted = [at.read_variable(handle, DType::Int64), size];
-    let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
+    let target = cluster.target("worker", worker);
+    let session = Session::connect(&target, scope.finish()?, SessionOptions::default())?;
     Ok(Counter { session, initialize, count, counted })
 }
 
 impl Counter {
     fn counted(&self) -> Fallible<[i64; 2]> {
-        let values = self.session.run(&[], &self.counted, &[])?;
+        let [variable, queue] = self.counted;
+        let values = self.session.step().fetch(variable).fetch(queue).timeout(LONG).run()?.values;
         Ok([values[0].item()?, values[1].item()?])
     }
 }
@@ -335,6 +342,30 @@ fn a_standby_that_loses_its_link_goes_on_where_it_was() -> Fallible {
     Ok(())
 }
 
+/// A worker that has not met the one that is silent finds the other; one that has does so when its connections break.
+#[test]
+fn who_is_silent_for_long_is_taken_over_and_ends_when_it_is_back() -> Fallible {
+    let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 2)])?;
+    start_in(&mut cluster, 1, 1)?;
+    let counter = counter(&cluster)?;
+    counter.session.run(&[], &[], &[counter.initialize])?;
+    counter.session.run(&[], &[], &[counter.count])?;
+    cluster.signal("ps", 0, "STOP")?;
+    until("ps 1 takes over", || Ok(cluster.log("ps", 1)?.contains(" listens on ")))?;
+    cluster.spawn("worker", 1)?;
+    cluster.wait_until_listening("worker", 1)?;
+    let other = until_open(&cluster, 1)?;
+    other.session.run(&[], &[], &[other.count])?;
+    assert_eq!(other.counted()?, [2, 2]);
+    cluster.signal("ps", 0, "CONT")?;
+    assert!(!cluster.wait("ps", 0)?.success());
+    assert!(cluster.log("ps", 0)?.contains("start this one again"));
+    // What was asked of it meanwhile is not answered.
+    assert_eq!(other.counted()?, [2, 2]);
+    cluster.spawn("ps", 0)?;
+    until_it_stands_by(&cluster, 0, 1)
+}
+
 /// Before the other has seen that it was gone, as after a short fall of its machine.
 #[test]
 fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible {
@@ -347,7 +378,7 @@ fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible
     cluster.spawn("ps", 0)?;
     cluster.wait_until_listening("ps", 0)?;
     let opened = thread::scope(|scope| -> Fallible<Counter> {
-        let opens = scope.spawn(|| until_open(&cluster));
+        let opens = scope.spawn(|| until_open(&cluster, 0));
         until("ps 1 is stopped while ps 0 serves nothing", || {
             Ok(cluster.log("ps", 0)?.matches(" is served here").count() == 2)
         })?;
@@ -359,10 +390,10 @@ fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible
 }
 
 /// As a client that tries again.
-fn until_open(cluster: &Cluster) -> Result<Counter, String> {
+fn until_open(cluster: &Cluster, worker: usize) -> Result<Counter, String> {
     let deadline = Instant::now() + LONG;
     loop {
-        match counter(cluster).and_then(|counter| counter.counted().map(|_| counter)) {
+        match counter_of(cluster, worker).and_then(|counter| counter.counted().map(|_| counter)) {
             Ok(counter) => return Ok(counter),
             Err(error) if Instant::now() > deadline => return Err(error.to_string()),
             Err(_) => {}

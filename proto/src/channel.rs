@@ -1,6 +1,8 @@
 //! Connections to another task, and the server's side of the same settings.
 
 use crate::cluster::addresses;
+use crate::pb::GetStatusRequest;
+use crate::service::WorkerServiceClient;
 use crate::status::Status;
 use futures::future::select_ok;
 use graph::{Code, TaskName};
@@ -181,8 +183,8 @@ impl Peer {
                     return Ok(channel);
                 }
                 Ok(Err(error)) => {
-                    last = innermost(&error);
-                    if is_refusal(&error) && patience.is_some_and(|until| Instant::now() >= until) {
+                    last = innermost(&*error);
+                    if is_refusal(&*error) && patience.is_some_and(|until| Instant::now() >= until) {
                         return Err(self.not_there(Code::Unavailable, &last));
                     }
                 }
@@ -196,13 +198,12 @@ impl Peer {
         }
     }
 
-    /// A connection to whichever process takes one, or why the last of them did not.
-    async fn whoever_serves(&self) -> Result<Channel, tonic::transport::Error> {
+    /// A connection to the task's process; of several, to whichever answers, or why the last of them did not.
+    async fn whoever_serves(&self) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
         if let [only] = &*self.endpoints {
-            return only.connect_with_connector(connector()).await;
+            return Ok(only.connect_with_connector(connector()).await?);
         }
-        let all = self.endpoints.iter().map(|each| Box::pin(each.connect_with_connector(connector())));
-        select_ok(all).await.map(|(channel, _)| channel)
+        select_ok(self.endpoints.iter().map(|each| Box::pin(answers(each)))).await.map(|(channel, _)| channel)
     }
 
     fn not_there(&self, code: Code, cause: &str) -> Status {
@@ -274,6 +275,10 @@ impl Peer {
     }
 
     fn late(&self, method: &str) -> Status {
+        if self.endpoints.len() > 1 {
+            // Another process may serve the task by now.
+            self.reset();
+        }
         Status::new(
             Code::DeadlineExceeded,
             format!("{method} to {} at {} did not end by its deadline", self.task, self.address),
@@ -285,6 +290,13 @@ impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Peer({} at {})", self.task, self.address)
     }
+}
+
+/// A connection to a process that answers: one that is stopped takes connections, too.
+async fn answers(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
+    let channel = endpoint.connect_with_connector(connector()).await?;
+    WorkerServiceClient::new(channel.clone()).get_status(GetStatusRequest::default()).await?;
+    Ok(channel)
 }
 
 /// Whether a call may be sent again when its fate is unknown, and how long it waits for a task that refuses

@@ -1,18 +1,19 @@
 //! A standby, as the process that serves its task knows it, and the way to it.
 
-use super::pieces;
+use super::{LEASE, pieces};
 use executor::journal::Change;
 use futures::stream::{self, Stream};
 use proto::replication::{Batch, FollowRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
 /// About so many bytes are in one message.
-const MESSAGE: usize = 32 << 20;
+const MESSAGE: usize = 4 << 20;
 /// So many messages of everything are on their way at most.
-const MESSAGES_ON_THE_WAY: usize = 4;
+const MESSAGES_ON_THE_WAY: usize = 8;
 /// So many batches are on their way at most; what changes meanwhile is the next.
 const BATCHES_ON_THE_WAY: usize = 2;
 
@@ -29,6 +30,8 @@ pub(super) struct Following {
     /// The batch that tells everything, once that is on its way.
     everything: Option<u64>,
     applied: u64,
+    /// When the last word was sent that it has heard.
+    heard: Instant,
     /// What it is sent and has not applied since it was told everything, by number: another link takes that up.
     unapplied: VecDeque<(u64, Vec<Batch>)>,
 }
@@ -46,6 +49,7 @@ impl Following {
             link: Some(link),
             everything: None,
             applied: 0,
+            heard: Instant::now(),
             unapplied: VecDeque::new(),
         }
     }
@@ -59,7 +63,7 @@ impl Following {
     pub(super) fn resume(&mut self, id: u64, applied: u64, link: Link) {
         self.id = id;
         self.has_applied(applied);
-        self.unapplied.iter().flat_map(|(_, batch)| batch).for_each(|message| link.send(message.clone()));
+        self.unapplied.iter().flat_map(|(_, batch)| batch).for_each(|message| _ = link.send(message.clone()));
         self.link = Some(link);
     }
 
@@ -76,6 +80,23 @@ impl Following {
     /// Whether it can be told what changes: it has not lost its link, nor come anew and not been told everything.
     pub(super) fn follows(&self) -> bool {
         self.is_linked() && self.everything.is_some()
+    }
+
+    /// It has heard what was sent then; whether it had heard nothing for long.
+    pub(super) fn has_heard(&mut self, sent: Instant) -> bool {
+        let was_silent = self.is_silent();
+        self.heard = self.heard.max(sent);
+        was_silent
+    }
+
+    /// It may have taken over by now.
+    pub(super) fn is_silent(&self) -> bool {
+        self.heard.elapsed() > LEASE
+    }
+
+    /// Tells it that the task is served; whether it has a link.
+    pub(super) fn tell_the_time(&self, time: u64) -> bool {
+        self.link.as_ref().is_some_and(|link| link.send(Batch { time, ..Batch::default() }))
     }
 
     pub(super) fn has_enough_to_do(&self) -> bool {
@@ -105,7 +126,7 @@ impl Following {
     /// Puts a batch on its way, or keeps it for the next link.
     pub(super) fn send(&mut self, number: u64, batch: Vec<Batch>) {
         if let Some(link) = &self.link {
-            batch.iter().for_each(|message| link.send(message.clone()));
+            batch.iter().for_each(|message| _ = link.send(message.clone()));
         }
         self.unapplied.push_back((number, batch));
     }
@@ -135,16 +156,16 @@ impl Link {
         (Link { messages, room }, stream::unfold(outlet, next))
     }
 
-    /// Who is not there any more is found by the end of what it says.
-    fn send(&self, message: Batch) {
-        let _ = self.messages.send(message);
+    /// Whether anybody may hear it. Who is not there any more is found by the end of what it says.
+    fn send(&self, message: Batch) -> bool {
+        self.messages.send(message).is_ok()
     }
 
     /// Waits until few messages are on their way; whether the standby is still there. Not from asynchronous code.
     pub(super) fn send_when_there_is_room(&self, message: Batch) -> bool {
         let Ok(permit) = Handle::current().block_on(self.room.acquire()) else { return false };
         permit.forget();
-        self.messages.send(message).is_ok()
+        self.send(message)
     }
 }
 

@@ -33,11 +33,19 @@ use tokio::time::timeout;
 
 /// How long a connection is tried to see whether a process lives.
 const LOOK: Duration = Duration::from_secs(2);
+/// So often a process that serves says so to its standby, which repeats it.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long after it has said something that was repeated a process answers runs: less than [`SILENCE`].
+const LEASE: Duration = Duration::from_secs(5);
+/// How long a standby that has all waits for a word of the process that serves before it takes over.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// What a port says of the process that had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
     Lives,
+    /// It was a standby, and has taken over.
+    HasTakenOver,
     /// Its machine answers, and no process has the port.
     Ended,
     /// The machine may be gone, or the way to it.
@@ -45,7 +53,7 @@ enum Sign {
 }
 
 async fn look(address: &str) -> Sign {
-    sign(timeout(LOOK, connect(address)).await)
+    sign(timeout(LOOK, async { connect(address).await.map(|_| Sign::Lives) }).await)
 }
 
 /// Refused only if all addresses of the name refuse.
@@ -66,17 +74,18 @@ async fn look_for(address: &str, token: u64) -> Sign {
         let mut stream = connect(address).await?;
         let mut said = [0; 8];
         stream.read_exact(&mut said).await?;
-        match u64::from_le_bytes(said) == token {
-            true => Ok(()),
-            false => Err(ErrorKind::ConnectionRefused.into()),
-        }
+        Ok(match u64::from_le_bytes(said) {
+            said if said == token => Sign::Lives,
+            said if said == !token => Sign::HasTakenOver,
+            _ => Sign::Ended,
+        })
     };
     sign(timeout(LOOK, ask).await)
 }
 
-fn sign<T>(connected: Result<io::Result<T>, Elapsed>) -> Sign {
-    match connected {
-        Ok(Ok(_)) => Sign::Lives,
+fn sign(seen: Result<io::Result<Sign>, Elapsed>) -> Sign {
+    match seen {
+        Ok(Ok(sign)) => sign,
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Sign::Ended,
         Ok(Err(_)) | Err(_) => Sign::Silence,
     }

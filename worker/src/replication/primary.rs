@@ -1,7 +1,7 @@
 //! The process that serves a task, and what it does for its standby.
 
 use super::following::{Following, Link, messages};
-use super::{Sign, look_for};
+use super::{BEAT, Sign, look_for};
 use crate::worker::blocking;
 use executor::journal::Journal;
 use graph::{Code, TaskName};
@@ -12,8 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
 /// How long a run waits for a standby that does not say that it has what the run changed.
@@ -66,7 +67,7 @@ impl Primary {
         &self.task
     }
 
-    /// Ends when the standby has all that the task had, and this process nothing: it is to serve no longer.
+    /// Ends when the standby has all that the task had, and this process nothing, or nothing more: it is to serve no longer.
     pub(crate) async fn yields(&self) {
         self.yields.cancelled().await;
     }
@@ -127,11 +128,7 @@ impl Primary {
         if !self.state.lock().standby.as_ref().is_some_and(|standby| standby.may_take_over) {
             return false;
         }
-        self.nothing_to_take().is_none_or(|(_, last)| self.has_applied_less_than(last))
-    }
-
-    fn has_applied_less_than(&self, number: u64) -> bool {
-        self.state.lock().standby.as_ref().is_some_and(|standby| standby.applied() < number)
+        self.nothing_to_take().is_none_or(|number| !matches!(self.awaited(Some(number)), Awaited::Nobody))
     }
 
     /// What is waited for until the standby has this batch, or has whatever is to be put into one.
@@ -143,7 +140,9 @@ impl Primary {
         let presence = standby.presence.clone();
         match number {
             _ if !standby.follows() => Awaited::Word(presence),
-            Some((id, number)) if id == standby.id && standby.applied() >= number => Awaited::Nobody,
+            Some((id, number)) if id == standby.id && standby.applied() >= number && !standby.is_silent() => {
+                Awaited::Nobody
+            }
             Some((id, _)) if id == standby.id => Awaited::Word(presence),
             _ if standby.has_enough_to_do() && self.journal.has_notes() => Awaited::Word(presence),
             _ => Awaited::Take(presence),
@@ -267,20 +266,43 @@ impl Primary {
 
     /// Hears what a standby says until it says no more.
     pub(super) async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
+        let beats = AbortOnDropHandle::new(tokio::spawn(self.clone().tell_the_time(id)));
         while let Ok(Some(word)) = said.message().await {
-            if self.heard(id, word.applied).await.is_err() {
+            if self.heard(id, &word).await.is_err() {
                 break;
             }
         }
+        drop(beats);
         self.lost(id).await;
     }
 
-    async fn heard(self: &Arc<Self>, id: u64, applied: u64) -> Result<(), Status> {
+    /// Says that the task is served for as long as the link stands.
+    async fn tell_the_time(self: Arc<Self>, id: u64) {
+        let mut beat = interval(BEAT);
+        loop {
+            beat.tick().await;
+            let time = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+            let state = self.state.lock();
+            if !state.standby.as_ref().is_some_and(|s| s.id == id && s.tell_the_time(time)) {
+                return;
+            }
+        }
+    }
+
+    async fn heard(self: &Arc<Self>, id: u64, word: &FollowRequest) -> Result<(), Status> {
+        let applied = word.applied;
         let everything = {
             let mut state = self.state.lock();
             let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else {
                 return Ok(());
             };
+            if word.time > 0 {
+                let sent = self.started.checked_add(Duration::from_millis(word.time));
+                if sent.is_some_and(|sent| standby.has_heard(sent)) {
+                    self.moved.send_replace(());
+                }
+                return Ok(());
+            }
             standby.has_applied(applied);
             standby.everything()
         };
@@ -309,8 +331,18 @@ impl Primary {
         let Some((presence, token, may_take_over)) = known else { return };
         self.moved.send_replace(());
         tracing::warn!("{} has lost its standby", self.task);
-        while may_take_over && self.is_standby(id) && look_for(&presence, token).await != Sign::Ended {
-            sleep(LOOK_EVERY).await;
+        while may_take_over && self.is_standby(id) {
+            match look_for(&presence, token).await {
+                Sign::Ended => break,
+                Sign::HasTakenOver if self.is_standby(id) => {
+                    tracing::warn!(
+                        "{} is served by the process that was its standby: this one ends",
+                        self.task
+                    );
+                    return self.yields.cancel();
+                }
+                Sign::HasTakenOver | Sign::Lives | Sign::Silence => sleep(LOOK_EVERY).await,
+            }
         }
         // Nobody depends on it.
         let _ = self.in_order(move |own| own.dismiss(id)).await;

@@ -1,6 +1,6 @@
 //! The process that follows the one that serves its task, and takes over from it.
 
-use super::{Sign, encode, look};
+use super::{SILENCE, Sign, encode, look};
 use crate::worker::Worker;
 use executor::resource::ResourceStore;
 use futures::stream;
@@ -12,6 +12,7 @@ use proto::replication::replication_service_client::ReplicationServiceClient;
 use proto::replication::{self as pb, Batch, FollowRequest};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -32,7 +33,8 @@ pub struct Standby {
     other: String,
     /// Where this one is known to live.
     presence: String,
-    token: u64,
+    /// What is said there; all bits are turned round once this process serves.
+    token: Arc<AtomicU64>,
     _says_so: AbortOnDropHandle<()>,
     held: Mutex<Held>,
 }
@@ -44,6 +46,15 @@ struct Held {
     is_whole: bool,
     /// The last batch that was applied.
     applied: u64,
+    /// When the other last said that it serves.
+    heard: Option<Instant>,
+}
+
+impl Held {
+    /// The other says nothing any more, and answers nobody without a word of this process.
+    fn is_enough(&self) -> bool {
+        self.is_whole && self.heard.is_some_and(|heard| heard.elapsed() >= SILENCE)
+    }
 }
 
 impl Standby {
@@ -59,13 +70,16 @@ impl Standby {
         };
         let listener = TcpListener::bind((bind, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let token = rand::random::<u64>();
+        let token = Arc::new(AtomicU64::new(rand::random()));
+        let says = token.clone();
         // Who connects wants to see that the process lives, and nothing else.
         let says_so = async move {
             loop {
                 match listener.accept().await {
                     // The buffer of a new connection has room for it. Who does not hear it asks again.
-                    Ok((stream, _)) => drop(stream.try_write(&token.to_le_bytes())),
+                    Ok((stream, _)) => {
+                        drop(stream.try_write(&says.load(Ordering::Acquire).to_le_bytes()));
+                    }
                     // A process without descriptors may have some soon.
                     Err(_) => sleep(PAUSE).await,
                 }
@@ -93,9 +107,13 @@ impl Standby {
         let (mut pause, mut last) = (PAUSE, String::new());
         loop {
             let had = self.held.lock().applied;
+            if self.held.lock().is_enough() {
+                tracing::warn!("{} was silent for {SILENCE:?}, and answers nobody", self.other);
+                return self.takes_over();
+            }
             let task = self.worker.task();
             let why = match look(&self.other).await {
-                Sign::Ended if self.holds_state() => return,
+                Sign::Ended if self.holds_state() => return self.takes_over(),
                 Sign::Ended if start.elapsed() >= patience => {
                     // It may have been told a part.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
@@ -104,7 +122,9 @@ impl Standby {
                 Sign::Silence => {
                     format!("{task} cannot see whether {} serves it: its machine is silent", self.other)
                 }
-                Sign::Lives => format!("{task} follows {} no longer: {}", self.other, self.follow().await),
+                Sign::Lives | Sign::HasTakenOver => {
+                    format!("{task} follows {} no longer: {}", self.other, self.follow().await)
+                }
             };
             if why != last && !why.is_empty() {
                 tracing::warn!("{why}");
@@ -116,12 +136,20 @@ impl Standby {
         }
     }
 
+    /// From now on the other ends if it comes back.
+    fn takes_over(&self) {
+        self.token.fetch_xor(u64::MAX, Ordering::AcqRel);
+    }
+
     /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
     /// has its port too, and serves as little, is told apart by who is `first`.
     pub async fn may_serve(&self, first: bool) -> bool {
+        if self.holds_state() {
+            return true;
+        }
         match look(&self.other).await {
             Sign::Ended => true,
-            Sign::Lives => first && self.nobody_answers().await,
+            Sign::Lives | Sign::HasTakenOver => first && self.nobody_answers().await,
             Sign::Silence => false,
         }
     }
@@ -144,8 +172,9 @@ impl Standby {
             task: self.worker.task().to_string(),
             presence: self.presence.clone(),
             holds_state: held.is_whole,
-            token: self.token,
+            token: self.token.load(Ordering::Acquire),
             applied: held.applied,
+            time: 0,
         };
         let _ = say.send(hello);
         let said = stream::unfold(said, |mut said| async move { said.recv().await.map(|word| (word, said)) });
@@ -167,12 +196,18 @@ impl Standby {
         self.worker.becomes_certain();
         let mut held = Vec::new();
         loop {
-            let batch = match batches.message().await {
-                Ok(Some(batch)) => batch,
-                Ok(None) => return "it has ended".to_owned(),
-                Err(status) => return status.message().to_owned(),
+            let batch = match timeout(SILENCE, batches.message()).await {
+                Ok(Ok(Some(batch))) => batch,
+                Ok(Ok(None)) => return "it has ended".to_owned(),
+                Ok(Err(status)) => return status.message().to_owned(),
+                Err(_) => return "it says nothing".to_owned(),
             };
-            let Batch { number, is_everything, changes, has_more, is_whole } = batch;
+            self.held.lock().heard = Some(Instant::now());
+            let Batch { number, is_everything, changes, has_more, is_whole, time } = batch;
+            if time > 0 {
+                let _ = say.send(FollowRequest { time, ..FollowRequest::default() });
+                continue;
+            }
             if is_everything && number == 0 {
                 self.held.lock().is_whole = false;
                 self.worker.stores().for_each(ResourceStore::clear_all);
