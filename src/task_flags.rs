@@ -29,9 +29,9 @@ pub struct TaskFlags {
     #[arg(long = "worker_hosts", visible_alias = "worker-hosts")]
     worker_hosts: Option<String>,
 
-    /// For trials only, it is not finished: how many processes hold each parameter server: 1, or 2, of which one stands by and takes over, with all that the
+    /// How many processes hold each parameter server: 1, or 2, of which one stands by and takes over, with all that the
     /// other held, when that one dies. Then the cluster names two addresses for each, first all tasks', then, in the same
-    /// order, their standbys'
+    /// order, their standbys'; every process of the cluster is told the same
     #[arg(long = "ps-replicas", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     ps_replicas: u32,
 

@@ -1,17 +1,15 @@
 //! A task that two processes hold: one serves it, the other, its standby, follows what changes and takes over when the
 //! first has died.
 //!
-//! Not finished: ARCHITECTURE.md says what is missing.
-//!
 //! **Nothing is to be lost.** A run is answered once the standby has applied all that had changed by its end
 //! ([`Primary::settle`]), in batches that are each as the task was at one moment (`executor::journal`). A standby that
 //! has just come is told everything first; steps do not wait for it until it has that.
 //!
-//! **Never two.** A process serves only if it knows that the other does not: its port refuses connections, or it follows.
-//! The standby listens on no port of the task. One that has lost its link looks whether the other refuses, which only a
-//! process that has ended does: then it takes over, else it follows anew. One that serves and has lost its standby looks
-//! whether the standby's process lives, by a port that it holds open for that alone: if it does, or if nothing can be said
-//! because the network is silent, runs wait for the standby to follow again, and fail by name after a while.
+//! **Never two.** The standby listens on no port of the task. It takes over when the other's port refuses connections, as
+//! only that of a process that has ended does, or when it has heard nothing for [`SILENCE`]. The process that serves answers
+//! only within [`LEASE`] of a time that it has told its standby and that was repeated. If it has lost its standby, it looks
+//! whether that one's process lives, by a port that is held open for that alone ([`Sign`]): if it does, or if nothing can be
+//! said because the network is silent, runs wait, and fail by name after a while; if it has taken over, this process ends.
 
 mod encode;
 mod following;
