@@ -182,6 +182,7 @@ async fn serve(
                 tracing::info!("{task} stops, which this process did not serve");
                 return Ok(());
             }
+            never = give_back() => match never {},
         },
         (None, None) => (at.listen().await?, None),
     };
