@@ -27,6 +27,8 @@ pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long one attempt to connect to one of several processes takes at most.
 const ATTEMPT: Duration = Duration::from_secs(2);
+/// A call of one of several processes that is late after so long may be to one that is stopped.
+const FROZEN: Duration = Duration::from_secs(3);
 /// How long a task that refuses connections is tried by calls that do not wait for it to start.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -231,6 +233,7 @@ impl Peer {
     {
         let mut pause = Pause::default();
         let mut attempt = 1;
+        let start = Instant::now();
         loop {
             let channel = self.channel(repeat, deadline).await?;
             let outcome = match deadline {
@@ -240,7 +243,13 @@ impl Peer {
             let (status, never_sent) = match outcome {
                 Ok(Ok(reply)) => return Ok(reply),
                 Ok(Err(status)) => self.failure(method, status, deadline),
-                Err(_) => return Err(self.late(method)),
+                Err(_) => {
+                    if self.endpoints.len() > 1 && start.elapsed() > FROZEN {
+                        // Another process may serve the task by now.
+                        self.reset();
+                    }
+                    return Err(self.late(method));
+                }
             };
             let again = status.code == Code::Unavailable && (never_sent || repeat != Repeat::Never);
             let rest = pause.next();
@@ -275,10 +284,6 @@ impl Peer {
     }
 
     fn late(&self, method: &str) -> Status {
-        if self.endpoints.len() > 1 {
-            // Another process may serve the task by now.
-            self.reset();
-        }
         Status::new(
             Code::DeadlineExceeded,
             format!("{method} to {} at {} did not end by its deadline", self.task, self.address),
