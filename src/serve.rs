@@ -8,11 +8,12 @@ use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use worker::{Standby, Transport};
@@ -87,9 +88,9 @@ pub enum ServeError {
     #[error("{0}")]
     Flags(String),
     #[error("{task} cannot listen on {address}: {source}")]
-    Listen { task: TaskName, address: String, source: std::io::Error },
+    Listen { task: TaskName, address: String, source: io::Error },
     #[error("the server's threads cannot be started: {0}")]
-    Runtime(std::io::Error),
+    Runtime(io::Error),
     #[error("{0}")]
     Start(proto::Status),
     #[error("the other process of {0} serves it, with all that there was: start this one again, to stand by")]
@@ -154,7 +155,7 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Runtime)?;
     let task = config.task.clone();
     // Who cannot listen ends before it takes anything else.
-    let listener = if replica.is_none() { Some(at.listen().await?) } else { None };
+    let listener = if replica.is_none() { Some(at.listen()?) } else { None };
     gpu_flags::tell(&config.gpus.visible);
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
     let input_ended = Arc::new(Notify::new());
@@ -184,7 +185,7 @@ async fn serve(
             }
             never = give_back() => match never {},
         },
-        (None, None) => (at.listen().await?, None),
+        (None, None) => (at.listen()?, None),
     };
     if let Ok(address) = listener.local_addr() {
         tracing::info!("{task} listens on {address}");
@@ -222,6 +223,8 @@ fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
 /// How long a process waits for the other of its task to serve, when both start: the first of the two is sooner.
 const FIRST_WAITS: Duration = Duration::from_secs(1);
 const SECOND_WAITS: Duration = Duration::from_secs(3);
+/// Between two attempts to listen.
+const PORT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Follows the other process of the task until this one is to serve.
 async fn until_it_serves(
@@ -234,10 +237,21 @@ async fn until_it_serves(
     let any: IpAddr = if is_v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let standby = server.standby(&replica.other, host, at.bind.unwrap_or(any)).await;
     let standby = standby.map_err(ServeError::Start)?;
+    // Nobody else gets the port until it is needed; who connects is refused meanwhile.
+    let mut held = Some(at.hold()?);
     loop {
         let patience = if replica.is_first { FIRST_WAITS } else { SECOND_WAITS };
         standby.until_nobody_serves(patience).await;
-        let listener = at.listen().await?;
+        let listener = match held.take().map_or_else(|| at.hold(), Ok).and_then(|port| at.listen_on(port)) {
+            Ok(listener) => listener,
+            // What it holds nobody else does.
+            Err(error) if standby.holds_state() => {
+                tracing::error!("{error}; tried again, for this process alone has what {} had", at.task);
+                tokio::time::sleep(PORT_PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         // The other may have come just now: each of the two listens before it looks.
         if standby.may_serve(replica.is_first).await {
             match standby.holds_state() {
@@ -258,25 +272,49 @@ struct Listening {
 
 impl Listening {
     /// Listens on the process's own port.
-    async fn listen(&self) -> Result<TcpListener, ServeError> {
+    fn listen(&self) -> Result<TcpListener, ServeError> {
+        self.listen_on(self.hold()?)
+    }
+
+    fn listen_on(&self, port: TcpSocket) -> Result<TcpListener, ServeError> {
+        port.listen(BACKLOG).map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> ServeError {
+        ServeError::Listen { task: self.task.clone(), address: self.address.clone(), source }
+    }
+
+    /// Has the process's own port, which refuses connections until it is listened on.
+    fn hold(&self) -> Result<TcpSocket, ServeError> {
         let Listening { task, address, bind } = self;
-        let failed = |source| ServeError::Listen { task: task.clone(), address: address.clone(), source };
+        let failed = |source| self.failed(source);
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         let port = port
             .ok_or_else(|| ServeError::Flags(format!("the address of {task}, '{address}', has no port")))?;
         if let Some(ip) = *bind {
-            return TcpListener::bind(SocketAddr::new(ip, port)).await.map_err(failed);
+            return held(SocketAddr::new(ip, port)).map_err(failed);
         }
         let named: Vec<SocketAddr> = address.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
         for candidate in named {
-            match TcpListener::bind(candidate).await {
-                Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            match held(candidate) {
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {}
                 result => return result.map_err(failed),
             }
         }
         tracing::warn!("'{address}' is no address of this machine: {task} listens on all interfaces");
-        TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).await.map_err(failed)
+        held(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)).map_err(failed)
     }
+}
+
+/// Connections that may wait to be taken.
+const BACKLOG: u32 = 1024;
+
+fn held(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Connections of a process that has ended do not keep it.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// Logs to standard error; `RUST_LOG` chooses what, from `info` up without it.

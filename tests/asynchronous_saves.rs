@@ -27,9 +27,9 @@ const BATCH: usize = 256;
 /// A part of the table is no larger: this much is copied when one of its rows changes while it is set aside.
 const PART_BYTES: usize = 16 << 20;
 
-/// MiB of the whole table.
-fn table_size() -> Fallible<usize> {
-    Ok(std::env::var("ANABRANCH_SAVE_MIB").map_or(Ok(32), |text| text.parse())?)
+/// A number that the environment says.
+fn number(name: &str, default: usize) -> Fallible<usize> {
+    Ok(std::env::var(name).map_or(Ok(default), |text| text.parse())?)
 }
 
 /// Changes random rows of a table on the parameter servers.
@@ -125,7 +125,7 @@ impl Job {
         let started = Instant::now();
         self.model.saver.snapshot(&self.session)?;
         let (saver, session, folder) = (self.model.saver.clone(), self.session.clone(), folder.to_owned());
-        let writing = std::thread::spawn(move || saver.write(&session, &folder, "model", step));
+        let writing = std::thread::spawn(move || saver.write_behind_steps(&session, &folder, "model", step));
         let pace = self.steps_until(|| writing.is_finished())?;
         writing.join().map_err(|_| "the writer panicked")??;
         Ok(Pace { time: started.elapsed(), ..pace })
@@ -138,31 +138,36 @@ impl Job {
 
 #[test]
 fn steps_go_on_while_a_checkpoint_is_written() -> Fallible {
-    let size = table_size()?;
+    // MiB of the whole table.
+    let (size, rounds) = (number("ANABRANCH_SAVE_MIB", 32)?, number("ANABRANCH_SAVE_ROUNDS", 3)?);
     let cluster = Cluster::start(&[("ps", SERVERS as usize), ("worker", 1)])?;
     let folder = Folder::new("asynchronous-saves")?;
     let job = Job::start(&cluster, (size << 20) / (WIDTH * size_of::<f32>()))?;
     let mut warm_up = 0..20;
     job.steps_until(|| warm_up.next().is_none())?;
     let (mut quiet, mut behind) = (Pace::default(), Pace::default());
-    let mut saved_at = 0;
-    for _ in 0..3 {
+    let (mut saved_at, mut ratios) = (0, Vec::new());
+    for _ in 0..rounds {
         saved_at = job.step()?;
         let pace = job.steps_while_saved(folder.path(), saved_at)?;
         behind = behind.and(pace);
         let start = Instant::now();
-        quiet = quiet.and(job.steps_until(|| start.elapsed() > pace.time)?);
+        let by_itself = job.steps_until(|| start.elapsed() > pace.time)?;
+        quiet = quiet.and(by_itself);
+        ratios.push(100.0 * (pace.rate() / by_itself.rate() - 1.0));
     }
+    ratios.sort_by(f64::total_cmp);
     eprintln!(
-        "{size} MiB: {:.1} steps/s, the longest {:.1?}; {:.1} while it is saved ({:+.1} %), the longest {:.1?}; \
-         saved in {:.2?}, {:.0} MiB/s",
+        "{size} MiB, {rounds} rounds: {:.1} steps/s, the longest {:.1?}; {:.1} while it is saved ({:+.1} %, of each round \
+         {:+.1?}), the longest {:.1?}; saved in {:.2?}, {:.0} MiB/s",
         quiet.rate(),
         quiet.longest,
         behind.rate(),
         100.0 * (behind.rate() / quiet.rate() - 1.0),
+        ratios,
         behind.longest,
-        behind.time / 3,
-        3.0 * size as f64 / behind.time.as_secs_f64()
+        behind.time / rounds as u32,
+        (rounds * size) as f64 / behind.time.as_secs_f64()
     );
     assert!(behind.steps >= 3, "{behind:?}");
 

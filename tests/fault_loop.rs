@@ -17,8 +17,8 @@ use support::replica::live_if_asked;
 
 const WORKERS: usize = 3;
 const LAST_STEP: i64 = 100;
-/// Nothing happens from here on: a replica that has finished is not there to do steps again.
-const LAST_FAULT: i64 = 80;
+/// By then there is something to go on from.
+const FIRST_FAULT: i64 = 3;
 /// A round that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(100);
 
@@ -105,10 +105,19 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The faults of a round, of tasks that are distinct where they may be at one time; and whether links can be cut.
-fn faults(seed: u64) -> (Vec<Fault>, bool) {
+/// What a seed says.
+struct Round {
+    /// Links can be cut.
+    has_relays: bool,
+    /// The step at which it begins, or the end of the job.
+    begins: i64,
+    faults: Vec<Fault>,
+}
+
+fn round_of(seed: u64) -> Round {
     let mut random = Random(seed);
     let has_relays = random.below(3) > 0;
+    let begins = FIRST_FAULT + random.below((LAST_STEP - FIRST_FAULT + 1) as u64) as i64;
     let mut faults: Vec<Fault> = Vec::new();
     for _ in 0..=random.below(4) {
         let (server, task) = (random.server(), random.task());
@@ -125,14 +134,14 @@ fn faults(seed: u64) -> (Vec<Fault>, bool) {
         let lasts = Duration::from_millis(20 + random.below(1_500));
         faults.push(Fault { what, after, lasts });
     }
-    (faults, has_relays)
+    Round { has_relays, begins, faults }
 }
 
-/// Lets the faults happen, each while the job is far from its end.
-fn disturb(job: &mut Job, faults: &[Fault]) -> Fallible<usize> {
-    job.until_step(3)?;
+/// Lets the faults happen, until the job is over.
+fn disturb(job: &mut Job, round: &Round) -> Fallible<usize> {
+    job.until_step(round.begins)?;
     let mut begun: Vec<(Instant, What)> = Vec::new();
-    let (mut next, mut at) = (faults.iter().peekable(), Instant::now());
+    let (mut next, mut at) = (round.faults.iter().peekable(), Instant::now());
     let mut count = 0;
     while next.peek().is_some() || !begun.is_empty() {
         let now = Instant::now();
@@ -142,8 +151,7 @@ fn disturb(job: &mut Job, faults: &[Fault]) -> Fallible<usize> {
             }
         }
         if let Some(fault) = next.next_if(|fault| at + fault.after <= now) {
-            // Who cannot be asked is in trouble already, and the job does no steps.
-            if job.step().map_or(begun.is_empty(), |step| step >= LAST_FAULT) {
+            if job.is_over()? {
                 next = [].iter().peekable();
                 continue;
             }
@@ -170,13 +178,14 @@ fn start(name: &str, has_relays: bool) -> Fallible<Job> {
     Job::start(name, "replica", orders, has_relays)
 }
 
-fn round(seed: u64, undisturbed: &[Tensor]) -> Fallible<usize> {
-    let (faults, has_relays) = faults(seed);
-    let mut job = start("fault-loop", has_relays)?;
-    let ended = disturb(&mut job, &faults).and_then(|count| Ok((count, job.end(PATIENCE)?)));
+fn run(seed: u64, undisturbed: &[Tensor]) -> Fallible<usize> {
+    let round = round_of(seed);
+    let mut job = start("fault-loop", round.has_relays)?;
+    let ended = disturb(&mut job, &round).and_then(|count| Ok((count, job.end(PATIENCE)?)));
     let failed = |what: &str| -> Box<dyn std::error::Error> {
-        let told: Vec<String> = faults.iter().map(Fault::to_string).collect();
-        format!("seed {seed}: {what}\nfaults: {}\n{}", told.join("; "), job.logs()).into()
+        let told: Vec<String> = round.faults.iter().map(Fault::to_string).collect();
+        let (begins, told) = (round.begins, told.join("; "));
+        format!("seed {seed}: {what}\nfaults from step {begins} on: {told}\n{}", job.logs()).into()
     };
     match ended {
         Ok((count, found)) if found == undisturbed => Ok(count),
@@ -197,7 +206,7 @@ fn rounds_of_faults_end_with_the_variables_of_an_undisturbed_job() -> Fallible {
     let (mut failures, mut happened) = (Vec::new(), 0);
     for seed in seed..seed.saturating_add(rounds) {
         let started = Instant::now();
-        match round(seed, &undisturbed) {
+        match run(seed, &undisturbed) {
             Ok(count) => {
                 happened += count;
                 eprintln!("round {seed}: {count} faults, {:.1} s", started.elapsed().as_secs_f64());

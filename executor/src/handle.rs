@@ -116,8 +116,7 @@ impl<T: Resource> Owner<T> {
         {
             return Ok(known.handle.clone());
         }
-        let object =
-            store.lookup_or_create(&self.name.container, &self.name.name, || make(&self.name.name))?;
+        let object = self.object(make)?;
         check(&object)?;
         let handle = match &*held {
             Some(known) => known.handle.clone(),
@@ -129,8 +128,12 @@ impl<T: Resource> Owner<T> {
 
     /// The object itself, made by `make` where there is none: for ops that give out no handle.
     pub fn object(&self, make: impl FnOnce(&Arc<str>) -> Result<T>) -> Result<Arc<T>> {
-        let ObjectName { container, name, .. } = &self.name;
-        self.device.resources().lookup_or_create(container, name, || make(name))
+        let ObjectName { container, name, is_private } = &self.name;
+        let store = self.device.resources();
+        match is_private {
+            true => store.lookup_or_create_private(container, name, || make(name)),
+            false => store.lookup_or_create(container, name, || make(name)),
+        }
     }
 
     fn new_handle(&self) -> Result<Value> {

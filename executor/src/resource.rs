@@ -117,12 +117,37 @@ impl ResourceStore {
         found.downcast::<T>().ok()
     }
 
+    /// Something of the store changes.
+    pub(crate) fn is_used(&self) {
+        self.journal.get().into_iter().for_each(|(journal, _)| journal.is_used());
+    }
+
     /// The resource; made by `make` if it is not there.
     pub fn lookup_or_create<T: Resource>(
         &self,
         container: &str,
         name: &str,
         make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        self.find_or_make(container, name, make, admit::<T>)
+    }
+
+    /// As [`ResourceStore::lookup_or_create`], of what ends with the kernel that makes it: no other process holds the same.
+    pub(crate) fn lookup_or_create_private<T: Resource>(
+        &self,
+        container: &str,
+        name: &str,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        self.find_or_make(container, name, make, |_, _, _, _, _| Ok(()))
+    }
+
+    fn find_or_make<T: Resource>(
+        &self,
+        container: &str,
+        name: &str,
+        make: impl FnOnce() -> Result<T>,
+        admit: Admit,
     ) -> Result<Arc<T>> {
         let mut containers = self.containers.lock();
         let container = self.container(container);
@@ -136,10 +161,11 @@ impl ResourceStore {
         }
         let made = Arc::new(make()?);
         let key = key::<T>(name);
+        let held = Held { kind: T::KIND, object: made.clone(), admit };
         if let Some((journal, number)) = self.journal.get() {
-            journal.admit(*number, &container, &key.1, &made)?;
+            (held.admit)(journal, *number, &container, &key.1, &held.object)?;
         }
-        of_container.insert(key, Held { kind: T::KIND, object: made.clone(), admit: admit::<T> });
+        of_container.insert(key, held);
         Ok(made)
     }
 

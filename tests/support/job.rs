@@ -8,7 +8,9 @@ use super::replica::{ELECTION, ORDERS, Orders, PATIENCE, replica};
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::passes::prune;
 use anabranch::graph::{Graph, Output, Tensor};
+use anabranch::train::latest_checkpoint;
 use anabranch::worker::Transport;
+use checkpoint::bundle::Reader;
 use std::collections::BTreeMap;
 use std::fs;
 use std::thread;
@@ -31,25 +33,21 @@ pub struct Job {
 
 pub const SERVERS: usize = 2;
 
-/// The variables alone: where the replicas are is nothing to it.
+/// The global step alone: where the replicas are is nothing to it.
 struct Observer {
     graph: Graph,
-    values: Vec<Output>,
     step: Output,
+    /// Of all variables.
+    names: Vec<String>,
 }
 
 impl Observer {
     fn new(orders: &Orders) -> Fallible<Observer> {
         let all = replica(0, orders.sync())?;
         let step = all.training.global_step;
-        let wanted: Vec<_> = all.values.iter().chain([&step]).map(|output| output.node).collect();
-        let graph = prune(&all.graph, &wanted)?;
-        let found = |output: &Output| -> Fallible<Output> {
-            Ok(graph.find(&all.graph.node(output.node).name).ok_or("a variable was pruned")?.into())
-        };
-        let values = all.values.iter().map(found).collect::<Fallible<_>>()?;
-        let step = found(&step)?;
-        Ok(Observer { graph, values, step })
+        let graph = prune(&all.graph, &[step.node])?;
+        let step = graph.find(&all.graph.node(step.node).name).ok_or("the step was pruned")?.into();
+        Ok(Observer { graph, step, names: all.names })
     }
 }
 
@@ -165,7 +163,17 @@ impl Job {
         }
     }
 
-    /// Waits until all replicas have ended well; what the variables are then.
+    /// Whether all replicas have ended.
+    pub fn is_over(&mut self) -> Fallible<bool> {
+        for worker in 0..self.orders.workers as usize {
+            if self.cluster.is_running("worker", worker)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until all replicas have ended well; the variables in the checkpoint that they leave.
     pub fn end(&mut self, patience: Duration) -> Fallible<Vec<Tensor>> {
         let deadline = Instant::now() + patience;
         for worker in 0..self.orders.workers as usize {
@@ -175,10 +183,9 @@ impl Job {
                 return Err(format!("worker {worker} ended with {status}").into());
             }
         }
-        let options = SessionOptions { deadline: Some(PATIENCE), ..SessionOptions::default() };
-        let session =
-            Session::connect(&self.cluster.target("master", 0), self.observer.graph.clone(), options)?;
-        Ok(session.run(&[], &self.observer.values, &[])?)
+        let newest = latest_checkpoint(self.folder.path())?.ok_or("the job has left no checkpoint")?;
+        let mut reader = Reader::open(newest)?;
+        self.observer.names.iter().map(|name| Ok(reader.read(name.as_bytes())?)).collect()
     }
 
     /// What all tasks have logged, for whoever looks for the cause of a failure.

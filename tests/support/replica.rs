@@ -28,6 +28,8 @@ pub struct Replica {
     pub training: Training,
     pub saver: Arc<Saver>,
     pub values: Vec<Output>,
+    /// Of the variables, in the order of their values.
+    pub names: Vec<String>,
 }
 
 /// A linear model whose batch follows from the global step alone, so that a step done again is the same.
@@ -50,7 +52,8 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     let all = variables.all();
     let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
     let values = all.iter().map(|v| v.value).collect();
-    Ok(Replica { graph: root.finish()?, training, saver, values })
+    let names = all.into_iter().map(|v| v.name).collect();
+    Ok(Replica { graph: root.finish()?, training, saver, values, names })
 }
 
 /// Trains to a step through this master, the first worker as chief; how often it went on in a new session. A chief saves

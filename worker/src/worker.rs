@@ -202,6 +202,13 @@ impl Worker {
         self.sessions.create(request, tenure)
     }
 
+    /// This process serves the task from now on.
+    pub(crate) fn begins_to_serve(&self) {
+        if let Some(primary) = &self.primary {
+            primary.begins_to_serve();
+        }
+    }
+
     /// No other process holds more of the task than this one, once it serves.
     pub(crate) fn becomes_certain(&self) {
         if let Some(primary) = &self.primary {
@@ -254,6 +261,7 @@ impl Worker {
 
     /// Clears containers of all devices; no names mean the default one, as does an empty name.
     pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
+        self.until_certain().await;
         let default = [String::new()];
         let containers = if containers.is_empty() { &default } else { containers };
         for device in self.devices.iter() {

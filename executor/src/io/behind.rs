@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 /// Buffers that may wait to be written.
 const QUEUED: usize = 8;
 
+/// The thread rests so many times as long as it writes, each time for a moment at most: memory, disk and processors are
+/// others' meanwhile.
+const REST: u32 = 2;
+const LONGEST_REST: Duration = Duration::from_millis(20);
+
 /// Bytes that are written in a second at the least, after a time of patience: on a machine that is never idle, who
 /// writes the file takes part in it.
 const LEAST_RATE: u64 = 64 << 20;
@@ -66,10 +71,18 @@ impl Shared {
         let _ = run_when_idle();
         let mut state = self.state.lock();
         while !state.is_over {
-            if !self.write_next(&mut state) {
+            let start = Instant::now();
+            if self.write_next(&mut state) {
+                self.rest(&mut state, start.elapsed() * REST);
+            } else {
                 self.changed.wait(&mut state);
             }
         }
+    }
+
+    fn rest(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        let end = Instant::now() + time.min(LONGEST_REST);
+        while !state.is_over && !self.changed.wait_until(state, end).timed_out() {}
     }
 
     /// Writes the first buffer, if there is one and nobody else writes.

@@ -103,6 +103,7 @@ impl Change {
 }
 
 fn follow(store: &ResourceStore, container: &str, kind: &str, name: &str, state: State) -> Result<()> {
+    store.is_used();
     match state {
         State::Variable(state) => {
             let make = || Variable::new(state.name.clone(), state.dtype, state.shape.clone());
@@ -146,8 +147,9 @@ impl Variable {
         let from = values.bytes()?;
         let to = value.bytes_mut()?;
         for (place, number) in numbers.iter().enumerate() {
-            let (from, to) =
-                (from.get(place * size..(place + 1) * size), to.get_mut(number * size..(number + 1) * size));
+            let from = from.get(place * size..(place + 1) * size);
+            let start = number.checked_mul(size);
+            let to = start.and_then(|start| to.get_mut(start..)?.get_mut(..size));
             match (from, to) {
                 (Some(from), Some(to)) => to.copy_from_slice(from),
                 _ => return Err(Error::internal(format!("{} has no slice {number}", self.name()))),

@@ -98,7 +98,6 @@ impl Journal {
         name: &Arc<str>,
         resource: &Arc<T>,
     ) -> Result<()> {
-        self.was_used.store(true, Ordering::Release);
         let replicated = match T::replica(resource) {
             Replica::Follows(replicated) => replicated,
             Replica::NotNeeded => return Ok(()),
@@ -121,7 +120,8 @@ impl Journal {
     /// A resource has been removed.
     pub(crate) fn removed(&self, store: u32, container: &Arc<str>, kind: &'static str, name: &Arc<str>) {
         let entry = self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
-        entry.iter().for_each(|entry| entry.is_gone.store(true, Ordering::Release));
+        let Some(entry) = entry else { return };
+        entry.is_gone.store(true, Ordering::Release);
         let what = What::Removed { kind: kind.into(), name: name.clone() };
         self.gone(Change { store, container: container.clone(), what });
     }
@@ -169,7 +169,12 @@ impl Journal {
         notes.into_iter().filter_map(change).collect()
     }
 
-    /// Whether its stores have ever held anything.
+    /// A resource has changed.
+    pub(crate) fn is_used(&self) {
+        self.was_used.store(true, Ordering::Release);
+    }
+
+    /// Whether what its stores hold has ever changed: what has no value yet is nothing to lose.
     pub fn was_used(&self) -> bool {
         self.was_used.load(Ordering::Acquire)
     }
@@ -217,6 +222,10 @@ impl Record {
 
     /// These slices of it do, of `total` elements in all.
     pub fn changes_slices(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
+        let mut slices = slices.peekable();
+        if slices.peek().is_none() {
+            return;
+        }
         self.note(|extent| {
             if *extent == Extent::Nothing {
                 *extent = Extent::Slices { length, numbers: BTreeSet::new() };
@@ -235,6 +244,7 @@ impl Record {
     }
 
     fn note(&self, change: impl FnOnce(&mut Extent)) {
+        self.journal.is_used();
         if !self.journal.is_kept.load(Ordering::Acquire) {
             return;
         }

@@ -285,3 +285,52 @@ fn what_changes_together_is_taken_together() -> Result<()> {
         changing.join().unwrap_or_else(|_| Err(Error::internal("it panicked")))
     })
 }
+
+#[test]
+fn what_has_no_value_yet_is_nothing_to_lose() -> Result<()> {
+    let pair = Pair::new()?;
+    let v = pair.variable("v")?;
+    assert!(!pair.journal.was_used());
+    *v.lock() = Some(floats(&[0.0])?);
+    assert!(pair.journal.was_used());
+    Ok(())
+}
+
+#[test]
+fn who_follows_a_store_has_used_its_own() -> Result<()> {
+    let pair = Pair::new()?;
+    let own = Arc::new(Journal::default());
+    pair.follower.attach(&own, 0)?;
+    *pair.variable("v")?.lock() = Some(floats(&[0.0])?);
+    assert!(!own.was_used());
+    pair.take()?;
+    assert!(own.was_used());
+    Ok(())
+}
+
+#[test]
+fn what_ends_with_its_kernel_is_not_followed() -> Result<()> {
+    let pair = Pair::new()?;
+    let make = || Ok(Variable::new("private", DType::Float, PartialShape::unknown()));
+    let private = pair.own.lookup_or_create_private("c", "private", make)?;
+    *private.lock() = Some(floats(&[1.0])?);
+    assert!(pair.own.remove::<Variable>("c", "private"));
+    assert_eq!(pair.take()?, [""; 0]);
+    assert!(pair.journal.everything().is_empty());
+    Ok(())
+}
+
+#[test]
+fn an_update_of_no_slices_is_none() -> Result<()> {
+    let pair = Pair::new()?;
+    let v = pair.variable("v")?;
+    *v.lock() = Some(floats(&[0.0; 8])?);
+    pair.take()?;
+    v.lock().slices_mut(std::iter::empty(), 0)?;
+    assert_eq!(pair.take()?, [""; 0]);
+    // Nor does it make slices of another length of them.
+    v.lock().slices_mut(std::iter::empty(), 0)?;
+    v.lock().slices_mut([1].into_iter(), 2)?;
+    assert_eq!(pair.take()?, ["v[1]"]);
+    Ok(())
+}

@@ -36,7 +36,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
     OpDef {
         name: "SaveSnapshot",
-        inputs: &["prefix: string", "tensor_names: string", "shape_and_slices: string"],
+        inputs: &["prefix: string", "tensor_names: string", "shape_and_slices: string", "behind_steps: bool"],
         attrs: &["container: string = ''", "shared_name: string = ''"],
         infer: save,
         gradient: Gradient::Leaf,

@@ -13,6 +13,8 @@ pub(super) struct Nodes {
     /// The checkpoint to write and to read, scalars of `string` to be fed.
     pub(super) destination: Output,
     pub(super) source: Output,
+    /// Whether steps go before what writes, a scalar of `bool` to be fed.
+    pub(super) behind_steps: Output,
 }
 
 /// The variables of one task.
@@ -29,10 +31,11 @@ impl Nodes {
         let scope = scope.name_scope("save");
         let path = |name: &str| scope.placeholder(name, DType::String, PartialShape::scalar());
         let (destination, source) = (path("destination"), path("source"));
+        let behind_steps = scope.placeholder("behind_steps", DType::Bool, PartialShape::scalar());
         let (mut shards, mut snapshot, mut writes) = (Vec::new(), Vec::new(), Vec::new());
         for (i, variables) in by_device(&scope, variables).into_iter().enumerate() {
             let prefix = path(&format!("shard_{i}"));
-            let built = Built::new(&scope, &variables, prefix, source);
+            let built = Built::new(&scope, &variables, prefix, source, behind_steps);
             snapshot.push(built.snapshot);
             writes.push(built.write);
             let variables = variables.into_iter().map(|v| v.name).collect();
@@ -44,7 +47,7 @@ impl Nodes {
             None => scope.clone(),
         };
         let write = joins.merge_checkpoints(joins.pack(&prefixes, 0), destination);
-        Nodes { shards, snapshot, write, destination, source }
+        Nodes { shards, snapshot, write, destination, source, behind_steps }
     }
 }
 
@@ -55,7 +58,13 @@ struct Built {
 }
 
 impl Built {
-    fn new(scope: &Scope, variables: &[Variable], prefix: Output, source: Output) -> Built {
+    fn new(
+        scope: &Scope,
+        variables: &[Variable],
+        prefix: Output,
+        source: Output,
+        behind_steps: Output,
+    ) -> Built {
         let at = variables.first().map_or_else(|| scope.clone(), |v| scope.colocate_with(v.handle.node));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
         // Each saver of a graph has a snapshot of its own, named as what no other has.
@@ -66,7 +75,7 @@ impl Built {
         let names = strings(&at, variables.iter().map(|v| saved_name(v).to_owned()));
         let slices = strings(&at, variables.iter().map(slice));
         let write = at.op("SaveSnapshot").input(prefix).input(names).input(slices);
-        let write = write.attr("shared_name", shared_name).node();
+        let write = write.input(behind_steps).attr("shared_name", shared_name).node();
         let read =
             at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
         let assigns: Vec<NodeId> = variables

@@ -55,6 +55,28 @@ impl Saver {
 
     /// As [`Saver::save`], of what [`Saver::snapshot`] has set aside.
     pub fn write(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
+        self.write_shards(session, folder, name, step, false)
+    }
+
+    /// As [`Saver::write`], at a gentler pace: for steps that go on meanwhile, which go before what it does.
+    pub fn write_behind_steps(
+        &self,
+        session: &Session,
+        folder: &Path,
+        name: &str,
+        step: i64,
+    ) -> Result<PathBuf> {
+        self.write_shards(session, folder, name, step, true)
+    }
+
+    fn write_shards(
+        &self,
+        session: &Session,
+        folder: &Path,
+        name: &str,
+        step: i64,
+        behind_steps: bool,
+    ) -> Result<PathBuf> {
         let folder = store::absolute(folder)?;
         store::of(&folder)?.create_folders(&folder)?;
         let prefix = folder.join(format!("{name}-{step}"));
@@ -68,6 +90,7 @@ impl Saver {
             .map(|(i, shard)| (shard.prefix, Tensor::string(part(i))))
             .collect();
         feeds.push((self.nodes.destination, path_tensor(&prefix)));
+        feeds.push((self.nodes.behind_steps, behind_steps.into()));
         session.run(&feeds, &[], &[self.nodes.write])?;
         self.kept.lock().note(&folder, &prefix, self.keep)?;
         Ok(prefix)

@@ -16,6 +16,8 @@ pub struct Coordinator {
 #[derive(Debug, Default)]
 struct Shared {
     stops: AtomicBool,
+    /// The last step, once the job has come to it.
+    arrived: Mutex<Option<i64>>,
     failure: Mutex<Option<Error>>,
     threads: Mutex<Vec<(String, JoinHandle<()>)>>,
 }
@@ -27,6 +29,21 @@ impl Coordinator {
 
     pub fn should_stop(&self) -> bool {
         self.shared.stops.load(Ordering::Acquire)
+    }
+
+    /// The job has come to this step, its last one. Training ends once that is safe; until then it may go back.
+    pub fn arrive(&self, last_step: i64) {
+        *self.shared.arrived.lock() = Some(last_step);
+    }
+
+    /// The last step, if the job has come to it.
+    pub fn arrived(&self) -> Option<i64> {
+        *self.shared.arrived.lock()
+    }
+
+    /// What is to come is another session: where that begins is seen there.
+    pub(super) fn depart(&self) {
+        *self.shared.arrived.lock() = None;
     }
 
     /// Stops all because of a failure; the first one is kept.

@@ -35,6 +35,13 @@ pub trait Hook: Send {
         let _ = context;
     }
 
+    /// The job has come to its last step: what is to outlast it is made safe now, while replicas are there to do again
+    /// what is lost. After an error that a new session mends training goes on from where it is then.
+    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+        let _ = context;
+        Ok(())
+    }
+
     /// Training has ended well.
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
@@ -50,10 +57,16 @@ pub struct HookContext<'a> {
     pub graph: &'a Graph,
     /// Whether this replica is the chief in this session.
     pub is_chief: bool,
+    pub(super) global_step: Output,
     pub(super) lock: &'a UpdateLock,
 }
 
 impl HookContext<'_> {
+    /// How many steps the job has done.
+    pub fn global_step(&self) -> Result<i64> {
+        Ok(self.session.run(&[], &[self.global_step], &[])?[0].item()?)
+    }
+
     /// Runs while no update of this replica's chief is under way: it sees all variables of a synchronous job at one
     /// step.
     pub fn between_updates<R>(&self, act: impl FnOnce() -> R) -> R {

@@ -56,7 +56,8 @@ pub struct MonitoredConfig {
     pub step_deadline: Duration,
     /// How long a job may take to begin while tasks are missing, and to go on when one has died.
     pub recovery_deadline: Duration,
-    /// How long the chief waits at its end for other replicas to finish, and threads for their last step.
+    /// How long the chief waits at its end for other replicas to finish, and threads for their last step. Others wait as
+    /// long for the chief to save the last step, or for [`MonitoredConfig::recovery_deadline`] if that is longer.
     pub stop_grace: Duration,
 }
 
@@ -130,10 +131,14 @@ impl MonitoredSession {
             if self.job.coordinator.should_stop() {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
-            let error = match self.run_once(feeds, fetches, targets) {
+            let done = match self.job.coordinator.arrived() {
+                Some(_) => self.settle().map(|()| None),
+                None => self.run_once(feeds, fetches, targets).map(Some),
+            };
+            let error = match done {
                 Ok(values) => {
                     self.is_excused = false;
-                    return Ok(Some(values));
+                    return Ok(values);
                 }
                 Err(error) => self.job.cause(error),
             };
@@ -154,7 +159,7 @@ impl MonitoredSession {
     }
 
     pub fn should_stop(&self) -> bool {
-        self.job.coordinator.should_stop()
+        self.job.coordinator.should_stop() || self.job.coordinator.arrived().is_some()
     }
 
     /// The session as it is now; it is another one after a task has died.
@@ -182,28 +187,44 @@ impl MonitoredSession {
 
     /// As [`MonitoredSession::finish`]; gives what came of gradients until the last replica had finished.
     pub fn finish_with_report(mut self) -> Result<SyncReport> {
-        self.job.candidacy.rest();
-        loop {
-            match (self.end(), self.job.candidacy.change()) {
-                (Ok(()), _) => break,
-                // Another leads now, and this replica ends as a worker; or the other way round.
-                (Err(_), Some(change)) => {
-                    self.recover(change)?;
-                    self.check_step()?;
-                }
-                (Err(error), None) => return Err(error),
-            }
+        // Whoever asks `should_stop` has left the loop before.
+        if self.job.coordinator.arrived().is_some() && !self.job.coordinator.should_stop() {
+            self.through_recoveries(MonitoredSession::settle)?;
         }
+        self.job.candidacy.rest();
+        self.through_recoveries(MonitoredSession::end)?;
         self.job.candidacy.end();
         Ok(self.sync_report())
     }
 
-    /// A replica that has finished is not there to do again what others have lost.
+    /// Ends something, in a new session where a task has died, or where another replica leads now.
+    fn through_recoveries(&mut self, end: fn(&mut Self) -> Result<()>) -> Result<()> {
+        while let Err(error) = end(self) {
+            let error = self.job.cause(error);
+            if !error.is_transient() {
+                return Err(error);
+            }
+            self.recover(error)?;
+            self.check_step()?;
+        }
+        Ok(())
+    }
+
+    /// Who has left the loop is not there to do again what others have lost.
     fn check_step(&self) -> Result<()> {
-        let step = self.session.run(&[], &[self.job.training.global_step], &[])?[0].item::<i64>()?;
+        let step = self.job.context(&self.session).global_step()?;
         if step < self.last_step {
             return Err(Error::WentBack { from: self.last_step, to: step });
         }
+        Ok(())
+    }
+
+    /// The job has come to its last step; training is over once that is safe.
+    fn settle(&mut self) -> Result<()> {
+        let context = self.job.context(&self.session);
+        self.hooks.iter_mut().rev().try_for_each(|hook| hook.settle(&context))?;
+        self.job.candidacy.rest();
+        self.job.coordinator.request_stop();
         Ok(())
     }
 
@@ -213,8 +234,13 @@ impl MonitoredSession {
         // The last that was started ends first; a failure keeps none from its end.
         let ended: Vec<Result<()>> = self.hooks.iter_mut().rev().map(|hook| hook.end(&context)).collect();
         let joined = self.job.coordinator.join(self.job.config.stop_grace);
-        let closed = self.session.close().map_err(Error::from);
-        ended.into_iter().chain([joined, closed]).collect()
+        ended.into_iter().chain([joined]).collect::<Result<()>>()?;
+        match self.session.close().map_err(Error::from) {
+            // What has gone needs no end.
+            Err(error) if error.is_transient() => tracing::info!("the session had ended: {error}"),
+            closed => closed?,
+        }
+        Ok(())
     }
 
     fn run_once(
@@ -274,6 +300,7 @@ impl MonitoredSession {
     fn recover(&mut self, cause: Error) -> Result<()> {
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
+        self.job.coordinator.depart();
         let context = self.job.context(&self.session);
         self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
         self.session = self.job.open(&mut self.hooks, true)?;

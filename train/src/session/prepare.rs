@@ -93,8 +93,14 @@ impl Job {
     }
 
     pub(super) fn context<'a>(&'a self, session: &'a Arc<Session>) -> HookContext<'a> {
-        let (coordinator, graph, lock) = (&self.coordinator, &self.graph, &self.lock);
-        HookContext { session, coordinator, graph, is_chief: self.candidacy.is_chief(), lock }
+        HookContext {
+            session,
+            coordinator: &self.coordinator,
+            graph: &self.graph,
+            is_chief: self.candidacy.is_chief(),
+            global_step: self.training.global_step,
+            lock: &self.lock,
+        }
     }
 
     fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {

@@ -21,9 +21,12 @@ pub(super) struct ReplicaHook {
     foreign_chief: bool,
     step_deadline: Duration,
     stop_grace: Duration,
+    recovery_deadline: Duration,
     report: Arc<Mutex<SyncReport>>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+    /// The job is over, as all replicas know.
+    is_settled: bool,
 }
 
 impl ReplicaHook {
@@ -38,9 +41,11 @@ impl ReplicaHook {
             foreign_chief: config.foreign_chief,
             step_deadline: config.step_deadline,
             stop_grace: config.stop_grace,
+            recovery_deadline: config.recovery_deadline,
             report,
             thread: None,
             stop: Arc::default(),
+            is_settled: false,
         }
     }
 
@@ -66,6 +71,21 @@ impl ReplicaHook {
         };
         let thread = thread::Builder::new().name("sync-replicas".to_owned()).spawn(body);
         self.thread = Some(thread.map_err(|e| Error::file("sync-replicas", &e))?);
+        Ok(())
+    }
+
+    /// Waits for the chief's thread, which others still need: it ends with the last of them.
+    fn join(&mut self) -> Result<()> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let started = Instant::now();
+        while !thread.is_finished() && started.elapsed() < self.stop_grace {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        if !thread.is_finished() {
+            self.stop.store(true, Ordering::Release);
+            let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
+            return Err(Error::Threads { waited: started.elapsed(), names });
+        }
         Ok(())
     }
 }
@@ -118,27 +138,41 @@ impl Hook for ReplicaHook {
         }
     }
 
-    fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
-        match &self.coordination {
-            Coordination::Free => return Ok(()),
-            Coordination::BoundedStaleness(bounded) => return bounded.finish(context.session),
-            Coordination::Sync(_) if self.foreign_chief => return Ok(()),
-            Coordination::Sync(sync) => {
-                context.session.run(&[], &[], &[sync.finish])?;
-            }
+    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+        let (Coordination::Sync(sync), Some(last_step)) = (&self.coordination, context.coordinator.arrived())
+        else {
+            return Ok(());
+        };
+        if self.foreign_chief {
+            return Ok(());
         }
-        let Some(thread) = self.thread.take() else { return Ok(()) };
-        // Others still need the chief; it ends with the last of them.
-        let started = Instant::now();
-        while !thread.is_finished() && started.elapsed() < self.stop_grace {
-            thread::park_timeout(Duration::from_millis(1));
+        sync.finish(context.session)?;
+        if context.is_chief {
+            sync.dismiss(context.session, last_step, self.stop_grace)?;
+        } else {
+            let patience = self.stop_grace.max(self.recovery_deadline);
+            sync.await_dismissal(context.session, last_step, patience)?;
         }
-        if !thread.is_finished() {
-            self.stop.store(true, Ordering::Release);
-            let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
-            return Err(Error::Threads { waited: started.elapsed(), names });
-        }
+        self.is_settled = true;
         Ok(())
+    }
+
+    fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if self.is_settled {
+            self.stop.store(true, Ordering::Release);
+            return Ok(());
+        }
+        match self.coordination.clone() {
+            Coordination::Free => Ok(()),
+            Coordination::BoundedStaleness(bounded) => bounded.finish(context.session),
+            Coordination::Sync(_) if self.foreign_chief => Ok(()),
+            Coordination::Sync(sync) if context.is_chief => {
+                sync.finish(context.session)?;
+                self.join()?;
+                sync.leave(context.session, context.global_step()?)
+            }
+            Coordination::Sync(sync) => sync.leave_early(context.session),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod accumulators;
 mod aside;
 mod chief;
 mod decision;
+mod end;
 mod in_order;
 mod queue;
 mod replica;

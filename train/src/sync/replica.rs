@@ -2,6 +2,7 @@
 
 use super::accumulators::Accumulators;
 use super::aside::{Aside, Writes};
+use super::end::End;
 use super::in_order::InOrder;
 use super::queue::Queue;
 use crate::gradient::Gradient;
@@ -34,7 +35,8 @@ pub struct SyncReplicas {
     /// After the pushes: says so, and wakes the chief.
     pub(crate) report: NodeId,
     /// Says that no more pushes come.
-    pub(crate) finish: NodeId,
+    pub(super) finish: NodeId,
+    pub(super) end: End,
     /// The step that this replica's gradients are of, and whether the global one was another by then.
     pub(crate) local_step: Output,
     pub(crate) is_stale: Output,
@@ -137,6 +139,7 @@ impl Build<'_> {
         };
         let answered = by_worker("sync_rep_answered", NOTHING);
         let dropped = by_worker("sync_rep_dropped", 0);
+        let left = by_worker("sync_rep_left", NOTHING);
         let local =
             Variables::new(scope).get_local(&format!("sync_rep_local_step_{}", self.worker), DType::Int64);
         let arrivals = Queue::new(&at, "sync_rep_arrivals", DType::Int32);
@@ -179,6 +182,8 @@ impl Build<'_> {
             }
         };
         let finished = at.resource_scatter_update(pushed.handle, me, at.constant_vector(&[FINISHED]));
+        let mark = scope.placeholder("sync_rep_left/mark", DType::Int64, PartialShape::from([1]));
+        let leave = at.resource_scatter_update(left.handle, me, mark);
         let own_tokens = &token_queues[self.worker.min(token_queues.len() - 1)];
         let token = own_tokens.dequeue(&then);
         let train = scope.assign_variable(local.handle, token);
@@ -223,6 +228,7 @@ impl Build<'_> {
             adopt_step: scope.assign_variable(local.handle, global_step.value),
             report: wake(said),
             finish: wake(finished),
+            end: End { left: left.value, leave, mark },
             local_step: local.value,
             is_stale,
             tokens: own_tokens.clone(),

@@ -11,6 +11,7 @@
 //! whether that one's process lives, by a port that is held open for that alone ([`Sign`]): if it does, or if nothing can be
 //! said because the network is silent, runs wait, and fail by name after a while; if it has taken over, this process ends.
 
+mod applying;
 mod encode;
 mod following;
 mod pieces;
@@ -22,6 +23,7 @@ pub(crate) use primary::Primary;
 pub use service::Replication;
 pub use standby::Standby;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -31,6 +33,8 @@ use tokio::time::timeout;
 
 /// How long a connection is tried to see whether a process lives.
 const LOOK: Duration = Duration::from_secs(2);
+/// How long either side has to say its first word.
+const FIRST_WORD: Duration = Duration::from_secs(5);
 /// So often a process that serves says so to its standby, which repeats it.
 const BEAT: Duration = Duration::from_secs(1);
 /// How long after it has said something that was repeated a process answers runs: less than [`SILENCE`].
@@ -54,16 +58,22 @@ async fn look(address: &str) -> Sign {
     sign(timeout(LOOK, async { connect(address).await.map(|_| Sign::Lives) }).await)
 }
 
-/// Refused only if all addresses of the name refuse.
+/// Refused only if all addresses of the name refuse to which there is a way from here.
 async fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut refused = None;
-    for candidate in lookup_host(address).await? {
-        match TcpStream::connect(candidate).await {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => refused = Some(error),
-            other => return other,
+    let mut attempts: FuturesUnordered<_> = lookup_host(address).await?.map(TcpStream::connect).collect();
+    let (mut refused, mut unseen) = (None, None);
+    while let Some(attempt) = attempts.next().await {
+        match attempt {
+            Ok(stream) => return Ok(stream),
+            Err(error) => match error.kind() {
+                ErrorKind::ConnectionRefused => refused = Some(error),
+                // A family of addresses that this machine does not have.
+                ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => {}
+                _ => unseen = Some(error),
+            },
         }
     }
-    Err(refused.unwrap_or_else(|| ErrorKind::NotFound.into()))
+    Err(unseen.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
 }
 
 /// As [`look`], of a process that says this number on the port: another may have got it.

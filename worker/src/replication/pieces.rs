@@ -15,9 +15,10 @@ pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Ch
     let frame = pb::Change { what: None, ..to_proto(&without_values(change)) };
     let a_message = (limit / slices.size()).max(1);
     let starts = (0..slices.count).step_by(a_message);
-    let messages = starts.filter_map(move |start| {
-        let what = slices.some(start, a_message.min(slices.count - start)).ok()?;
-        Some(pb::Change { what: Some(change::What::Slices(what)), ..frame.clone() })
+    let messages = starts.map(move |start| {
+        // A change of nothing, which no standby takes, if it cannot be cut out.
+        let what = slices.some(start, a_message.min(slices.count - start)).ok();
+        pb::Change { what: what.map(change::What::Slices), ..frame.clone() }
     });
     Box::new(head.into_iter().chain(messages))
 }

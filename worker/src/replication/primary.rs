@@ -17,8 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// How long a run waits for a standby that does not say that it has what the run changed.
+/// How long a run waits for a standby that does not say that it has what the run changed, and longer where that is more
+/// than so many bytes a second.
 const PATIENCE: Duration = Duration::from_secs(30);
+const LEAST_RATE: usize = 8 << 20;
 /// So often is looked whether it does.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long after its start a process that holds nothing waits with sessions for a standby that may hold what there is.
@@ -36,6 +38,8 @@ pub(crate) struct Primary {
     /// Called for when this process is not to go on.
     yields: CancellationToken,
     started: Instant,
+    /// When it began to serve.
+    serves: Mutex<Instant>,
     /// No other process holds more than this one.
     is_certain: watch::Sender<bool>,
 }
@@ -59,6 +63,7 @@ impl Primary {
             moved: watch::Sender::new(()),
             yields: CancellationToken::new(),
             started: Instant::now(),
+            serves: Mutex::new(Instant::now()),
             is_certain: watch::Sender::new(false),
         })
     }
@@ -72,6 +77,11 @@ impl Primary {
         self.yields.cancelled().await;
     }
 
+    /// From now on others may come.
+    pub(crate) fn begins_to_serve(&self) {
+        *self.serves.lock() = Instant::now();
+    }
+
     /// No other process holds more than this one.
     pub(crate) fn becomes_certain(&self) {
         self.is_certain.send_replace(true);
@@ -80,7 +90,7 @@ impl Primary {
     /// Ends once no standby is likely to come that holds what this process, which has just started, does not.
     pub(crate) async fn until_certain(&self) {
         let mut is_certain = self.is_certain.subscribe();
-        let end = self.started + UNCERTAIN_FOR;
+        let end = *self.serves.lock() + UNCERTAIN_FOR;
         // After that nobody can be waited for.
         let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
@@ -88,14 +98,26 @@ impl Primary {
     /// Returns when the standby has all that has changed until now; at once without one.
     ///
     /// # Errors
-    /// `Unavailable` if it does not say so for long, `DeadlineExceeded` if the deadline is sooner.
+    /// `Unavailable` if it does not say so for long, or if this process gives way to it, `DeadlineExceeded` if the deadline
+    /// is sooner.
     pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
         let mut moved = self.moved.subscribe();
-        let patience = Instant::now() + PATIENCE;
-        let end = deadline.map_or(patience, |deadline| deadline.min(patience));
+        let start = Instant::now();
+        let mut patience = start + PATIENCE;
         let mut number = None;
         loop {
-            let presence = match self.awaited(number) {
+            if self.yields.is_cancelled() {
+                let text =
+                    format!("{}: this process gives way to its replica, which has what there is", self.task);
+                return Err(Status::new(Code::Unavailable, text));
+            }
+            let awaited = self.awaited(number);
+            if matches!(awaited, Awaited::Nobody) {
+                return Ok(());
+            }
+            patience = patience.max(start + PATIENCE + self.way_to_go());
+            let end = deadline.map_or(patience, |deadline| deadline.min(patience));
+            let presence = match awaited {
                 Awaited::Nobody => return Ok(()),
                 Awaited::Word(presence) => presence,
                 Awaited::Take(_) if let Some(nothing) = self.nothing_to_take() => {
@@ -121,6 +143,12 @@ impl Primary {
                 return Err(Status::new(code, text));
             }
         }
+    }
+
+    /// How long what the standby is sent may take to be there.
+    fn way_to_go(&self) -> Duration {
+        let bytes = self.state.lock().standby.as_ref().map_or(0, Following::to_apply);
+        Duration::from_secs((bytes / LEAST_RATE) as u64)
     }
 
     /// Whether something has changed that the standby may not have.
@@ -197,28 +225,55 @@ impl Primary {
 
     /// A standby has come, over this link; the link's number. One that was here before and has lost its link is sent
     /// what it has not applied. Any other is told everything; if it could take over, it first forgets what it holds.
+    ///
+    /// # Errors
+    /// `Unavailable` while there is another, or if its process cannot be seen from here.
     pub(super) async fn welcome(self: &Arc<Self>, hello: FollowRequest, link: Link) -> Result<u64, Status> {
-        if let Some(standby) = &mut self.state.lock().standby {
+        if !self.admits(&hello)? {
+            let presence = &hello.presence;
+            // Or it would seem to have ended as soon as its link is lost.
+            if look_for(presence, hello.token).await != Sign::Lives {
+                let text = format!(
+                    "{} cannot see its standby's process at {presence}: open the way there",
+                    self.task
+                );
+                return Err(Status::new(Code::Unavailable, text));
+            }
+        }
+        // What it was told over another link it is told no more.
+        if let Some(standby) = self.state.lock().standby.as_mut().filter(|s| s.token == hello.token) {
             standby.unlink();
         }
-        let id = self.in_order(move |own| own.link(hello, link)).await?;
+        let id = self.in_order(move |own| own.link(hello, link)).await??;
         self.becomes_certain();
         self.moved.send_replace(());
         Ok(id)
     }
 
-    fn link(&self, hello: FollowRequest, link: Link) -> u64 {
+    /// Whether who says this was here before, and goes on with what it has.
+    ///
+    /// # Errors
+    /// As [`Primary::welcome`].
+    fn admits(&self, hello: &FollowRequest) -> Result<bool, Status> {
+        let state = self.state.lock();
+        let Some(standby) = &state.standby else { return Ok(false) };
+        standby.gives_place_to(hello)?;
+        Ok(standby.can_resume(hello) && hello.applied <= state.last)
+    }
+
+    fn link(&self, hello: FollowRequest, link: Link) -> Result<u64, Status> {
+        let is_back = self.admits(&hello)?;
         let mut state = self.state.lock();
         state.links += 1;
         let id = state.links;
         match &mut state.standby {
-            Some(standby) if standby.is_same(&hello) => {
+            Some(standby) if is_back => {
                 tracing::info!("{} has its standby back", self.task);
-                standby.resume(id, hello.applied, link);
+                standby.resume(id, &hello, link);
             }
             standby => *standby = Some(Following::new(id, hello, link)),
         }
-        id
+        Ok(id)
     }
 
     /// The standby has forgotten what it held: tells it everything. No run waits until it has that.
@@ -293,12 +348,16 @@ impl Primary {
         let applied = word.applied;
         let everything = {
             let mut state = self.state.lock();
+            let last = state.last;
             let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else {
                 return Ok(());
             };
+            let sent = self.started.checked_add(Duration::from_millis(word.time));
+            let Some(sent) = sent.filter(|sent| *sent <= Instant::now() && applied <= last) else {
+                return Err(Status::invalid("a standby has heard what was not said"));
+            };
             if word.time > 0 {
-                let sent = self.started.checked_add(Duration::from_millis(word.time));
-                if sent.is_some_and(|sent| standby.has_heard(sent)) {
+                if standby.has_heard(sent) {
                     self.moved.send_replace(());
                 }
                 return Ok(());

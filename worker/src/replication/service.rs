@@ -1,11 +1,13 @@
 //! The service that standbys call.
 
+use super::FIRST_WORD;
 use super::following::Link;
 use super::primary::Primary;
 use futures::stream::{BoxStream, StreamExt};
 use proto::replication::replication_service_server::ReplicationService;
 use proto::replication::{Batch, FollowRequest};
 use std::sync::Arc;
+use tokio::time::timeout;
 use tonic::{Request, Response, Streaming};
 
 /// What a served task offers its standby.
@@ -30,7 +32,8 @@ impl ReplicationService for Replication {
         let mut said = request.into_inner();
         let none = || tonic::Status::failed_precondition("this task has no replicas: see --ps-replicas");
         let primary = self.0.clone().ok_or_else(none)?;
-        let first = said.message().await?.unwrap_or_default();
+        let late = |_| tonic::Status::deadline_exceeded("a standby says who it is at once");
+        let first = timeout(FIRST_WORD, said.message()).await.map_err(late)??.unwrap_or_default();
         if first.task != primary.task().to_string() {
             let text = format!("{} is served here, and {} followed", primary.task(), first.task);
             return Err(tonic::Status::invalid_argument(text));
@@ -39,8 +42,13 @@ impl ReplicationService for Replication {
             return Err(tonic::Status::aborted("what the task had is with you"));
         }
         let (link, messages) = Link::new();
-        let id = primary.welcome(first, link).await.map_err(tonic::Status::from)?;
-        tokio::spawn(primary.listen(id, said));
+        // On a task of its own: who is welcome is listened to even if this call is given up meanwhile.
+        let welcomed = tokio::spawn(async move {
+            let id = primary.welcome(first, link).await?;
+            tokio::spawn(primary.listen(id, said));
+            Ok::<_, proto::Status>(())
+        });
+        welcomed.await.map_err(|e| tonic::Status::internal(e.to_string()))?.map_err(tonic::Status::from)?;
         Ok(Response::new(messages.boxed()))
     }
 }

@@ -1,6 +1,7 @@
 //! The process that follows the one that serves its task, and takes over from it.
 
-use super::{SILENCE, Sign, encode, look};
+use super::applying::{Applied, Applying, Part};
+use super::{FIRST_WORD, SILENCE, Sign, look};
 use crate::worker::Worker;
 use executor::resource::ResourceStore;
 use futures::stream;
@@ -9,21 +10,20 @@ use proto::Status;
 use proto::channel::{self, innermost};
 use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::replication::replication_service_client::ReplicationServiceClient;
-use proto::replication::{self as pb, Batch, FollowRequest};
+use proto::replication::{Batch, FollowRequest};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
+use tonic::Streaming;
 
 /// Between two attempts to follow: the first is soon, each that fails the next time later.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long the other has to say its first word.
-const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// A process that may serve a task that another serves.
 #[derive(Debug)]
@@ -33,9 +33,12 @@ pub struct Standby {
     other: String,
     /// Where this one is known to live.
     presence: String,
-    /// What is said there; all bits are turned round once this process serves.
-    token: Arc<AtomicU64>,
+    token: u64,
+    /// What is said there: the token; once this process serves, all its bits turned round.
+    says: Arc<AtomicU64>,
     _says_so: AbortOnDropHandle<()>,
+    /// How often it has tried to follow.
+    attempts: AtomicU64,
     held: Mutex<Held>,
 }
 
@@ -70,15 +73,17 @@ impl Standby {
         };
         let listener = TcpListener::bind((bind, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let token = Arc::new(AtomicU64::new(rand::random()));
-        let says = token.clone();
+        let token = rand::random();
+        let says = Arc::new(AtomicU64::new(token));
+        let said = says.clone();
         // Who connects wants to see that the process lives, and nothing else.
         let says_so = async move {
             loop {
                 match listener.accept().await {
-                    // The buffer of a new connection has room for it. Who does not hear it asks again.
+                    // The buffer of a new connection has room for it, and the runtime takes a new one for ready. Who does
+                    // not hear it asks again.
                     Ok((stream, _)) => {
-                        drop(stream.try_write(&says.load(Ordering::Acquire).to_le_bytes()));
+                        drop(stream.try_write(&said.load(Ordering::Acquire).to_le_bytes()));
                     }
                     // A process without descriptors may have some soon.
                     Err(_) => sleep(PAUSE).await,
@@ -90,7 +95,9 @@ impl Standby {
             other: other.to_owned(),
             presence: format!("{own}:{port}"),
             token,
+            says,
             _says_so: AbortOnDropHandle::new(tokio::spawn(says_so)),
+            attempts: AtomicU64::new(0),
             held: Mutex::default(),
         })
     }
@@ -138,20 +145,22 @@ impl Standby {
 
     /// From now on the other ends if it comes back.
     fn takes_over(&self) {
-        self.token.fetch_xor(u64::MAX, Ordering::AcqRel);
+        self.says.store(!self.token, Ordering::Release);
     }
 
     /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
     /// has its port too, and serves as little, is told apart by who is `first`.
     pub async fn may_serve(&self, first: bool) -> bool {
-        if self.holds_state() {
-            return true;
+        let may = self.holds_state()
+            || match look(&self.other).await {
+                Sign::Ended => true,
+                Sign::Lives | Sign::HasTakenOver => first && self.nobody_answers().await,
+                Sign::Silence => false,
+            };
+        if may {
+            self.worker.begins_to_serve();
         }
-        match look(&self.other).await {
-            Sign::Ended => true,
-            Sign::Lives | Sign::HasTakenOver => first && self.nobody_answers().await,
-            Sign::Silence => false,
-        }
+        may
     }
 
     async fn nobody_answers(&self) -> bool {
@@ -172,8 +181,9 @@ impl Standby {
             task: self.worker.task().to_string(),
             presence: self.presence.clone(),
             holds_state: held.is_whole,
-            token: self.token.load(Ordering::Acquire),
+            token: self.token,
             applied: held.applied,
+            attempt: self.attempts.fetch_add(1, Ordering::Relaxed) + 1,
             time: 0,
         };
         let _ = say.send(hello);
@@ -194,60 +204,88 @@ impl Standby {
         };
         // What there is is there or here, from now on.
         self.worker.becomes_certain();
-        let mut held = Vec::new();
+        let mut applying = Applying::new(self.worker.clone());
+        let why = self.hear(&mut batches, &say, &mut applying).await;
+        // Another link goes on with what there is then.
+        match applying.finish().await.map(|applied| self.has_applied(applied)) {
+            Some(Err(why)) => why,
+            Some(Ok(_)) | None => why,
+        }
+    }
+
+    /// Applies what comes, until no more does; why not.
+    async fn hear(
+        &self,
+        batches: &mut Streaming<Batch>,
+        say: &UnboundedSender<FollowRequest>,
+        applying: &mut Applying,
+    ) -> String {
+        // That it is not heard is found by the end of the batches.
+        let tell = |number| _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
+        let mut changes = Vec::new();
         loop {
-            let batch = match timeout(SILENCE, batches.message()).await {
-                Ok(Ok(Some(batch))) => batch,
-                Ok(Ok(None)) => return "it has ended".to_owned(),
-                Ok(Err(status)) => return status.message().to_owned(),
-                Err(_) => return "it says nothing".to_owned(),
+            let batch = tokio::select! {
+                applied = applying.next() => match self.has_applied(applied) {
+                    Ok(number) => {
+                        number.into_iter().for_each(tell);
+                        continue;
+                    }
+                    Err(why) => return why,
+                },
+                batch = timeout(SILENCE, batches.message()) => match batch {
+                    Ok(Ok(Some(batch))) => batch,
+                    Ok(Ok(None)) => return "it has ended".to_owned(),
+                    Ok(Err(status)) => return status.message().to_owned(),
+                    Err(_) => return "it says nothing".to_owned(),
+                },
             };
             self.held.lock().heard = Some(Instant::now());
-            let Batch { number, is_everything, changes, has_more, is_whole, time } = batch;
-            if time > 0 {
-                let _ = say.send(FollowRequest { time, ..FollowRequest::default() });
+            if batch.time > 0 {
+                let _ = say.send(FollowRequest { time: batch.time, ..FollowRequest::default() });
                 continue;
             }
+            let Batch { number, is_everything, changes: more, has_more, is_whole, .. } = batch;
             if is_everything && number == 0 {
                 self.held.lock().is_whole = false;
+                while applying.is_busy() {
+                    let _forgotten = applying.next().await;
+                }
                 self.worker.stores().for_each(ResourceStore::clear_all);
-                // That it is not heard is found by the end of the batches.
-                let _ = say.send(FollowRequest::default());
+                tell(0);
                 continue;
             }
-            held.extend(changes);
+            changes.extend(more);
             // All of a batch or nothing; everything, which is nothing until it is whole, as it comes.
             if is_everything || !has_more {
-                let (worker, changes) = (self.worker.clone(), std::mem::take(&mut held));
-                let applied = tokio::task::spawn_blocking(move || apply(&worker, changes)).await;
-                if let Err(why) = applied.map_err(|e| e.to_string()).and_then(|a| a.map_err(|s| s.message)) {
-                    // What is missing will be told with everything.
-                    self.held.lock().is_whole = false;
-                    return why;
-                }
+                let number = (!has_more).then_some(number);
+                applying.add(Part { number, is_whole, changes: std::mem::take(&mut changes) });
             }
-            if !has_more {
-                {
-                    let mut held = self.held.lock();
-                    held.applied = number;
-                    held.is_whole |= is_whole;
+            // As much as there may be on the way is enough of it.
+            while is_everything && applying.is_busy() {
+                match self.has_applied(applying.next().await) {
+                    Ok(number) => number.into_iter().for_each(tell),
+                    Err(why) => return why,
                 }
-                if is_whole {
-                    tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
-                }
-                let _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
             }
         }
     }
-}
 
-fn apply(worker: &Worker, changes: Vec<pb::Change>) -> Result<(), Status> {
-    for change in changes {
-        let change = encode::from_proto(change)?;
-        let store = worker.stores().nth(change.store as usize).ok_or_else(|| {
-            Status::invalid(format!("{} has no CPU device {}", worker.task(), change.store))
-        })?;
-        change.apply(store).map_err(|e| crate::failure(&e))?;
+    /// The batch that this process has now, if it was the end of one.
+    ///
+    /// # Errors
+    /// Why it could not be applied: what is missing will be told with everything.
+    fn has_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
+        let Applied { number, is_whole, result } = applied;
+        let mut held = self.held.lock();
+        if result.is_err() {
+            held.is_whole = false;
+        }
+        result?;
+        held.applied = number.unwrap_or(held.applied);
+        held.is_whole |= is_whole;
+        if is_whole {
+            tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
+        }
+        Ok(number)
     }
-    Ok(())
 }

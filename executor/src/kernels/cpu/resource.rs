@@ -1,6 +1,7 @@
 //! Kernels of variables behind handles.
 
 use super::dispatch::{INDEX, NUMBERS, dispatch};
+use super::random::philox::entropy;
 use super::scalar::{Arithmetic, Semiring as _};
 use super::scatter;
 use super::variable::{shared_name, update};
@@ -10,8 +11,8 @@ use crate::resource::Resource;
 use crate::variable::{Variable, VariableInput};
 use bytes::Bytes;
 use graph::{Code, DType, PartialShape, ResourceHandle, Shape, Tensor};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("VarHandleOp", &[], handle).brief(),
@@ -106,7 +107,8 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
         dtypes_and_shapes: vec![(init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?)],
     };
     if *handle.name == *ANONYMOUS {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Names of another process are others: a replica holds its variables too.
+        static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(entropy() >> 1));
         return Kernel::sync(move |ctx| {
             let name = format!("_AnonymousVar{}", NEXT.fetch_add(1, Ordering::Relaxed));
             ctx.set_output(0, Tensor::resource(ResourceHandle { name: name.into(), ..handle.clone() }));

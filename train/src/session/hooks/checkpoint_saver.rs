@@ -49,7 +49,7 @@ impl CheckpointSaver {
         self
     }
 
-    fn save(&mut self, context: &HookContext<'_>) -> Result<()> {
+    fn save(&mut self, context: &HookContext<'_>, behind_steps: bool) -> Result<()> {
         // The step is read with the values, so that the name is theirs.
         let step = context.between_updates(|| {
             let step = context.session.run(&[], &[self.global_step], &[])?;
@@ -57,15 +57,25 @@ impl CheckpointSaver {
             Ok::<_, Error>(step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default())
         })?;
         self.timer.done(step);
-        if !self.is_asynchronous {
+        if !behind_steps {
             self.saver.write(context.session, &self.folder, NAME, step)?;
             return Ok(());
         }
         let (saver, session, folder) = (self.saver.clone(), context.session.clone(), self.folder.clone());
-        let write = move || saver.write(&session, &folder, NAME, step);
+        let write = move || saver.write_behind_steps(&session, &folder, NAME, step);
         let thread = thread::Builder::new().name("checkpoint-saver".to_owned()).spawn(write);
         self.writing = Some(thread.map_err(|e| Error::file(&self.folder, &e))?);
         Ok(())
+    }
+
+    /// Saves what there is at the end.
+    fn save_last(&mut self, context: &HookContext<'_>) -> Result<()> {
+        self.written(true)?;
+        let step = context.session.run(&[], &[self.global_step], &[])?;
+        if step.first().map(Tensor::item::<i64>).transpose()? == self.timer.last_step() {
+            return Ok(());
+        }
+        self.save(context, false)
     }
 
     /// What came of a checkpoint that is written behind the steps, if it is done or `waits`.
@@ -96,12 +106,12 @@ impl Hook for CheckpointSaver {
             self.timer.done(step);
             return Ok(());
         }
-        self.save(context)
+        self.save(context, self.is_asynchronous)
     }
 
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         let is_due = run.global_step.is_some_and(|step| self.timer.is_due(step));
-        if self.written(false)? && is_due { self.save(context) } else { Ok(()) }
+        if self.written(false)? && is_due { self.save(context, self.is_asynchronous) } else { Ok(()) }
     }
 
     fn before_recovery(&mut self, _: &HookContext<'_>) {
@@ -109,14 +119,11 @@ impl Hook for CheckpointSaver {
         let _ = self.written(true);
     }
 
+    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+        self.save_last(context)
+    }
+
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
-        self.written(true)?;
-        let step = context.session.run(&[], &[self.global_step], &[])?;
-        let step = step.first().map(Tensor::item::<i64>).transpose()?;
-        if step == self.timer.last_step() {
-            return Ok(());
-        }
-        self.save(context)?;
-        self.written(true).map(|_| ())
+        self.save_last(context)
     }
 }

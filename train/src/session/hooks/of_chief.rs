@@ -38,6 +38,10 @@ impl Hook for OfChief {
         }
     }
 
+    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if self.is_on { self.hook.settle(context) } else { Ok(()) }
+    }
+
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
         if self.is_on { self.hook.end(context) } else { Ok(()) }
     }

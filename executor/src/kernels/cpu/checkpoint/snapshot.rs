@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, KernelInit};
 use crate::variable::{SetAside, Snapshot, VariableInput};
 use checkpoint::bundle::{self, Content, Sink};
 use checkpoint::store::Store;
-use graph::{Code, DType, Shape};
+use graph::{Bool8, Code, DType, Shape};
 use smallvec::SmallVec;
 use std::path::Path;
 
@@ -34,7 +34,11 @@ pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
             Error::new(Code::FailedPrecondition, message)
         })?;
         let prefix = prefix(ctx)?;
-        let create = |store: &dyn Store, path: &Path| behind(store.create_direct(path)?);
+        let goes_behind = ctx.input(3)?.item::<Bool8>()?.get();
+        let create = |store: &dyn Store, path: &Path| {
+            let file = store.create_direct(path)?;
+            if goes_behind { behind(file) } else { Ok(file) }
+        };
         write(ctx, values, || bundle::Writer::create_with(prefix, create))?;
         Ok(SmallVec::new())
     })

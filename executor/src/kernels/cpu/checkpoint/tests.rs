@@ -64,7 +64,7 @@ fn failures_are_told_as_tensorflow_tells_them() -> Result<()> {
 
 #[test]
 fn a_save_of_what_nobody_set_aside_is_told() -> Result<()> {
-    let inputs = [Tensor::from("/nowhere/model"), strings(&["w"])?, strings(&[""])?];
+    let inputs = [Tensor::from("/nowhere/model"), strings(&["w"])?, strings(&[""])?, true.into()];
     let told = run_op("SaveSnapshot", &inputs, &[("shared_name", "these".into())]);
     let told = told.map_err(|e| (e.code(), e.to_string()));
     let text = "nothing is set aside in these: run its SnapshotVariables before each save";

@@ -107,7 +107,7 @@ impl Singles {
 
 /// 64 bits that nobody can foresee: the standard library's hash keys come from the operating system; the clock
 /// makes them differ within a thread.
-fn entropy() -> u64 {
+pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
     RandomState::new().hash_one(now)
