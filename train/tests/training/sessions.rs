@@ -4,7 +4,7 @@ use super::Fallible;
 use anabranch_train::{
     CheckpointState, Dataset, Error, Events, Every, Hook, Initializer, Keep, Master, MonitoredConfig,
     MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training, Variables, hooks,
-    latest_checkpoint,
+    latest_checkpoint, step_of,
 };
 use client::{Server, ServerConfig, Session};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -87,6 +87,32 @@ fn training_goes_on_from_the_newest_checkpoint() -> Fallible {
         assert_eq!(CheckpointState::read(&folder.0)?.all_model_checkpoint_paths.len(), 2);
         assert_eq!(run(&model(2)?, &folder.0, 9, asynchronous)?, undisturbed);
     }
+    Ok(())
+}
+
+#[test]
+fn the_last_step_is_saved_before_training_is_over() -> Fallible {
+    let saved = |folder: &Folder| -> Fallible<Option<u64>> {
+        Ok(latest_checkpoint(&folder.0)?.as_deref().map(step_of))
+    };
+    let (model, asked, told) = (model(1)?, Folder::new("asked"), Folder::new("told"));
+    // One loop asks, another is told.
+    let mut session = monitored(&model, &asked.0, 3, true)?;
+    while !session.should_stop() {
+        assert!(session.run(&[], &[], &[model.training.train])?.is_some());
+    }
+    session.finish()?;
+    assert_eq!(saved(&asked)?, Some(3));
+    let mut session = monitored(&model, &told.0, 3, true)?;
+    while session.run(&[], &[], &[model.training.train])?.is_some() {}
+    assert_eq!(saved(&told)?, Some(3), "the session has not finished");
+    session.finish()?;
+    // Who comes when all is done does nothing.
+    let mut late = monitored(&model, &told.0, 3, true)?;
+    assert!(late.should_stop());
+    assert!(late.run(&[], &[], &[model.training.train])?.is_none());
+    late.finish()?;
+    assert_eq!(saved(&told)?, Some(3));
     Ok(())
 }
 
