@@ -7,7 +7,8 @@ use anabranch_train::{
     SyncMode, Training, UpdateOptions, Variables,
 };
 use client::{Server, ServerConfig, Session};
-use graph::{DType, Graph, Output, PartialShape, Scope, Tensor};
+use graph::{DType, DeviceSpec, Graph, Node, NodeId, Output, PartialShape, Scope, Tensor};
+use std::ops::Range;
 use std::sync::Arc;
 
 const STEPS: i64 = 4;
@@ -18,9 +19,24 @@ struct Model {
     ids: Output,
 }
 
+/// The vector and what all share are on the first of two devices, the table on the second.
+fn on_two_devices(node: &Node) -> DeviceSpec {
+    if node.op.name() != "VarHandleOp" {
+        return DeviceSpec::default();
+    }
+    let id = Some(u32::from(node.name.starts_with("table")));
+    DeviceSpec { device_type: Some("CPU".into()), id, ..DeviceSpec::default() }
+}
+
 /// Rows of a table, some of them more than once, times a vector.
-fn model(strategy: &Strategy, optimizer: &Optimizer, options: UpdateOptions) -> Fallible<Model> {
+fn model(
+    strategy: &Strategy,
+    optimizer: &Optimizer,
+    options: UpdateOptions,
+    devices: u32,
+) -> Fallible<Model> {
     let root = Scope::new();
+    let root = if devices == 1 { root } else { root.device_fn(on_two_devices) };
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let ids = scope.placeholder("ids", DType::Int32, PartialShape::from([None]));
@@ -52,7 +68,7 @@ fn ids(step: i64) -> Fallible<Tensor> {
 }
 
 fn server() -> Fallible<Arc<Server>> {
-    Ok(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?))
+    Ok(Arc::new(Server::new(ServerConfig { threads: 2, cpu_devices: 2, ..ServerConfig::default() })?))
 }
 
 /// Goes on to this step, in a session of its own.
@@ -87,9 +103,10 @@ fn values(server: &Arc<Server>, model: &Model) -> Fallible<Vec<(String, Tensor)>
     Ok(all.into_iter().map(|v| v.name).zip(values).collect())
 }
 
-/// Assigns a variable of the parameter server by its name.
-fn set(server: &Arc<Server>, name: &str, value: Tensor) -> Fallible {
-    let scope = Scope::new();
+/// Assigns a variable of the model by its name.
+fn set(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fallible {
+    let variable = model.graph.find(name).ok_or_else(|| format!("no variable {name}"))?;
+    let scope = Scope::new().device(&model.graph.node(variable).device);
     let handle = scope.var_handle(name, value.dtype(), PartialShape::from(value.shape()));
     let set = scope.assign_variable(handle, scope.constant(value));
     Session::on(server, scope.finish()?, Default::default())?.run(&[], &[], &[set])?;
@@ -120,7 +137,7 @@ fn aside_gives_the_bits_of_in_place() -> Fallible {
     let averaged = UpdateOptions { moving_average: Some(average), ..Default::default() };
     for (optimizer, options) in optimizers.iter().flat_map(|o| [(o, UpdateOptions::default()), (o, averaged)])
     {
-        let in_place = model(&Strategy::Local, optimizer, options)?;
+        let in_place = model(&Strategy::Local, optimizer, options, 1)?;
         let on = server()?;
         let session = beside(&on, &in_place)?;
         session.run(&[], &[], &[in_place.training.initialize])?;
@@ -129,47 +146,86 @@ fn aside_gives_the_bits_of_in_place() -> Fallible {
         }
         let expected = values(&on, &in_place)?;
 
-        let aside = model(&alone(Aggregation::InOrder), optimizer, options)?;
-        let on = server()?;
-        train(&on, &aside, STEPS)?;
-        assert_eq!(values(&on, &aside)?, expected, "{optimizer:?}, {options:?}");
+        for devices in [1, 2] {
+            let aside = model(&alone(Aggregation::InOrder), optimizer, options, devices)?;
+            let on = server()?;
+            train(&on, &aside, STEPS)?;
+            assert_eq!(values(&on, &aside)?, expected, "{optimizer:?}, {options:?}, {devices} devices");
+        }
     }
+    Ok(())
+}
+
+/// These devices' counters of what was prepared or committed get the number of an attempt that the others do not have.
+/// The last device is that of what all share.
+fn ended_on(server: &Arc<Server>, model: &Model, phase: &str, devices: Range<u32>) -> Fallible {
+    for device in devices {
+        set(server, model, &format!("sync_rep_{phase}/{device}"), 5i64.into())?;
+    }
+    Ok(())
+}
+
+/// A worker pushes gradients of other rows than it should, and the vector's accumulator gives its own away.
+fn take_from_one_of_two(server: &Arc<Server>, model: &Model) -> Fallible {
+    let session = beside(server, model)?;
+    let of_op = |op: &'static str| {
+        model.graph.nodes().filter(move |(_, node)| node.op.name() == op).map(|(id, _)| id)
+    };
+    let pushes: Vec<NodeId> = ["ResourceAccumulatorApplyGradient", "SparseAccumulatorApplyGradient"]
+        .into_iter()
+        .flat_map(of_op)
+        .collect();
+    assert_eq!(pushes.len(), 2);
+    session.run(&[(model.ids, Tensor::vector(&[0i32, 1, 2])?)], &[], &pushes)?;
+    let clear = of_op("ResourceAccumulatorTakeGradient").next().ok_or("nothing takes gradients")?;
+    session.run(&[], &[], &[clear])?;
+    Ok(())
+}
+
+/// A job that was cut off in each place goes on to what an undisturbed one makes.
+fn is_taken_up_again(aggregation: Aggregation, optimizer: &Optimizer, devices: u32) -> Fallible {
+    let case = format!("{aggregation:?}, {devices} devices");
+    let lost = || Tensor::vector(&[9.0f32; 3]);
+    let model = model(&alone(aggregation), optimizer, UpdateOptions::default(), devices)?;
+    let undisturbed = server()?;
+    train(&undisturbed, &model, STEPS)?;
+    let expected = values(&undisturbed, &model)?;
+
+    let on = server()?;
+    train(&on, &model, STEPS)?;
+    assert_eq!(values(&on, &model)?, expected, "{case}");
+    // A commit did not reach these, nor the step.
+    if devices == 1 {
+        set(&on, &model, "w", lost()?)?;
+    }
+    for (name, value) in expected.iter().filter(|(name, _)| name.starts_with("table")) {
+        set(&on, &model, name, without(value, &ids(STEPS - 1)?)?)?;
+    }
+    set(&on, &model, "global_step", (STEPS - 1).into())?;
+    ended_on(&on, &model, "committed", devices - 1..devices + 1)?;
+    train(&on, &model, STEPS)?;
+    assert_eq!(values(&on, &model)?, expected, "{case}");
+
+    // A preparation ended on one device alone: what it left is of no use, and nothing else has changed.
+    set(&on, &model, "w/sync_rep_next", lost()?)?;
+    ended_on(&on, &model, "prepared", 0..1)?;
+    if aggregation == Aggregation::Accumulators {
+        take_from_one_of_two(&on, &model)?;
+        set(&on, &model, "sync_rep_taking", 5i64.into())?;
+    }
+    train(&on, &model, STEPS)?;
+    assert_eq!(values(&on, &model)?, expected, "{case}");
+    train(&on, &model, STEPS + 2)?;
+    train(&undisturbed, &model, STEPS + 2)?;
+    assert_eq!(values(&on, &model)?, values(&undisturbed, &model)?, "{case}");
     Ok(())
 }
 
 #[test]
 fn what_was_cut_off_is_taken_up_again() -> Fallible {
-    let lost = || Tensor::vector(&[9.0f32; 3]);
-    for (aggregation, optimizer) in [
-        (Aggregation::InOrder, Optimizer::momentum(0.1, 0.9)),
-        (Aggregation::Accumulators, Optimizer::adam(0.1)),
-    ] {
-        let model = model(&alone(aggregation), &optimizer, UpdateOptions::default())?;
-        let undisturbed = server()?;
-        train(&undisturbed, &model, STEPS)?;
-        let expected = values(&undisturbed, &model)?;
-
-        let on = server()?;
-        train(&on, &model, STEPS)?;
-        assert_eq!(values(&on, &model)?, expected);
-        // A commit did not reach these, nor the step.
-        set(&on, "w", lost()?)?;
-        for (name, value) in expected.iter().filter(|(name, _)| name.starts_with("table")) {
-            set(&on, name, without(value, &ids(STEPS - 1)?)?)?;
-        }
-        set(&on, "global_step", (STEPS - 1).into())?;
-        set(&on, "sync_rep_committed/1", 5i64.into())?;
-        train(&on, &model, STEPS)?;
-        assert_eq!(values(&on, &model)?, expected, "{aggregation:?}");
-        // A preparation ended on one device alone: what it left is of no use, and nothing else has changed.
-        set(&on, "w/sync_rep_next", lost()?)?;
-        set(&on, "sync_rep_prepared/0", 5i64.into())?;
-        set(&on, "sync_rep_taking", if aggregation == Aggregation::Accumulators { 5i64 } else { -1 }.into())?;
-        train(&on, &model, STEPS)?;
-        assert_eq!(values(&on, &model)?, expected, "{aggregation:?}");
-        train(&on, &model, STEPS + 2)?;
-        train(&undisturbed, &model, STEPS + 2)?;
-        assert_eq!(values(&on, &model)?, values(&undisturbed, &model)?, "{aggregation:?}");
+    for devices in [1, 2] {
+        is_taken_up_again(Aggregation::InOrder, &Optimizer::momentum(0.1, 0.9), devices)?;
+        is_taken_up_again(Aggregation::Accumulators, &Optimizer::adam(0.1), devices)?;
     }
     Ok(())
 }
