@@ -38,11 +38,16 @@ impl<'a> Sink<'a> {
         self.put(bytes)
     }
 
-    /// As [`Sink::add`]; gives a buffer back to be filled again.
-    pub fn add_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        self.checksum.add(&bytes);
-        self.size += bytes.len() as u64;
-        self.file.write_buffer(bytes)
+    /// Adds the plain elements that `read` puts at the start of places that it is given and says to have put there,
+    /// until that is none.
+    pub fn add_from(&mut self, mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        let (checksum, size) = (&mut self.checksum, &mut self.size);
+        self.file.write_from(&mut |space| {
+            let count = read(space)?;
+            checksum.add(&space[..count]);
+            *size += count as u64;
+            Ok(count)
+        })
     }
 
     /// Bytes that do not enter the checksum as they are.

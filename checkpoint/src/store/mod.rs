@@ -1,6 +1,7 @@
 //! Where files of checkpoints are. A name's scheme says it: `s3://bucket/key` is in an object store; a name without a
 //! scheme is a path on this machine's disks.
 
+mod chunk;
 mod local;
 #[cfg(feature = "store-memory")]
 mod remote;
@@ -12,6 +13,8 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+
+pub use chunk::Chunk;
 
 /// A place that holds files by their names. Names are whole ones, with scheme. Every call ends: what does not answer
 /// is an error that names file and store.
@@ -98,10 +101,21 @@ pub trait Pending: Debug + Send {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// As [`Pending::write`]; gives a buffer back to be filled again, this one or another.
-    fn write_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        self.write(&bytes)?;
-        Ok(bytes)
+    /// Writes what `read` puts at the start of places that it is given and says to have put there, until that is
+    /// nothing.
+    fn write_from(&mut self, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        let mut chunk = Chunk::default();
+        loop {
+            let count = read(chunk.space())?;
+            chunk.advance(count);
+            if count == 0 || chunk.is_full() {
+                self.write(chunk.filled())?;
+                chunk.clear();
+            }
+            if count == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Makes sure that all bytes are in the store; nothing is written after it.

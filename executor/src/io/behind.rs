@@ -1,7 +1,7 @@
 //! Files that are written in the time that nobody else wants, so that steps which go on meanwhile lose little by it.
 
 use crate::priority::run_when_idle;
-use checkpoint::store::Pending;
+use checkpoint::store::{Chunk, Pending};
 use checkpoint::{Error, Result};
 use graph::Code;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Buffers that may wait to be written.
-const QUEUED: usize = 8;
+/// Chunks that may wait to be written.
+const QUEUED: usize = 2;
 
 /// The thread rests so many times as long as it writes, each time for a moment at most: memory, disk and processors are
 /// others' meanwhile.
@@ -32,13 +32,15 @@ pub fn behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
         code: Code::ResourceExhausted,
         message: format!("no thread for a file that is written behind the steps: {e}"),
     })?;
-    Ok(Box::new(Behind { shared, start: Instant::now(), written: 0 }))
+    Ok(Box::new(Behind::new(shared)))
 }
 
 #[derive(Debug)]
 struct Behind {
     shared: Arc<Shared>,
     start: Instant,
+    /// What gathers to be given to the thread.
+    chunk: Chunk,
     written: u64,
 }
 
@@ -52,9 +54,9 @@ struct Shared {
 struct State {
     /// The file, while nobody writes to it.
     file: Option<Box<dyn Pending>>,
-    queue: VecDeque<Vec<u8>>,
-    /// Buffers to be filled again.
-    spare: Vec<Vec<u8>>,
+    queue: VecDeque<Chunk>,
+    /// Chunks to be filled again.
+    spare: Vec<Chunk>,
     failed: Option<Error>,
     is_writing: bool,
     /// Nothing more will come.
@@ -85,18 +87,19 @@ impl Shared {
         while !state.is_over && !self.changed.wait_until(state, end).timed_out() {}
     }
 
-    /// Writes the first buffer, if there is one and nobody else writes.
+    /// Writes the first chunk, if there is one and nobody else writes.
     fn write_next(&self, state: &mut MutexGuard<'_, State>) -> bool {
         if state.queue.is_empty() {
             return false;
         }
         let Some(mut file) = state.file.take() else { return false };
-        let Some(buffer) = state.queue.pop_front() else { return false };
+        let Some(mut chunk) = state.queue.pop_front() else { return false };
         state.is_writing = true;
-        let result = MutexGuard::unlocked(state, || file.write(&buffer));
+        let result = MutexGuard::unlocked(state, || file.write(chunk.filled()));
         state.is_writing = false;
         state.file = Some(file);
-        state.spare.push(buffer);
+        chunk.clear();
+        state.spare.push(chunk);
         if let Err(error) = result {
             state.queue.clear();
             state.failed.get_or_insert(error);
@@ -116,6 +119,29 @@ impl Drop for Gone<'_> {
 }
 
 impl Behind {
+    fn new(shared: Arc<Shared>) -> Behind {
+        Behind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
+    }
+
+    /// Gives the chunk to the thread, once there is room for it.
+    fn push(&mut self) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        while state.queue.len() >= QUEUED {
+            self.proceed(&mut state)?;
+        }
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let spare = state.spare.pop().unwrap_or_default();
+        state.queue.push_back(std::mem::replace(&mut self.chunk, spare));
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn push_if_full(&mut self) -> Result<()> {
+        if self.chunk.is_full() { self.push() } else { Ok(()) }
+    }
+
     /// Waits for the thread, or writes in its stead if it is late.
     fn proceed(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let due = self.start + PATIENCE + Duration::from_secs(self.written / LEAST_RATE);
@@ -135,7 +161,10 @@ impl Behind {
     }
 
     /// The file, when all has been written.
-    fn flushed(&self) -> Result<MutexGuard<'_, State>> {
+    fn flushed(&mut self) -> Result<MutexGuard<'_, State>> {
+        if !self.chunk.filled().is_empty() {
+            self.push()?;
+        }
         let mut state = self.shared.state.lock();
         while state.file.is_none() || !state.queue.is_empty() {
             self.proceed(&mut state)?;
@@ -149,28 +178,26 @@ impl Pending for Behind {
         self.written
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let buffer = self.shared.state.lock().spare.pop();
-        let mut buffer = buffer.unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        let spare = self.write_buffer(buffer)?;
-        self.shared.state.lock().spare.push(spare);
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let count = self.chunk.add(bytes);
+            self.written += count as u64;
+            bytes = &bytes[count..];
+            self.push_if_full()?;
+        }
         Ok(())
     }
 
-    fn write_buffer(&mut self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let mut state = self.shared.state.lock();
-        while state.queue.len() >= QUEUED {
-            self.proceed(&mut state)?;
+    fn write_from(&mut self, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        loop {
+            let count = read(self.chunk.space())?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.chunk.advance(count);
+            self.written += count as u64;
+            self.push_if_full()?;
         }
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
-        self.written += bytes.len() as u64;
-        state.queue.push_back(bytes);
-        self.shared.changed.notify_all();
-        Ok(state.spare.pop().unwrap_or_default())
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -178,7 +205,7 @@ impl Pending for Behind {
         state.file.as_mut().map_or(Ok(()), |file| file.sync())
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn commit(mut self: Box<Self>) -> Result<()> {
         let file = self.flushed()?.file.take();
         file.map_or(Ok(()), |file| file.commit())
     }
@@ -251,13 +278,24 @@ mod tests {
         (kept.clone(), Box::new(File { most, kept }))
     }
 
+    /// More than may wait, in pieces of many sizes.
     fn fill(mut written: Box<dyn Pending>, kept: &Mutex<Kept>) -> Result<()> {
-        let pieces: Vec<Vec<u8>> = (0..10 * QUEUED).map(|i| vec![i as u8; i]).collect();
-        for piece in &pieces {
-            written.write(piece)?;
+        let pieces: Vec<Vec<u8>> = (0..10 * QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();
+        for (i, piece) in pieces.iter().enumerate() {
+            if i % 2 == 0 {
+                written.write(piece)?;
+                continue;
+            }
+            let mut rest = &piece[..];
+            written.write_from(&mut |space| {
+                let (now, later) = rest.split_at(rest.len().min(space.len()));
+                space[..now.len()].copy_from_slice(now);
+                rest = later;
+                Ok(now.len())
+            })?;
         }
         written.sync()?;
-        assert_eq!(kept.lock().bytes, pieces.concat());
+        assert!(kept.lock().bytes == pieces.concat());
         assert_eq!(written.written(), pieces.concat().len() as u64);
         written.commit()
     }
@@ -275,7 +313,7 @@ mod tests {
         let (kept, file) = file(usize::MAX);
         let state = State { file: Some(file), is_gone: true, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        fill(Box::new(Behind { shared, start: Instant::now(), written: 0 }), &kept)?;
+        fill(Box::new(Behind::new(shared)), &kept)?;
         assert_eq!(kept.lock().told, ["sync", "commit", "drop"]);
         Ok(())
     }
@@ -284,7 +322,8 @@ mod tests {
     fn a_file_that_fails_says_so_and_is_gone_when_it_is_dropped() -> Result<()> {
         let (kept, file) = file(100);
         let mut written = behind(file)?;
-        let result = (0..10 * QUEUED).try_for_each(|_| written.write(&[0; 64])).and_then(|()| written.sync());
+        let result =
+            (0..10 * QUEUED).try_for_each(|_| written.write(&[0; 99_999])).and_then(|()| written.sync());
         assert_eq!(result, Err(Error::invalid("the disk is full")));
         drop(written);
         assert_eq!(kept.lock().told, ["drop"]);

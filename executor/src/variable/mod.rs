@@ -1,5 +1,6 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
+mod kept;
 mod replica;
 mod set_aside;
 mod snapshot;

@@ -1,20 +1,14 @@
 //! What a variable held at a moment, to be read out while it changes on.
 
 use super::Variable;
+use super::kept::{Blocks, Kept};
 use crate::error::Result;
 use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Of less, a copy is made when it changes: blocks would cost more.
 const LEAST_BYTES: usize = 1 << 20;
-
-/// Bytes that are kept when some of them change: a row, but several of rows that are shorter, and less than one of rows
-/// that are longer.
-const LEAST_BLOCK: usize = 256;
-const MOST_BLOCK: usize = 64 << 10;
 
 /// Bytes that are read out at once. Writers of the variable wait for so much to be copied.
 const PIECE_BYTES: usize = 256 << 10;
@@ -30,48 +24,25 @@ pub struct SetAside {
 }
 
 /// What has not been read out. Locked after the variable, of which it is a part.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rest {
     /// The value itself, once the variable may get another.
     own: Option<Tensor>,
-    /// The block that is read next.
+    /// The byte that is read next.
     next: usize,
     /// Blocks from there on that have changed since, as they were.
-    kept: BTreeMap<usize, Box<[u8]>>,
-}
-
-/// How a value is cut.
-#[derive(Clone, Copy, Debug)]
-struct Blocks {
-    /// Bytes of all.
-    total: usize,
-    /// Bytes of each, but the last may have fewer.
-    each: usize,
-}
-
-impl Blocks {
-    fn of(value: &Tensor) -> Blocks {
-        let total = value.num_bytes();
-        let row = total.checked_div(value.shape().first().copied().unwrap_or(1)).unwrap_or(total);
-        let rows = LEAST_BLOCK.checked_div(row).unwrap_or(1).max(1);
-        Blocks { total, each: (row * rows).clamp(1, MOST_BLOCK) }
-    }
-
-    fn count(self) -> usize {
-        self.total.div_ceil(self.each)
-    }
-
-    fn bytes(self, blocks: Range<usize>) -> Range<usize> {
-        blocks.start * self.each..(blocks.end * self.each).min(self.total)
-    }
+    kept: Kept,
 }
 
 impl SetAside {
     pub(super) fn new(variable: Arc<Variable>, value: &Tensor) -> SetAside {
-        let is_in_place = value.dtype().size().is_some() && value.num_bytes() >= LEAST_BYTES;
+        let (total, shape) = (value.num_bytes(), value.shape().clone());
+        let is_in_place = value.dtype().size().is_some() && total >= LEAST_BYTES;
         let own = if is_in_place { None } else { Some(value.clone()) };
-        let rest = Rest { own, ..Rest::default() };
-        SetAside { variable, shape: value.shape().clone(), blocks: Blocks::of(value), rest: Mutex::new(rest) }
+        let row = total.checked_div(shape.first().copied().unwrap_or(1)).unwrap_or(total);
+        let blocks = Blocks::of(total, row);
+        let rest = Mutex::new(Rest { own, next: 0, kept: Kept::new(blocks) });
+        SetAside { variable, shape, blocks, rest }
     }
 
     pub fn dtype(&self) -> DType {
@@ -93,39 +64,22 @@ impl SetAside {
         rest.own.as_ref().filter(|_| rest.next == 0 && rest.kept.is_empty()).cloned()
     }
 
-    /// Gives the bytes of plain elements from first to last, once. `put` gives a buffer back for those that follow.
-    pub fn read<E: From<graph::Error>>(
-        &self,
-        mut put: impl FnMut(Vec<u8>) -> Result<Vec<u8>, E>,
-    ) -> Result<(), E> {
-        let mut piece = Vec::new();
-        while self.next(&mut piece)? {
-            piece = put(piece)?;
-        }
-        Ok(())
-    }
-
-    /// Whether there is another piece.
-    fn next(&self, piece: &mut Vec<u8>) -> graph::Result<bool> {
-        piece.clear();
+    /// Puts the bytes of plain elements that follow those of the last time at the start of `out`, and says how many
+    /// these are: none once all have been read.
+    pub fn read(&self, out: &mut [u8]) -> graph::Result<usize> {
         // Who writes the variable need not wait for what is read from our own.
         let held = self.is_in_variable().then(|| self.variable.held.lock());
-        let mut rest = self.rest.lock();
+        let rest = &mut *self.rest.lock();
         let value = rest.own.as_ref().or(held.as_ref().and_then(|held| held.value.as_ref()));
-        let Some(value) = value else { return Ok(false) };
-        let blocks =
-            rest.next..(rest.next + (PIECE_BYTES / self.blocks.each).max(1)).min(self.blocks.count());
-        let all = self.blocks.bytes(blocks.clone());
-        piece.extend_from_slice(&value.bytes()?[all.clone()]);
-        while let Some(first) = rest.kept.first_entry()
-            && *first.key() < blocks.end
-        {
-            let (block, kept) = first.remove_entry();
-            let bytes = self.blocks.bytes(block..block + 1);
-            piece[bytes.start - all.start..bytes.end - all.start].copy_from_slice(&kept);
-        }
-        rest.next = blocks.end;
-        Ok(!piece.is_empty())
+        let Some(value) = value else { return Ok(0) };
+        let count = out.len().min(PIECE_BYTES).min(self.blocks.total - rest.next);
+        let range = rest.next..rest.next + count;
+        let out = &mut out[..count];
+        out.copy_from_slice(&value.bytes()?[range.clone()]);
+        rest.kept.restore(&range, out);
+        rest.kept.forget(&range);
+        rest.next = range.end;
+        Ok(count)
     }
 
     /// The variable is about to get another value.
@@ -143,10 +97,9 @@ impl SetAside {
         let bytes = value.bytes()?;
         let rest = &mut *self.rest.lock();
         for slice in slices {
-            for block in slice * size / self.blocks.each..((slice + 1) * size).div_ceil(self.blocks.each) {
-                if block >= rest.next && !rest.kept.contains_key(&block) {
-                    rest.kept.insert(block, bytes[self.blocks.bytes(block..block + 1)].into());
-                }
+            let rest_of_slice = (slice * size).max(rest.next)..(slice + 1) * size;
+            if !rest_of_slice.is_empty() {
+                self.blocks.that_have(&rest_of_slice).for_each(|block| rest.kept.keep(bytes, block));
             }
         }
         Ok(())
@@ -183,11 +136,21 @@ mod tests {
         Ok(())
     }
 
+    /// For bytes that end within a row.
+    fn room() -> Vec<u8> {
+        vec![0; 100_001]
+    }
+
+    /// What there is after these bytes.
     fn read_rest(aside: &SetAside, mut bytes: Vec<u8>) -> Result<Vec<f32>> {
-        aside.read(|piece| {
-            bytes.extend_from_slice(&piece);
-            Ok::<_, crate::Error>(piece)
-        })?;
+        let mut piece = room();
+        loop {
+            let count = aside.read(&mut piece)?;
+            if count == 0 {
+                break;
+            }
+            bytes.extend_from_slice(&piece[..count]);
+        }
         let (elements, rest) = bytes.as_chunks::<4>();
         assert!(rest.is_empty());
         Ok(elements.iter().map(|&element| f32::from_le_bytes(element)).collect())
@@ -203,8 +166,8 @@ mod tests {
         let place = address(&variable)?;
         let aside = variable.set_aside()?;
         change(&variable, &[0, 7, 7, ROWS - 1])?;
-        let mut first = Vec::new();
-        assert!(aside.next(&mut first)?);
+        let mut first = room();
+        assert_eq!(aside.read(&mut first)?, first.len());
         // One that was read, one that was not, and one again.
         change(&variable, &[1, ROWS / 2, 7])?;
         assert_eq!(read_rest(&aside, first)?, before);
@@ -222,8 +185,8 @@ mod tests {
         let (variable, before) = table()?;
         let aside = variable.set_aside()?;
         change(&variable, &[3])?;
-        let mut first = Vec::new();
-        assert!(aside.next(&mut first)?);
+        let mut first = room();
+        assert_eq!(aside.read(&mut first)?, first.len());
         variable.update(|value| {
             value.values_mut::<f32>()?.fill(0.0);
             Ok(())

@@ -1,64 +1,48 @@
 //! Files that are written past the page cache: the disk takes the bytes from our memory, which leaves the processor and
 //! the cache to others.
 
+use crate::store::Chunk;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What the places of such writes, in memory and in the file, are multiples of: no disk wants more.
-const BLOCK: usize = 4096;
-
-/// Bytes that are written at once.
-const CHUNK: usize = 1 << 20;
-
 #[derive(Debug)]
 pub(super) struct DirectWriter {
+    target: Target,
+    /// What has not been written; what has is whole blocks.
+    chunk: Chunk,
+}
+
+#[derive(Debug)]
+struct Target {
     file: File,
-    /// A chunk is in it, from `start` on.
-    buffer: Vec<u8>,
-    start: usize,
-    /// Bytes that wait in the chunk.
-    waiting: usize,
     is_direct: bool,
 }
 
-impl DirectWriter {
+impl Target {
     /// Makes an empty file. One on a file system that has no such writes is written through the cache.
-    pub(super) fn create(path: &Path) -> io::Result<DirectWriter> {
+    fn create(path: &Path) -> io::Result<Target> {
         let open = |flags: OFlags| {
             let flags = flags.bits().cast_signed();
             OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path)
         };
-        let (file, is_direct) = match open(OFlags::DIRECT) {
-            Ok(file) => (file, true),
-            Err(e) if e.kind() == ErrorKind::InvalidInput => (open(OFlags::empty())?, false),
-            Err(e) => return Err(e),
-        };
-        let buffer = vec![0; CHUNK + BLOCK];
-        let start = buffer.as_ptr().align_offset(BLOCK).min(BLOCK);
-        Ok(DirectWriter { file, buffer, start, waiting: 0, is_direct })
-    }
-
-    /// The file, with all bytes in it, though not all of them on the disk.
-    pub(super) fn into_inner(mut self) -> io::Result<File> {
-        let blocks = self.waiting / BLOCK * BLOCK;
-        self.write_out(0, blocks)?;
-        if blocks < self.waiting {
-            self.use_cache()?;
-            self.write_out(blocks, self.waiting)?;
+        match open(OFlags::DIRECT) {
+            Ok(file) => Ok(Target { file, is_direct: true }),
+            Err(e) if e.kind() == ErrorKind::InvalidInput => {
+                Ok(Target { file: open(OFlags::empty())?, is_direct: false })
+            }
+            Err(e) => Err(e),
         }
-        Ok(self.file)
     }
 
-    fn write_out(&mut self, from: usize, to: usize) -> io::Result<()> {
-        let result = self.file.write_all(&self.buffer[self.start + from..self.start + to]);
-        match result {
+    fn write_out(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.file.write_all(bytes) {
             // Some file systems say only now that they have no such writes.
             Err(e) if e.kind() == ErrorKind::InvalidInput && self.is_direct => {
                 self.use_cache()?;
-                self.file.write_all(&self.buffer[self.start + from..self.start + to])
+                self.file.write_all(bytes)
             }
             result => result,
         }
@@ -73,17 +57,40 @@ impl DirectWriter {
     }
 }
 
+impl DirectWriter {
+    pub(super) fn create(path: &Path) -> io::Result<DirectWriter> {
+        Ok(DirectWriter { target: Target::create(path)?, chunk: Chunk::default() })
+    }
+
+    /// The file, with all bytes in it, though not all of them on the disk.
+    pub(super) fn into_inner(mut self) -> io::Result<File> {
+        let (blocks, rest) = self.chunk.filled().split_at(whole_blocks(self.chunk.filled()));
+        self.target.write_out(blocks)?;
+        if !rest.is_empty() {
+            self.target.use_cache()?;
+            self.target.write_out(rest)?;
+        }
+        Ok(self.target.file)
+    }
+}
+
+/// How many of the bytes are in whole blocks.
+fn whole_blocks(bytes: &[u8]) -> usize {
+    bytes.len() / Chunk::BLOCK * Chunk::BLOCK
+}
+
 impl Write for DirectWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.waiting == CHUNK {
-            self.write_out(0, CHUNK)?;
-            self.waiting = 0;
+        let blocks = whole_blocks(bytes);
+        if self.chunk.filled().is_empty() && blocks > 0 && bytes.as_ptr().align_offset(Chunk::BLOCK) == 0 {
+            self.target.write_out(&bytes[..blocks])?;
+            return Ok(blocks);
         }
-        let taken = bytes.len().min(CHUNK - self.waiting);
-        let at = self.start + self.waiting;
-        self.buffer[at..at + taken].copy_from_slice(&bytes[..taken]);
-        self.waiting += taken;
-        Ok(taken)
+        if self.chunk.is_full() {
+            self.target.write_out(self.chunk.filled())?;
+            self.chunk.clear();
+        }
+        Ok(self.chunk.add(bytes))
     }
 
     /// Nothing: only whole blocks are written before the end.
@@ -97,18 +104,26 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
+    const BLOCK: usize = Chunk::BLOCK;
+    const SIZE: usize = Chunk::SIZE;
+
     #[test]
     fn a_file_has_the_bytes_that_were_written_whatever_their_number() -> io::Result<()> {
         let folder = TempDir::new().map_err(io::Error::other)?;
-        for size in [0, 1, BLOCK, BLOCK + 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3 * BLOCK + 5] {
-            let bytes: Vec<u8> = (0..size).map(|i| (i / 7) as u8).collect();
-            let path = folder.path().join(size.to_string());
-            let mut writer = DirectWriter::create(&path)?;
-            for piece in bytes.chunks(100_003) {
-                writer.write_all(piece)?;
+        for size in [0, 1, BLOCK, BLOCK + 1, SIZE, SIZE + 1, 2 * SIZE + 3 * BLOCK + 5] {
+            // From whole blocks of memory, and from anywhere.
+            for (start, piece) in [(0, 100_003), (0, 3 * BLOCK), (1, 3 * BLOCK), (0, usize::MAX)] {
+                let memory: Vec<u8> = (0..size + 2 * BLOCK).map(|i| (i / 7) as u8).collect();
+                let start = start + memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+                let bytes = &memory[start..start + size];
+                let path = folder.path().join(format!("{size}-{start}-{piece}"));
+                let mut writer = DirectWriter::create(&path)?;
+                for piece in bytes.chunks(piece) {
+                    writer.write_all(piece)?;
+                }
+                writer.into_inner()?.sync_all()?;
+                assert!(std::fs::read(&path)? == bytes, "{size} bytes from {start} in pieces of {piece}");
             }
-            writer.into_inner()?.sync_all()?;
-            assert!(std::fs::read(&path)? == bytes, "{size} bytes");
         }
         Ok(())
     }

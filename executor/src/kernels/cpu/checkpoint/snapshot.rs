@@ -56,7 +56,7 @@ impl Content for SetAside {
     fn give(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
         match self.whole() {
             Some(tensor) => tensor.give(sink),
-            None => self.read(|bytes| sink.add_buffer(bytes)),
+            None => sink.add_from(|space| Ok(self.read(space)?)),
         }
     }
 }
