@@ -11,7 +11,7 @@ pub enum Error {
 
     /// A parameter server came back empty, and there is nothing to restore its variables from.
     #[error(
-        "these variables have lost their values: {missing}; there is no whole checkpoint in {folder} to restore them from, and a model in training is not initialised again",
+        "these variables have lost their values: {missing}; there is no whole checkpoint in {folder} that has them, and a model in training is not initialised again",
         missing = names.join(", ")
     )]
     Lost { names: Vec<String>, folder: String },
@@ -48,6 +48,9 @@ pub enum Error {
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
     Threads { waited: Duration, names: Vec<String> },
 
+    #[error("the thread {thread} has panicked")]
+    Panicked { thread: String },
+
     #[error(transparent)]
     Client(#[from] client::Error),
 
@@ -73,6 +76,7 @@ impl Error {
             Error::Lost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
             Error::Elected { .. } | Error::Deposed { .. } | Error::WentBack { .. } => Code::Aborted,
+            Error::Panicked { .. } => Code::Internal,
             Error::GaveUp { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),
             Error::Graph(error) => error.code(),
@@ -85,6 +89,11 @@ impl Error {
     /// replica's part is another.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
+    }
+
+    /// Whether something that was looked for has no value, or is not there.
+    pub(crate) fn is_absence(&self) -> bool {
+        matches!(self.code(), Code::NotFound | Code::FailedPrecondition)
     }
 
     pub(crate) fn file(path: impl AsRef<std::path::Path>, error: &std::io::Error) -> Error {

@@ -5,13 +5,16 @@ use graph::Code;
 use proto::Status;
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 /// How long a call may take of who has no turn to keep.
 pub(super) const LONGEST: Duration = Duration::from_secs(5);
+
+/// A timeout comes no later.
+const MARGIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Calls {
@@ -39,7 +42,8 @@ impl Calls {
         &self.place
     }
 
-    /// How long a call may take by which a leader keeps a turn: there is time for another before it is lost.
+    /// How long all the calls may take by which a leader keeps a turn once: there is time for another try before it is
+    /// lost.
     pub(super) fn in_turn(&self) -> Duration {
         self.in_turn
     }
@@ -60,10 +64,15 @@ impl Calls {
                 let _ = answer.send(timeout(patience, call).await);
             });
         }
-        match answered.recv() {
+        // A call that blocks its thread has no timeout of its own.
+        match answered.recv_timeout(patience + MARGIN) {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(self.failed(Code::Unavailable, format!("no answer within {patience:?}"))),
-            Err(_) => Err(self.failed(Code::Unavailable, "the call ended without an answer")),
+            Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {
+                Err(self.failed(Code::Unavailable, format!("no answer within {patience:?}")))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(self.failed(Code::Unavailable, "the call ended without an answer"))
+            }
         }
     }
 

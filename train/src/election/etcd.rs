@@ -8,7 +8,7 @@ use graph::Code;
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A [`LeaderStore`] in etcd. A leader that is not heard of for a lease, dead or stopped, is replaced: etcd takes its
 /// key away.
@@ -45,7 +45,10 @@ impl EtcdStore {
         let connected = calls.wait(LONGEST, async move { Client::connect(endpoints, options).await })?;
         let client = connected.map_err(|e| calls.failed(Code::Unavailable, e))?;
         let key = format!("anabranch/leaders/{name}");
-        Ok(EtcdStore { client, calls, key, name: name.to_owned(), lease, own: Mutex::default() })
+        let store = EtcdStore { client, calls, key, name: name.to_owned(), lease, own: Mutex::default() };
+        // A client connects when it is used.
+        store.revision(LONGEST)?;
+        Ok(store)
     }
 
     fn call<T: Send + 'static, F>(
@@ -123,11 +126,11 @@ impl LeaderStore for EtcdStore {
     fn keep(&self, term: i64) -> Result<bool> {
         let mut own = self.own.lock();
         let Some(claim) = own.filter(|claim| claim.term == term) else { return Ok(false) };
-        let patience = self.calls.in_turn();
-        let kept = self.call(patience, move |mut client, _| async move {
+        let end = Instant::now() + self.calls.in_turn();
+        let kept = self.call(self.calls.in_turn() / 2, move |mut client, _| async move {
             client.lease_keep_alive(claim.lease).await.map(drop)
         });
-        if self.revision(patience)? != term {
+        if self.revision(end.saturating_duration_since(Instant::now()))? != term {
             *own = None;
             return Ok(false);
         }

@@ -10,8 +10,7 @@ use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A [`LeaderStore`] in a folder.
@@ -103,7 +102,7 @@ impl FileStore {
     /// Takes a term; nothing if another has it.
     fn claim(&self, term: i64) -> Result<Option<Claim>> {
         let path = self.file(term);
-        let fresh = Fresh::new(&self.folder, &self.name)?;
+        let fresh = Fresh(self.folder.join(format!(".{}.{:016x}", self.name, rand::random::<u64>())));
         let made = || {
             let mut file = File::create_new(&fresh.0)?;
             file.lock()?;
@@ -158,6 +157,8 @@ impl LeaderStore for FileStore {
             *own = None;
             return Ok(None);
         }
+        // Terms never fall, even where somebody has removed their files.
+        let newest = own.as_ref().map_or(newest, |claim| claim.term.max(newest));
         let term = newest.checked_add(1).ok_or_else(|| {
             graph::Error::invalid(format!("{} has the last of all terms", self.file(newest).display()))
         })?;
@@ -192,19 +193,6 @@ impl LeaderStore for FileStore {
 
 /// The name of a file that nobody else makes, which is gone when this is.
 struct Fresh(PathBuf);
-
-impl Fresh {
-    fn new(folder: &Path, name: &str) -> Result<Fresh> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!(".{name}.{}-{number}", std::process::id()));
-        // Of a process that had the same number, and died.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(&path, &error)),
-            _ => Ok(Fresh(path)),
-        }
-    }
-}
 
 impl Drop for Fresh {
     fn drop(&mut self) {

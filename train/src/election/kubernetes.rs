@@ -125,13 +125,14 @@ impl KubernetesStore {
 
     /// Changes the Lease if it is still of this term; whether it was.
     fn change(&self, term: i64, change: impl Fn(&mut LeaseSpec)) -> Result<bool> {
-        let patience = self.calls.in_turn();
+        let end = Instant::now() + self.calls.in_turn();
+        let patience = || end.saturating_duration_since(Instant::now());
         for _ in 0..TRIES {
-            let Some(mut found) = self.find(patience)?.filter(|found| self.is_own(found, term)) else {
+            let Some(mut found) = self.find(patience())?.filter(|found| self.is_own(found, term)) else {
                 return Ok(false);
             };
             change(found.spec.get_or_insert_default());
-            if self.write(patience, found)? {
+            if self.write(patience(), found)? {
                 return Ok(true);
             }
         }

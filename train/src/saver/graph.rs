@@ -10,6 +10,8 @@ pub(super) struct Nodes {
     pub(super) snapshot: Vec<NodeId>,
     /// Writes every shard, then joins them at `destination`.
     pub(super) write: NodeId,
+    /// Does nothing, where the checkpoint is joined.
+    pub(super) confirm: NodeId,
     /// The checkpoint to write and to read, scalars of `string` to be fed.
     pub(super) destination: Output,
     pub(super) source: Output,
@@ -47,7 +49,11 @@ impl Nodes {
             None => scope.clone(),
         };
         let write = joins.merge_checkpoints(joins.pack(&prefixes, 0), destination);
-        Nodes { shards, snapshot, write, destination, source, behind_steps }
+        let confirm = match variables.first() {
+            Some(first) => scope.colocate_with(first.handle.node).no_op(),
+            None => scope.no_op(),
+        };
+        Nodes { shards, snapshot, write, confirm, destination, source, behind_steps }
     }
 }
 

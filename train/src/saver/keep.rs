@@ -1,9 +1,9 @@
 //! Which checkpoints are kept.
 
-use super::state::CheckpointState;
+use super::state::{CheckpointState, step_of};
 use crate::error::Result;
 use checkpoint::{bundle, store};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How many checkpoints are kept. The defaults are TensorFlow's.
@@ -25,17 +25,25 @@ impl Default for Keep {
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     preserved: Option<Instant>,
+    /// Checkpoints that could not be removed.
+    superfluous: Vec<PathBuf>,
 }
 
 impl Kept {
-    /// Adds a checkpoint that is whole, and removes those that are not to be kept.
-    pub(super) fn note(&mut self, folder: &Path, prefix: &Path, keep: Keep) -> Result<()> {
+    /// Adds a checkpoint that is whole, and removes those that are not to be kept, if that is confirmed.
+    pub(super) fn note(
+        &mut self,
+        folder: &Path,
+        prefix: &Path,
+        keep: Keep,
+        confirm: impl FnOnce() -> client::Result<()>,
+    ) -> Result<()> {
         // Oldest first. What another process has saved here counts too.
         let mut paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
         paths.retain(|known| known != prefix);
         paths.push(prefix.to_owned());
         let started = *self.preserved.get_or_insert_with(Instant::now);
-        let mut superfluous = Vec::new();
+        let mut superfluous = std::mem::take(&mut self.superfluous);
         while keep.max_to_keep > 0 && paths.len() > keep.max_to_keep {
             let oldest = paths.remove(0);
             if keep.every.is_some_and(|every| started.elapsed() >= every) {
@@ -48,9 +56,47 @@ impl Kept {
             model_checkpoint_path: Some(prefix.to_owned()),
             all_model_checkpoint_paths: paths,
         };
+        confirm()?;
         state.write(folder)?;
-        superfluous.iter().try_for_each(|prefix| remove(prefix))
+        for old in superfluous {
+            if let Err(error) = remove(&old) {
+                tracing::warn!("the checkpoint {} could not be removed: {error}", old.display());
+                self.superfluous.push(old);
+            }
+        }
+        if let Err(error) = remove_fragments(folder, prefix) {
+            tracing::warn!(
+                "what earlier saves have left in {} could not be removed: {error}",
+                folder.display()
+            );
+        }
+        Ok(())
     }
+}
+
+/// Removes what saves under this name left that were cut off at earlier steps.
+fn remove_fragments(folder: &Path, prefix: &Path) -> Result<()> {
+    let store = store::of(folder)?;
+    let series = series_of(prefix);
+    for name in store.list(folder)? {
+        let fragment = folder.join(name);
+        let Some(of) = fragment.to_str().and_then(|text| text.strip_suffix("_temp")).map(Path::new) else {
+            continue;
+        };
+        if series_of(of) == series && step_of(of) < step_of(prefix) {
+            for part in store.list(&fragment)? {
+                store.delete(&fragment.join(part))?;
+            }
+            store.remove_folder(&fragment)?;
+        }
+    }
+    Ok(())
+}
+
+/// A checkpoint's name without its step, if it has both.
+fn series_of(prefix: &Path) -> Option<&str> {
+    let (series, step) = prefix.file_name()?.to_str()?.rsplit_once('-')?;
+    step.parse::<u64>().is_ok().then_some(series)
 }
 
 /// Removes a checkpoint, its index first: what remains if this is cut off is none.

@@ -15,12 +15,14 @@ pub use state::{CheckpointState, checkpoint_prefixes, latest_checkpoint, step_of
 
 use crate::error::Result;
 use crate::variables::Variable;
-use ::graph::{Output, Scope, Tensor};
+use ::graph::{Scope, Tensor};
 use checkpoint::store;
 use client::Session;
 use keep::Kept;
 use parking_lot::Mutex;
+use proto::pb;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Saves and restores some variables.
 #[derive(Debug)]
@@ -28,20 +30,32 @@ pub struct Saver {
     nodes: graph::Nodes,
     keep: Keep,
     kept: Mutex<Kept>,
+    deadline: Duration,
 }
+
+/// Nothing that is alive takes longer to write a checkpoint.
+const DEADLINE: Duration = Duration::from_secs(3600);
 
 impl Saver {
     /// Adds the nodes that save and restore these variables. The scope must leave devices open: each node goes to the
     /// task of its variables.
     pub fn new(scope: &Scope, variables: &[Variable], keep: Keep) -> Saver {
-        Saver { nodes: graph::Nodes::new(scope, variables), keep, kept: Mutex::default() }
+        Saver { nodes: graph::Nodes::new(scope, variables), keep, kept: Mutex::default(), deadline: DEADLINE }
+    }
+
+    /// How long the writing of a checkpoint may take; an hour if nothing is said. Other limits of a session's runs do not
+    /// bind it.
+    pub fn deadline(mut self, deadline: Duration) -> Saver {
+        self.deadline = deadline;
+        self
     }
 
     /// Saves as `<folder>/<name>-<step>`, notes it in the folder's `checkpoint` file, and removes what is not to be
-    /// kept. Gives the checkpoint's prefix.
+    /// kept: all that are noted there count, whatever their names. Gives the checkpoint's prefix.
     ///
     /// # Errors
-    /// Of a variable without a value, or of files; nothing is noted then.
+    /// Of a variable without a value, or of files; nothing is noted then. What cannot be removed is told, and tried again
+    /// at the next save.
     pub fn save(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
         self.snapshot(session)?;
         self.write(session, folder, name, step)
@@ -82,17 +96,17 @@ impl Saver {
         let prefix = folder.join(format!("{name}-{step}"));
         let shards = self.nodes.shards.len();
         let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());
-        let mut feeds: Vec<(Output, Tensor)> = self
-            .nodes
-            .shards
-            .iter()
-            .enumerate()
-            .map(|(i, shard)| (shard.prefix, Tensor::string(part(i))))
-            .collect();
-        feeds.push((self.nodes.destination, path_tensor(&prefix)));
-        feeds.push((self.nodes.behind_steps, behind_steps.into()));
-        session.run(&feeds, &[], &[self.nodes.write])?;
-        self.kept.lock().note(&folder, &prefix, self.keep)?;
+        let timeout_in_ms = i64::try_from(self.deadline.as_millis()).unwrap_or(i64::MAX);
+        let options = pb::RunOptions { timeout_in_ms, ..Default::default() };
+        let mut write = session.step().target(self.nodes.write).options(options);
+        for (i, shard) in self.nodes.shards.iter().enumerate() {
+            write = write.feed(shard.prefix, Tensor::string(part(i)));
+        }
+        write = write.feed(self.nodes.destination, path_tensor(&prefix));
+        write.feed(self.nodes.behind_steps, behind_steps).run()?;
+        // The workers of a replica that does not lead any more refuse: another's checkpoints are not its to remove.
+        let confirm = || session.run(&[], &[], &[self.nodes.confirm]).map(drop);
+        self.kept.lock().note(&folder, &prefix, self.keep, confirm)?;
         Ok(prefix)
     }
 

@@ -16,6 +16,9 @@ const LOOKS: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// The thread is waited for at the end for a lease, but not for less.
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What a session is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
@@ -34,6 +37,9 @@ pub(super) enum Candidacy {
 #[derive(Debug)]
 pub(super) struct Shared {
     store: Arc<dyn LeaderStore>,
+    /// Held while the store is asked, so that one asks at a time. Locked before the state, which is free meanwhile: no
+    /// step waits for the store.
+    asking: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -47,6 +53,8 @@ struct State {
     /// The term when the session that there is now was begun.
     of_session: Option<i64>,
     session: Weak<Session>,
+    /// Why it was closed here, if it was.
+    closed: Option<Error>,
     /// Leads if nobody else does.
     stands: bool,
     ends: bool,
@@ -59,7 +67,12 @@ impl Candidacy {
             Role::Worker => return Ok(Candidacy::Fixed { is_chief: false }),
             Role::Elected(store) => store.clone(),
         };
-        let shared = Arc::new(Shared { store, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            store,
+            asking: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let watching = shared.clone();
         let thread = thread::Builder::new().name("candidacy".to_owned()).spawn(move || watching.watch());
         let thread = thread.map_err(|e| Error::file("candidacy", &e))?;
@@ -72,10 +85,11 @@ impl Candidacy {
         let Candidacy::Standing { shared, .. } = self else {
             return Ok(Part { is_chief: self.is_chief(), epoch: None });
         };
+        let _asking = shared.asking.lock();
+        let asked = Instant::now();
+        let term = shared.store.campaign()?;
         let mut state = shared.state.lock();
-        state.term = shared.store.campaign()?;
-        (state.kept, state.stands) = (Some(Instant::now()), true);
-        (state.of_session, state.session) = (state.term, Weak::new());
+        *state = State { term, kept: Some(asked), of_session: term, stands: true, ..State::default() };
         let name = shared.store.name();
         let epoch = state.term.map(|number| Epoch { name: name.to_owned(), number });
         if let Some(epoch) = &epoch {
@@ -108,13 +122,7 @@ impl Candidacy {
     pub(super) fn change(&self) -> Option<Error> {
         let Candidacy::Standing { shared, .. } = self else { return None };
         let state = shared.state.lock();
-        let name = shared.store.name().to_owned();
-        match (state.of_session, state.term) {
-            (before, now) if before == now => None,
-            (Some(term), None) => Some(Error::Deposed { name, term }),
-            (_, Some(term)) => Some(Error::Elected { name, term }),
-            (None, None) => None,
-        }
+        state.closed.clone().or_else(|| shared.change(&state))
     }
 
     /// Leads no more than it does: others may when this replica is done.
@@ -129,8 +137,19 @@ impl Candidacy {
         let Candidacy::Standing { shared, thread } = self else { return };
         shared.state.lock().ends = true;
         shared.changed.notify_all();
-        if let Some(thread) = thread.take() {
-            let _ = thread.join();
+        let deadline = Instant::now() + shared.store.lease().max(LEAST_PATIENCE);
+        while thread.as_ref().is_some_and(|t| !t.is_finished()) && Instant::now() < deadline {
+            thread::park_timeout(SHORTEST_PAUSE);
+        }
+        match thread.take() {
+            Some(asking) if !asking.is_finished() => {
+                tracing::warn!(
+                    "'{}' does not answer: its leader is not heard of any more",
+                    shared.store.name()
+                );
+                return;
+            }
+            asked => drop(asked.map(JoinHandle::join)),
         }
         if let Some(term) = shared.state.lock().term.take()
             && let Err(error) = shared.store.resign(term)
@@ -150,37 +169,61 @@ impl Shared {
     /// Keeps the term that there is, or looks for one, until the end.
     fn watch(&self) {
         let pause = (self.store.lease() / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        let mut state = self.state.lock();
-        while !state.ends {
-            let before = state.term;
-            self.look(&mut state);
-            if state.term != before
-                && let Some(session) = state.session.upgrade()
+        while !self.state.lock().ends {
+            self.look();
+            let mut state = self.state.lock();
+            if let Some(change) = self.change(&state)
+                && let Some(session) = std::mem::take(&mut state.session).upgrade()
             {
+                state.closed = Some(change);
                 close(session);
             }
-            self.changed.wait_for(&mut state, pause);
+            if !state.ends {
+                self.changed.wait_for(&mut state, pause);
+            }
         }
     }
 
-    fn look(&self, state: &mut State) {
+    /// Keeps the term, or stands for one.
+    fn look(&self) {
+        let _asking = self.asking.lock();
         let name = self.store.name();
-        match state.term {
+        let (term, kept, stands) = {
+            let state = self.state.lock();
+            (state.term, state.kept, state.stands)
+        };
+        let asked = Instant::now();
+        let (term, kept) = match term {
             Some(term) => match self.store.keep(term) {
-                Ok(true) => state.kept = Some(Instant::now()),
-                Ok(false) => state.term = None,
+                Ok(true) => (Some(term), Some(asked)),
+                Ok(false) => (None, kept),
                 Err(error) => {
                     tracing::warn!("the leader of '{name}' could not say that it lives: {error}");
-                    if state.kept.is_none_or(|kept| kept.elapsed() > self.store.lease()) {
-                        state.term = None;
-                    }
+                    let is_over = kept.is_none_or(|kept| kept.elapsed() > self.store.lease());
+                    (if is_over { None } else { Some(term) }, kept)
                 }
             },
-            None if state.stands => match self.store.campaign() {
-                Ok(term) => (state.term, state.kept) = (term, Some(Instant::now())),
-                Err(error) => tracing::warn!("could not stand for '{name}': {error}"),
+            None if stands => match self.store.campaign() {
+                Ok(term) => (term, Some(asked)),
+                Err(error) => {
+                    tracing::warn!("could not stand for '{name}': {error}");
+                    return;
+                }
             },
-            None => {}
+            None => return,
+        };
+        let mut state = self.state.lock();
+        (state.term, state.kept) = (term, kept);
+    }
+
+    /// What has become of the part since the session was begun.
+    fn change(&self, state: &State) -> Option<Error> {
+        let name = self.store.name().to_owned();
+        match (state.of_session, state.term) {
+            (before, now) if before == now => None,
+            (Some(term), None) => Some(Error::Deposed { name, term }),
+            (_, Some(term)) => Some(Error::Elected { name, term }),
+            (None, None) => None,
         }
     }
 }

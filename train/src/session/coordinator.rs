@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,7 +16,10 @@ pub struct Coordinator {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// As whoever trains has asked for.
     stops: AtomicBool,
+    /// Because of `failure`.
+    has_failed: AtomicBool,
     /// The last step, once the job has come to it.
     arrived: Mutex<Option<i64>>,
     failure: Mutex<Option<Error>>,
@@ -28,7 +32,15 @@ impl Coordinator {
     }
 
     pub fn should_stop(&self) -> bool {
+        self.is_asked_to_stop() || self.has_failed()
+    }
+
+    pub(super) fn is_asked_to_stop(&self) -> bool {
         self.shared.stops.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.has_failed.load(Ordering::Acquire)
     }
 
     /// The job has come to this step, its last one. Training ends once that is safe; until then it may go back.
@@ -46,10 +58,10 @@ impl Coordinator {
         *self.shared.arrived.lock() = None;
     }
 
-    /// Stops all because of a failure; the first one is kept.
+    /// Stops all because of a failure; the first one is kept. Where a new session mends it, training goes on in that.
     pub fn fail(&self, error: Error) {
-        self.shared.failure.lock().get_or_insert(error);
-        self.request_stop();
+        self.note(error);
+        self.shared.has_failed.store(true, Ordering::Release);
     }
 
     /// What stopped all, if it was a failure.
@@ -62,7 +74,9 @@ impl Coordinator {
         self.shared.failure.lock().get_or_insert(error);
     }
 
+    /// The failure, which is over.
     pub(super) fn take_failure(&self) -> Option<Error> {
+        self.shared.has_failed.store(false, Ordering::Release);
         self.shared.failure.lock().take()
     }
 
@@ -72,15 +86,17 @@ impl Coordinator {
         name: &str,
         run: impl FnOnce(&Coordinator) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let coordinator = self.clone();
-        let body = move || {
-            if let Err(error) = run(&coordinator) {
-                coordinator.fail(error);
-            }
+        let (coordinator, own_name) = (self.clone(), name.to_owned());
+        let body = move || match catch_unwind(AssertUnwindSafe(|| run(&coordinator))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => coordinator.fail(error),
+            Err(_) => coordinator.fail(Error::Panicked { thread: own_name }),
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::file(name, &e))?;
-        self.shared.threads.lock().push((name.to_owned(), thread));
+        let mut threads = self.shared.threads.lock();
+        threads.retain(|(_, thread)| !thread.is_finished());
+        threads.push((name.to_owned(), thread));
         Ok(())
     }
 

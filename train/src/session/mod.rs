@@ -8,6 +8,7 @@ pub mod hooks;
 mod prepare;
 mod queue_runner;
 mod replica;
+mod replica_hooks;
 mod role;
 
 pub use coordinator::Coordinator;
@@ -25,10 +26,12 @@ use graph::{Code, Graph, NodeId, Output, Tensor};
 use parking_lot::Mutex;
 use prepare::Job;
 use replica::ReplicaHook;
+use replica_hooks::ReplicaHooks;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Where a session's master is.
 #[derive(Clone, Debug)]
@@ -79,7 +82,7 @@ impl Default for MonitoredConfig {
 /// A training session.
 pub struct MonitoredSession {
     job: Job,
-    hooks: Vec<Box<dyn Hook>>,
+    hooks: ReplicaHooks,
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
@@ -87,7 +90,18 @@ pub struct MonitoredSession {
     last_step: i64,
     /// A step that may never go well has been given another session since the last one that went well.
     is_excused: bool,
+    trouble: Option<Trouble>,
 }
+
+/// Sessions since something went well.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    since: Instant,
+    retries: u32,
+}
+
+/// So many sessions are tried, whatever time they take.
+const LEAST_RETRIES: u32 = 3;
 
 impl MonitoredSession {
     /// Opens a session and makes the variables ready: from the newest checkpoint, or with their first values. A
@@ -105,14 +119,21 @@ impl MonitoredSession {
         config: MonitoredConfig,
     ) -> Result<MonitoredSession> {
         let report: Arc<Mutex<SyncReport>> = Arc::default();
-        // First, so that its threads run before other hooks take steps.
-        let own: Box<dyn Hook> = Box::new(ReplicaHook::new(&training, &config, report.clone()));
-        let mut hooks: Vec<Box<dyn Hook>> = std::iter::once(own).chain(hooks).collect();
+        let mut hooks = ReplicaHooks::new(ReplicaHook::new(&training, &config, report.clone()), hooks);
         let candidacy = Candidacy::new(&config.role)?;
         let (coordinator, lock) = (Coordinator::default(), UpdateLock::default());
         let job = Job { master, graph, training, saver, config, candidacy, coordinator, lock };
         let session = job.open(&mut hooks, false)?;
-        Ok(MonitoredSession { job, hooks, report, session, recoveries: 0, last_step: 0, is_excused: false })
+        Ok(MonitoredSession {
+            job,
+            hooks,
+            report,
+            session,
+            recoveries: 0,
+            last_step: 0,
+            is_excused: false,
+            trouble: None,
+        })
     }
 
     /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
@@ -128,6 +149,10 @@ impl MonitoredSession {
         targets: &[NodeId],
     ) -> Result<Option<Vec<Tensor>>> {
         loop {
+            if self.should_mend() {
+                let cause = self.job.coordinator.take_failure();
+                cause.map_or(Ok(()), |cause| self.recover(cause))?;
+            }
             if self.job.coordinator.should_stop() {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
@@ -137,7 +162,7 @@ impl MonitoredSession {
             };
             let error = match done {
                 Ok(values) => {
-                    self.is_excused = false;
+                    (self.is_excused, self.trouble) = (false, None);
                     return Ok(values);
                 }
                 Err(error) => self.job.cause(error),
@@ -159,7 +184,16 @@ impl MonitoredSession {
     }
 
     pub fn should_stop(&self) -> bool {
-        self.job.coordinator.should_stop() || self.job.coordinator.arrived().is_some()
+        (self.job.coordinator.should_stop() && !self.should_mend())
+            || self.job.coordinator.arrived().is_some()
+    }
+
+    /// Whether a thread beside the steps has failed of what a new session may mend.
+    fn should_mend(&self) -> bool {
+        let coordinator = &self.job.coordinator;
+        coordinator.has_failed()
+            && !coordinator.is_asked_to_stop()
+            && coordinator.failure().is_some_and(|error| error.is_transient())
     }
 
     /// The session as it is now; it is another one after a task has died.
@@ -177,16 +211,28 @@ impl MonitoredSession {
         self.report.lock().clone()
     }
 
-    /// Ends training: hooks do what is left to do, threads end, the session is closed.
+    /// Ends training: hooks do what is left to do, threads end, the session is closed. Where training has failed, only
+    /// the latter: nothing more is saved.
     ///
     /// # Errors
-    /// The first failure of a hook or thread.
+    /// The first failure of training, of a hook or a thread.
     pub fn finish(self) -> Result<()> {
         self.finish_with_report().map(|_| ())
     }
 
     /// As [`MonitoredSession::finish`]; gives what came of gradients until the last replica had finished.
     pub fn finish_with_report(mut self) -> Result<SyncReport> {
+        if let Some(error) = self.job.coordinator.failure().filter(|error| !error.is_transient()) {
+            self.job.coordinator.request_stop();
+            self.hooks.before_recovery(&self.job.context(&self.session));
+            return match self.job.coordinator.join(self.job.config.stop_grace) {
+                Err(late @ Error::Threads { .. }) => {
+                    tracing::warn!("{late}");
+                    Err(error)
+                }
+                _ => Err(error),
+            };
+        }
         // Whoever asks `should_stop` has left the loop before.
         if self.job.coordinator.arrived().is_some() && !self.job.coordinator.should_stop() {
             self.through_recoveries(MonitoredSession::settle)?;
@@ -201,7 +247,7 @@ impl MonitoredSession {
     fn through_recoveries(&mut self, end: fn(&mut Self) -> Result<()>) -> Result<()> {
         while let Err(error) = end(self) {
             let error = self.job.cause(error);
-            if !error.is_transient() {
+            if !error.is_transient() && !self.may_excuse(&error) {
                 return Err(error);
             }
             self.recover(error)?;
@@ -222,7 +268,7 @@ impl MonitoredSession {
     /// The job has come to its last step; training is over once that is safe.
     fn settle(&mut self) -> Result<()> {
         let context = self.job.context(&self.session);
-        self.hooks.iter_mut().rev().try_for_each(|hook| hook.settle(&context))?;
+        self.hooks.settle(&context)?;
         self.job.candidacy.rest();
         self.job.coordinator.request_stop();
         Ok(())
@@ -231,8 +277,7 @@ impl MonitoredSession {
     fn end(&mut self) -> Result<()> {
         self.job.coordinator.request_stop();
         let context = self.job.context(&self.session);
-        // The last that was started ends first; a failure keeps none from its end.
-        let ended: Vec<Result<()>> = self.hooks.iter_mut().rev().map(|hook| hook.end(&context)).collect();
+        let ended = self.hooks.end(&context);
         let joined = self.job.coordinator.join(self.job.config.stop_grace);
         ended.into_iter().chain([joined]).collect::<Result<()>>()?;
         match self.session.close().map_err(Error::from) {
@@ -251,7 +296,7 @@ impl MonitoredSession {
     ) -> Result<Vec<Tensor>> {
         let context = self.job.context(&self.session);
         let mut asked = Vec::with_capacity(self.hooks.len());
-        for hook in &mut self.hooks {
+        for hook in self.hooks.all() {
             asked.push(hook.before_run(&context)?);
         }
         let trains = targets.contains(&self.job.training.train);
@@ -278,7 +323,7 @@ impl MonitoredSession {
         };
         self.last_step = global_step.unwrap_or(self.last_step);
         let mut extra = extra.into_iter();
-        for (hook, args) in self.hooks.iter_mut().zip(&asked) {
+        for (hook, args) in self.hooks.all().zip(&asked) {
             let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();
             hook.after_run(
                 &context,
@@ -291,26 +336,43 @@ impl MonitoredSession {
     /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
     /// away before: in a new session the replica waits until they are back.
     fn may_excuse(&mut self, error: &Error) -> bool {
-        let is_absent = matches!(error.code(), Code::NotFound | Code::FailedPrecondition);
-        let may = is_absent && self.job.training.coordination.is_synchronous();
+        let may = error.is_absence() && self.job.training.coordination.is_synchronous();
         may && !std::mem::replace(&mut self.is_excused, true)
     }
 
     /// Goes on in a new session, where tasks that died are others now.
     fn recover(&mut self, cause: Error) -> Result<()> {
+        self.bear(&cause)?;
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
         self.job.coordinator.depart();
-        let context = self.job.context(&self.session);
-        self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+        self.hooks.before_recovery(&self.job.context(&self.session));
         self.session = self.job.open(&mut self.hooks, true)?;
+        Ok(())
+    }
+
+    /// Waits a little where one session after the other was of no use, and not for ever.
+    fn bear(&mut self, cause: &Error) -> Result<()> {
+        let now = Trouble { since: Instant::now(), retries: 0 };
+        let Trouble { since, retries } = *self.trouble.get_or_insert(now);
+        let waited = since.elapsed();
+        if retries >= LEAST_RETRIES && waited >= self.job.config.recovery_deadline {
+            return Err(Error::GaveUp { retries, waited, cause: Box::new(cause.clone()) });
+        }
+        if retries > 0 {
+            thread::park_timeout(Duration::from_millis(50 << retries.min(5)));
+        }
+        self.trouble = Some(Trouble { since, retries: retries + 1 });
         Ok(())
     }
 
     /// A step that ran out of time, by the workers that it waited for.
     fn explained(&self, error: Error) -> Error {
         match &self.job.training.coordination {
-            crate::Coordination::Sync(sync) if error.code() == Code::DeadlineExceeded => {
+            // What is of our own says itself what it waited for.
+            crate::Coordination::Sync(sync)
+                if matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded =>
+            {
                 let stalled = sync.stalled(&self.session, self.job.config.step_deadline);
                 stalled.ok().flatten().unwrap_or(error)
             }
@@ -323,8 +385,7 @@ impl Drop for MonitoredSession {
     fn drop(&mut self) {
         // Threads that still run see that it is over.
         self.job.coordinator.request_stop();
-        let context = self.job.context(&self.session);
-        self.hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+        self.hooks.before_recovery(&self.job.context(&self.session));
     }
 }
 

@@ -1,7 +1,8 @@
 //! From nothing to a session whose variables have values: the chief gives them, others wait.
 
 use super::candidacy::Candidacy;
-use super::{Coordinator, Hook, HookContext, Master, MonitoredConfig};
+use super::replica_hooks::ReplicaHooks;
+use super::{Coordinator, HookContext, Master, MonitoredConfig};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::readiness::{missing, until_none};
@@ -35,7 +36,7 @@ impl Job {
     ///
     /// # Errors
     /// What another session would not mend, or `GaveUp`.
-    pub(super) fn open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
+    pub(super) fn open(&self, hooks: &mut ReplicaHooks, was_ready: bool) -> Result<Arc<Session>> {
         let started = Instant::now();
         let mut retries = 0;
         loop {
@@ -58,7 +59,7 @@ impl Job {
         }
     }
 
-    fn try_open(&self, hooks: &mut [Box<dyn Hook>], was_ready: bool) -> Result<Arc<Session>> {
+    fn try_open(&self, hooks: &mut ReplicaHooks, was_ready: bool) -> Result<Arc<Session>> {
         let part = self.candidacy.stand()?;
         let mut options = self.config.session.clone();
         if options.config.operation_timeout_in_ms == 0 {
@@ -78,10 +79,10 @@ impl Job {
             .candidacy
             .bind(&session)
             .and_then(|()| self.until_ready(&session, part.is_chief, was_ready))
-            .and_then(|()| hooks.iter_mut().try_for_each(|hook| hook.after_create_session(&context)));
+            .and_then(|()| hooks.after_create_session(&context));
         if let Err(error) = started {
             let cause = self.cause(error);
-            hooks.iter_mut().for_each(|hook| hook.before_recovery(&context));
+            hooks.before_recovery(&context);
             return Err(cause);
         }
         Ok(session)
@@ -106,9 +107,20 @@ impl Job {
     fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
         if is_chief {
             self.make_ready(session, was_ready)?;
-        } else {
-            self.wait_until_ready(session)?;
+            return self.join(session);
         }
+        let started = Instant::now();
+        loop {
+            self.wait_until_ready(session)?;
+            match self.join(session) {
+                // The chief has begun to make them ready again.
+                Err(error) if error.is_absence() && started.elapsed() < self.config.ready_deadline => {}
+                joined => return joined,
+            }
+        }
+    }
+
+    fn join(&self, session: &Session) -> Result<()> {
         match &self.training.coordination {
             Coordination::Free => Ok(()),
             Coordination::Sync(sync) => sync.join(session),
@@ -128,9 +140,10 @@ impl Job {
             }
             return Ok(());
         }
-        if let Coordination::Sync(sync) = coordination {
-            sync.shut(session)?;
-        }
+        let gone = match coordination {
+            Coordination::Sync(sync) => sync.shut(session)?,
+            _ => Vec::new(),
+        };
         let folder = self.config.checkpoint_folder.as_deref();
         let newest = match (&self.saver, folder) {
             (Some(saver), Some(folder)) => latest_checkpoint(folder)?.map(|prefix| (saver, prefix)),
@@ -147,20 +160,27 @@ impl Job {
             }
             // All that variables need is there; what replicas know of each other is not.
             None if missing.is_empty() => {}
-            None => {
-                let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
-                return Err(Error::Lost { names: missing, folder });
-            }
+            None => return Err(self.lost(missing)),
+        }
+        let missing = self::missing(session, probes)?;
+        if !missing.is_empty() {
+            return Err(self.lost(missing));
         }
         match coordination {
             Coordination::Free => Ok(()),
-            Coordination::Sync(sync) => sync.open(session),
+            Coordination::Sync(sync) => sync.open(session, &gone),
             Coordination::BoundedStaleness(bounded) if !bounded.is_open(session)? => {
                 session.run(&[], &[], &[bounded.initialize])?;
                 Ok(())
             }
             Coordination::BoundedStaleness(_) => Ok(()),
         }
+    }
+
+    fn lost(&self, names: Vec<String>) -> Error {
+        let folder = self.config.checkpoint_folder.as_deref();
+        let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
+        Error::Lost { names, folder }
     }
 
     /// Whether there is nothing to lose: no variable has a value, or an initialisation was cut off before the first

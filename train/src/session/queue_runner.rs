@@ -4,6 +4,7 @@ use super::{Hook, HookContext};
 use crate::error::{Error, Result};
 use client::Session;
 use graph::{Code, NodeId};
+use proto::pb;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -33,44 +34,51 @@ impl QueueRunner {
     }
 
     fn start(&self, context: &HookContext<'_>, stop: &Arc<AtomicBool>) -> Result<()> {
-        let running = Arc::new(AtomicUsize::new(self.enqueue.len()));
+        // Threads whose input has not ended.
+        let left = Arc::new(AtomicUsize::new(self.enqueue.len()));
         for (i, &enqueue) in self.enqueue.iter().enumerate() {
-            let (session, running, stop) = (context.session.clone(), running.clone(), stop.clone());
+            let (session, left, stop) = (context.session.clone(), left.clone(), stop.clone());
             let close = self.close;
             context.coordinator.spawn(&format!("queue-runner-{i}"), move |coordinator| {
-                let ended =
-                    fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire));
-                // The last one to end closes the queue.
-                if running.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    match session.run(&[], &[], &[close]) {
-                        // The session's end has ended the queue's filling too.
-                        Ok(_) | Err(client::Error::Closed) => {}
-                        Err(error) if is_end(&error) => {}
-                        Err(error) => return Err(error.into()),
-                    }
+                let has_ended =
+                    fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire))?;
+                // The last one to come to its end closes the queue; it outlives a session that ends otherwise.
+                if has_ended && left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    close_queue(&session, close)?;
                 }
-                ended
+                Ok(())
             })?;
         }
         Ok(())
     }
 }
 
-fn fill(session: &Session, enqueue: NodeId, should_stop: impl Fn() -> bool) -> Result<()> {
+/// Fills until the input has ended, which is true, or there is no more to be done. An enqueue waits for room for as long
+/// as the session lasts.
+fn fill(session: &Session, enqueue: NodeId, should_stop: impl Fn() -> bool) -> Result<bool> {
+    let without_limit = pb::RunOptions { timeout_in_ms: -1, ..Default::default() };
     while !should_stop() {
-        match session.run(&[], &[], &[enqueue]) {
+        match session.step().target(enqueue).options(without_limit.clone()).run() {
             Ok(_) => {}
-            Err(client::Error::Closed) => break,
-            Err(error) if is_end(&error) => break,
+            Err(error) if error.code() == Code::OutOfRange => return Ok(true),
+            Err(error) if is_others(&error) => return Ok(false),
             Err(error) => return Err(Error::from(error)),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
-/// The input has ended or the queue is closed; a task that has gone is the training loop's to notice.
-fn is_end(error: &client::Error) -> bool {
-    matches!(error.code(), Code::OutOfRange | Code::Cancelled | Code::Aborted | Code::Unavailable)
+fn close_queue(session: &Session, close: NodeId) -> Result<()> {
+    match session.run(&[], &[], &[close]) {
+        Err(error) if !is_others(&error) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The queue or the session is closed, or a task has gone, which is the training loop's to notice.
+fn is_others(error: &client::Error) -> bool {
+    let is_closed = matches!(error, client::Error::Closed);
+    is_closed || matches!(error.code(), Code::Cancelled | Code::Aborted | Code::Unavailable)
 }
 
 impl Hook for Runners {

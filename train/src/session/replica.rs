@@ -5,6 +5,7 @@ use crate::coordination::Coordination;
 use crate::error::{Error, Result};
 use crate::sync::{Aggregator, Places, SyncReplicas, SyncReport};
 use crate::training::Training;
+use client::Session;
 use graph::{Bool8, Output};
 use parking_lot::Mutex;
 use std::fmt;
@@ -74,8 +75,36 @@ impl ReplicaHook {
         Ok(())
     }
 
+    /// At the end: no more steps come from this replica. The chief waits until none come from others either.
+    pub(super) fn finish(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if self.is_settled {
+            self.stop.store(true, Ordering::Release);
+            return Ok(());
+        }
+        match self.coordination.clone() {
+            Coordination::BoundedStaleness(bounded) => bounded.finish(context.session),
+            Coordination::Sync(sync) if context.is_chief && !self.foreign_chief => {
+                sync.finish(context.session)?;
+                self.join(context.session, &sync)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// And this replica is gone: what the chief has saved is safe.
+    pub(super) fn leave(&mut self, context: &HookContext<'_>) -> Result<()> {
+        match &self.coordination {
+            _ if self.is_settled || self.foreign_chief => Ok(()),
+            Coordination::Sync(sync) if context.is_chief => {
+                sync.leave(context.session, context.global_step()?)
+            }
+            Coordination::Sync(sync) => sync.leave_early(context.session),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for the chief's thread, which others still need: it ends with the last of them.
-    fn join(&mut self) -> Result<()> {
+    fn join(&mut self, session: &Session, sync: &SyncReplicas) -> Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let started = Instant::now();
         while !thread.is_finished() && started.elapsed() < self.stop_grace {
@@ -83,8 +112,10 @@ impl ReplicaHook {
         }
         if !thread.is_finished() {
             self.stop.store(true, Ordering::Release);
+            let waited = started.elapsed();
             let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
-            return Err(Error::Threads { waited: started.elapsed(), names });
+            let stalled = sync.stalled(session, waited).ok().flatten();
+            return Err(stalled.unwrap_or(Error::Threads { waited, names }));
         }
         Ok(())
     }
@@ -155,24 +186,6 @@ impl Hook for ReplicaHook {
         }
         self.is_settled = true;
         Ok(())
-    }
-
-    fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_settled {
-            self.stop.store(true, Ordering::Release);
-            return Ok(());
-        }
-        match self.coordination.clone() {
-            Coordination::Free => Ok(()),
-            Coordination::BoundedStaleness(bounded) => bounded.finish(context.session),
-            Coordination::Sync(_) if self.foreign_chief => Ok(()),
-            Coordination::Sync(sync) if context.is_chief => {
-                sync.finish(context.session)?;
-                self.join()?;
-                sync.leave(context.session, context.global_step()?)
-            }
-            Coordination::Sync(sync) => sync.leave_early(context.session),
-        }
     }
 }
 

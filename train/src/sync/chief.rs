@@ -3,7 +3,8 @@
 
 use super::decision::{Attempts, Cut, Seen, Verdict};
 use super::queue::Queue;
-use super::replica::{NOTHING, Phases, Places, SyncReplicas};
+use super::replica::{FINISHED, NOTHING, Phases, Places, SyncReplicas};
+use super::roster::{EARLY, Entry};
 use crate::error::{Error, Result};
 use crate::readiness::missing;
 use client::Session;
@@ -21,6 +22,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What one step of emptying a queue may take at last.
 const LONGEST_DRAIN: Duration = Duration::from_secs(60);
+
+/// Where a step takes less, it is not so long that nobody pushes.
+const STILL: Duration = Duration::from_secs(2);
 
 /// So often where gradients may come from clients that wake nobody, and so often where some do.
 const LOOK_SOON: Duration = Duration::from_millis(25);
@@ -56,6 +60,7 @@ impl Aggregator<'_> {
     pub(crate) fn run(&self, should_stop: impl Fn() -> bool) -> Result<()> {
         let (mut progress, mut checked) = (Instant::now(), Instant::now());
         let mut has_foreign = false;
+        let mut longest = Duration::ZERO;
         while !should_stop() {
             let seen = self.look()?;
             let decision = seen.decide(self.sync.replicas_to_aggregate);
@@ -68,8 +73,10 @@ impl Aggregator<'_> {
                 Verdict::Finished => break,
                 Verdict::Update { contributors, required, active } => {
                     let own = contributors.iter().filter(|c| **c).count();
-                    has_foreign |= seen.accumulated.is_some() && own < required;
+                    has_foreign =
+                        seen.accumulated.is_some() && own < required && seen.pushed.contains(&NOTHING);
                     self.update(&seen, &contributors, required, active)?;
+                    longest = longest.max(progress.elapsed());
                     progress = Instant::now();
                 }
                 Verdict::Wait { have, need, missing } => {
@@ -87,7 +94,10 @@ impl Aggregator<'_> {
                         self.check_variables()?;
                         checked = Instant::now();
                     }
-                    if !came && seen.accumulated.is_some() && !decision.late.is_empty() {
+                    let is_late = |worker: &usize| decision.late.iter().any(|(late, _)| late == worker);
+                    // Nobody else is left to push, or has been for longer than a step takes.
+                    let is_still = missing.iter().all(is_late) || waited > STILL.max(3 * longest);
+                    if !came && is_still && seen.accumulated.is_some() && !decision.late.is_empty() {
                         self.rouse(&seen, &decision.late)?;
                     }
                 }
@@ -130,14 +140,15 @@ impl Aggregator<'_> {
     fn tell_the_late(&self, seen: &Seen, late: &[(usize, i64)]) -> Result<()> {
         let mut gets = vec![false; seen.pushed.len()];
         let mut counts = vec![0i64; seen.pushed.len()];
-        for (worker, step) in late {
+        for (worker, _) in late {
             gets[*worker] = true;
             counts[*worker] = 1;
-            *self.report.lock().dropped.entry((*worker, *step)).or_default() += 1;
         }
         let mut feeds = self.answer(seen, &gets, late.len())?;
         feeds.push((self.sync.newly_dropped, Tensor::vector(&counts)?));
         self.session.run(&feeds, &[], &[self.sync.release, self.sync.drop])?;
+        let mut report = self.report.lock();
+        late.iter().for_each(|late| *report.dropped.entry(*late).or_default() += 1);
         Ok(())
     }
 
@@ -193,7 +204,8 @@ fn look(session: &Session, sync: &SyncReplicas) -> Result<Seen> {
         Places::InOrder(_) => None,
         Places::Accumulators(_) => Some(usize::try_from(number(3)?).unwrap_or(0)),
     };
-    Ok(Seen { step: number(0)?, pushed: numbers(1)?, answered: numbers(2)?, accumulated })
+    let own = sync.worker;
+    Ok(Seen { step: number(0)?, own, pushed: numbers(1)?, answered: numbers(2)?, accumulated })
 }
 
 impl Attempts {
@@ -235,20 +247,22 @@ impl SyncReplicas {
         })
     }
 
-    /// Makes workers wait, until [`SyncReplicas::open`].
-    pub(crate) fn shut(&self, session: &Session) -> Result<()> {
+    /// Makes workers wait, until [`SyncReplicas::open`]. Gives those that have left for good, if that is still known.
+    pub(crate) fn shut(&self, session: &Session) -> Result<Vec<usize>> {
+        let known = if self.is_open(session)? { self.roster.read(session)? } else { Vec::new() };
         session.run(&[], &[], &[self.shut])?;
-        Ok(())
+        let has_gone = |(worker, entry): (usize, &Entry)| (entry.left == EARLY).then_some(worker);
+        Ok(known.iter().enumerate().filter_map(has_gone).collect())
     }
 
     /// Forgets what was pushed before the variables got the values that they have now, and lets workers go on: those
-    /// that still wait for a token of that time get one.
-    pub(crate) fn open(&self, session: &Session) -> Result<()> {
+    /// that still wait for a token of that time get one. Those that have `gone` are not waited for.
+    pub(crate) fn open(&self, session: &Session, gone: &[usize]) -> Result<()> {
         self.clear(session)?;
         session.run(&[], &[], &[self.initialize])?;
         self.release_all(session)?;
         session.run(&[], &[], &[self.open])?;
-        Ok(())
+        self.roster.dismiss(session, gone)
     }
 
     /// Goes on where a chief has died, or an update was cut off. In places, what is pushed and not answered is answered
@@ -259,6 +273,7 @@ impl SyncReplicas {
             tracing::info!("an update was cut off while it was committed: it is taken up again");
             session.run(&[], &[], &[self.update.commit])?;
         }
+        self.expect_back(session)?;
         let Places::Accumulators(accumulators) = &self.places else { return Ok(()) };
         if cut == Cut::Taking {
             tracing::info!(
@@ -274,6 +289,34 @@ impl SyncReplicas {
         } else if session.run(&[], &[self.tokens.size], &[])?[0].item::<i32>()? == 0 {
             self.release_all(session)?;
         }
+        Ok(())
+    }
+
+    /// Replicas that left a job at its last step are waited for when it goes on: it has another last step now, or its
+    /// chief has died at the end. One that was quicker than this, and has pushed, gets a token.
+    fn expect_back(&self, session: &Session) -> Result<()> {
+        let known = self.roster.read(session)?;
+        let is_back: Vec<bool> = known.iter().map(|e| e.pushed == FINISHED && e.left >= 0).collect();
+        let back: Vec<usize> = is_back.iter().enumerate().filter_map(|(w, back)| back.then_some(w)).collect();
+        self.roster.renew(session, &back)?;
+        match self.places {
+            Places::InOrder(_) if !back.is_empty() => self.release_to(session, &is_back),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who is in a step when the job is over learns it by a token.
+    pub(super) fn release_others(&self, session: &Session) -> Result<()> {
+        let others: Vec<bool> = self.roster.read(session)?.iter().map(|e| e.pushed != FINISHED).collect();
+        if others.contains(&true) { self.release_to(session, &others) } else { Ok(()) }
+    }
+
+    /// Gives tokens to these workers, or as many to all; nothing is noted of them.
+    fn release_to(&self, session: &Session, workers: &[bool]) -> Result<()> {
+        let answered: Vec<i64> = self.roster.read(session)?.iter().map(|entry| entry.answered).collect();
+        let tokens = workers.iter().filter(|gets| **gets).count();
+        let feeds = [(self.answered, Tensor::vector(&answered)?), receivers(self, workers, tokens)?];
+        session.run(&feeds, &[], &[self.release])?;
         Ok(())
     }
 
@@ -330,8 +373,13 @@ impl SyncReplicas {
         }
     }
 
-    /// A worker's part at the start of a session: it goes on at the global step, without tokens of another time.
+    /// A worker's part at the start of a session: it goes on at the global step, without tokens of another time, and
+    /// whatever it had pushed or finished before.
     pub(crate) fn join(&self, session: &Session) -> Result<()> {
+        // Not where a foreign chief leads, which knows nothing of it.
+        if self.is_open(session)? {
+            self.roster.renew(session, &[self.worker])?;
+        }
         if matches!(self.places, Places::InOrder(_)) {
             self.drain(session, &self.tokens)?;
         }

@@ -6,6 +6,8 @@ use super::replica::{FINISHED, NOTHING};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) step: i64,
+    /// Which worker looks.
+    pub(super) own: usize,
     /// The last step that each worker has pushed gradients of, [`NOTHING`] or [`FINISHED`].
     pub(super) pushed: Vec<i64>,
     /// The last such step that each worker got a token for.
@@ -26,7 +28,7 @@ pub(super) struct Decision {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Every worker has finished.
+    /// Every worker has finished, as far as their rows tell.
     #[default]
     Finished,
     /// Enough gradients are there, those of these workers.
@@ -74,18 +76,20 @@ impl Cut {
 impl Seen {
     pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
         let workers = || self.pushed.iter().zip(&self.answered).enumerate();
-        let waits = |pushed: i64, answered: i64| pushed != FINISHED && pushed > answered;
+        // Not more: a job that has gone back pushes steps again that are before those it was answered.
+        let waits = |pushed: i64, answered: i64| ![FINISHED, NOTHING, answered].contains(&pushed);
         let active = self.pushed.iter().filter(|&&pushed| pushed != FINISHED).count();
         let need = replicas_to_aggregate.min(active);
         // Foreign clients push to accumulators without saying so; they end with the last of those that do.
         let is_foreign = |pushed: i64| self.accumulated.is_some() && pushed == NOTHING;
         let others_are_foreign = self.pushed.iter().all(|&p| p == FINISHED || is_foreign(p));
-        if need == 0 || (others_are_foreign && active < self.pushed.len()) {
+        // While the chief trains, others that were there before it are to come still.
+        if need == 0 || (others_are_foreign && self.pushed.get(self.own) == Some(&FINISHED)) {
             return Decision::default();
         }
         let contributors: Vec<bool> = workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
         let late = workers()
-            .filter(|(_, (p, a))| waits(**p, **a) && **p != self.step && **p != NOTHING)
+            .filter(|(_, (p, a))| waits(**p, **a) && **p != self.step)
             .map(|(worker, (p, _))| (worker, *p))
             .collect();
         let have = self.accumulated.unwrap_or_else(|| contributors.iter().filter(|c| **c).count());
@@ -116,7 +120,7 @@ mod tests {
 
     fn seen(step: i64, pushed: &[i64], answered: &[i64]) -> Seen {
         let (pushed, answered) = (pushed.to_vec(), answered.to_vec());
-        Seen { step, pushed, answered, accumulated: None }
+        Seen { step, own: 0, pushed, answered, accumulated: None }
     }
 
     #[test]
@@ -162,6 +166,15 @@ mod tests {
         let back = seen(3, &[3, 5], &[NOTHING, NOTHING]).decide(2);
         assert_eq!(back.late, [(1, 5)]);
         assert_eq!(back.verdict, Verdict::Wait { have: 1, need: 2, missing: vec![1] });
+        // It has been told, and pushes for the step that is.
+        let again = seen(3, &[3, 3], &[NOTHING, 5]).decide(2);
+        assert_eq!(again.verdict, Verdict::Update { contributors: vec![true; 2], required: 2, active: 2 });
+    }
+
+    #[test]
+    fn a_chief_that_trains_is_not_told_that_all_is_over() {
+        let first = Seen { accumulated: Some(0), ..seen(0, &[NOTHING, FINISHED, NOTHING], &[NOTHING; 3]) };
+        assert_eq!(first.decide(3).verdict, Verdict::Wait { have: 0, need: 2, missing: vec![0, 2] });
     }
 
     #[test]

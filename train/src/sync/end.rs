@@ -6,6 +6,7 @@
 //! no mark is left.
 
 use super::replica::{FINISHED, NOTHING, SyncReplicas};
+use super::roster::{EARLY, Entry};
 use crate::error::{Error, Result};
 use client::Session;
 use graph::{NodeId, Output, Tensor};
@@ -19,15 +20,10 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// What stands in `sync_rep_left` for a worker that has left before the last step.
-const EARLY: i64 = -2;
-
 /// The graph's part of it.
 #[derive(Clone, Debug)]
 pub(super) struct End {
-    /// The last step as each worker that has left knows it, [`EARLY`], or [`NOTHING`] for one that is there.
-    pub(super) left: Output,
-    /// Writes this replica's `mark` there, a vector of one `int64` to be fed.
+    /// Writes this replica's `mark` to `sync_rep_left`, a vector of one `int64` to be fed.
     pub(super) leave: NodeId,
     pub(super) mark: Output,
 }
@@ -35,30 +31,29 @@ pub(super) struct End {
 /// How far the replicas are.
 struct Progress {
     step: i64,
-    pushed: Vec<i64>,
-    left: Vec<i64>,
+    workers: Vec<Entry>,
 }
 
 impl Progress {
     /// Whether the chief has left at this step, and others perhaps.
     fn is_safe(&self, last_step: i64) -> bool {
-        self.left.iter().any(|&step| step >= last_step)
+        self.workers.iter().any(|worker| worker.left >= last_step)
     }
 
-    /// Workers in the middle of a step. One that has not pushed has left before, or learns when it comes that the job is
-    /// over.
+    /// Workers in the middle of a step. One that has not pushed since it came learns with its first push, or when it
+    /// comes, that the job is over.
     fn in_a_step(&self) -> Vec<usize> {
-        self.which(|_, pushed| pushed != FINISHED && pushed != NOTHING)
+        self.which(|worker| worker.pushed != FINISHED && worker.pushed != NOTHING)
     }
 
     /// Workers that wait for the chief.
     fn staying(&self) -> Vec<usize> {
-        self.which(|worker, pushed| pushed == FINISHED && self.left.get(worker) == Some(&NOTHING))
+        self.which(|worker| worker.pushed == FINISHED && worker.left == NOTHING)
     }
 
-    fn which(&self, is_one: impl Fn(usize, i64) -> bool) -> Vec<usize> {
-        let workers = self.pushed.iter().enumerate();
-        workers.filter(|(worker, pushed)| is_one(*worker, **pushed)).map(|(worker, _)| worker).collect()
+    fn which(&self, is_one: impl Fn(&Entry) -> bool) -> Vec<usize> {
+        let workers = self.workers.iter().enumerate();
+        workers.filter(|(_, entry)| is_one(entry)).map(|(worker, _)| worker).collect()
     }
 }
 
@@ -70,17 +65,16 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// The chief's part when the last step is safe: lets the others leave, and waits until they have.
-    ///
-    /// # Errors
-    /// `Stalled` by the workers that are still in the middle of a step after so long.
+    /// The chief's part when the last step is safe: lets the others leave, and waits until they have. Those that are
+    /// in the middle of a step are waited for so long.
     pub(crate) fn dismiss(&self, session: &Session, last_step: i64, patience: Duration) -> Result<()> {
         let missing = self.watch(session, patience, |now| now.in_a_step().is_empty())?.in_a_step();
         if !missing.is_empty() {
-            let (have, need) = (self.workers - missing.len(), self.workers);
-            return Err(Error::Stalled { step: last_step, have, need, missing, waited: patience });
+            // They may be dead. What they are for is done.
+            tracing::warn!("workers {missing:?} have not come to step {last_step} within {patience:?}");
         }
         self.leave(session, last_step)?;
+        self.release_others(session)?;
         let patience = patience.min(LONGEST_FAREWELL);
         let staying = self.watch(session, patience, |now| now.staying().is_empty())?.staying();
         if !staying.is_empty() {
@@ -148,10 +142,8 @@ impl SyncReplicas {
     }
 
     fn progress(&self, session: &Session) -> Result<Progress> {
-        let [step, pushed, ..] = self.view.fetches();
-        let fetched = session.run(&[], &[step, pushed, self.end.left], &[])?;
-        let numbers = |i: usize| fetched.get(i).map_or(Ok(Vec::new()), Tensor::to_i64s);
-        let step = numbers(0)?.first().copied().unwrap_or_default();
-        Ok(Progress { step, pushed: numbers(1)?, left: numbers(2)? })
+        let step = session.run(&[], &[self.view.global_step], &[])?;
+        let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
+        Ok(Progress { step, workers: self.roster.read(session)? })
     }
 }

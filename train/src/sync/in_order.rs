@@ -47,22 +47,20 @@ impl Rows {
         Rows { handle, dtype, initializer }
     }
 
-    /// The first `count` rows.
-    fn first(&self, scope: &Scope, rank: usize, count: Output) -> Output {
-        let begin = scope.constant_vector(&vec![0i32; rank]);
-        let count = scope.expand_dims(count, 0);
-        let size = match rank {
-            0 | 1 => count,
-            _ => scope.concat(&[count, scope.constant_vector(&vec![-1i32; rank - 1])], 0),
-        };
-        let all = scope.read_variable(self.handle, self.dtype);
-        scope.op("Slice").input(all).input(begin).input(size).output()
+    fn read(&self, scope: &Scope) -> Output {
+        scope.read_variable(self.handle, self.dtype)
     }
+}
 
-    /// How many there are, of rows that are numbers.
-    fn count(&self, scope: &Scope) -> Output {
-        scope.size_of(scope.read_variable(self.handle, self.dtype))
-    }
+/// The first `count` rows of all.
+fn first(scope: &Scope, all: Output, rank: usize, count: Output) -> Output {
+    let begin = scope.constant_vector(&vec![0i32; rank]);
+    let count = scope.expand_dims(count, 0);
+    let size = match rank {
+        0 | 1 => count,
+        _ => scope.concat(&[count, scope.constant_vector(&vec![-1i32; rank - 1])], 0),
+    };
+    scope.op("Slice").input(all).input(begin).input(size).output()
 }
 
 impl InOrder {
@@ -150,9 +148,10 @@ impl InOrder {
                         dense.push(beside.select(*wanted, value, zero));
                     }
                     Place::Sparse { indices, values } => {
-                        let rows = beside.select(*wanted, indices.count(&beside), beside.constant(0i32));
-                        indices_of_all.push(indices.first(&beside, 1, rows));
-                        values_of_all.push(values.first(&beside, variable.shape.rank().max(1), rows));
+                        let (indices, values) = (indices.read(&beside), values.read(&beside));
+                        let count = beside.select(*wanted, beside.size_of(indices), beside.constant(0i32));
+                        indices_of_all.push(first(&beside, indices, 1, count));
+                        values_of_all.push(first(&beside, values, variable.shape.rank().max(1), count));
                     }
                 }
             }

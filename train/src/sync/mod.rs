@@ -17,6 +17,7 @@ mod end;
 mod in_order;
 mod queue;
 mod replica;
+mod roster;
 
 pub(crate) use aside::{Target, Writes};
 pub use chief::SyncReport;

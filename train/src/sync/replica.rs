@@ -5,6 +5,7 @@ use super::aside::{Aside, Writes};
 use super::end::End;
 use super::in_order::InOrder;
 use super::queue::Queue;
+use super::roster::Roster;
 use crate::gradient::Gradient;
 use crate::initializer::Initializer;
 use crate::strategy::Aggregation;
@@ -43,6 +44,8 @@ pub struct SyncReplicas {
     /// This replica's tokens.
     pub(super) tokens: Queue,
 
+    pub(super) roster: Roster,
+
     // What the chief runs.
     pub(super) view: View,
     pub(super) arrivals: Queue,
@@ -72,7 +75,7 @@ pub(crate) enum Places {
 /// What the chief looks at, in the order of [`View::fetches`].
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    global_step: Output,
+    pub(super) global_step: Output,
     pushed: Output,
     answered: Output,
     /// How many gradients each variable's accumulator has at least; 0 without accumulators.
@@ -161,6 +164,8 @@ impl Build<'_> {
         let open_state = Variables::new(&at);
         let first = Initializer::Constant(NOTHING as f64);
         let pushed = open_state.get_untrained("sync_rep_pushed", DType::Int64, &[self.workers], &first);
+        let vectors = [&pushed, &answered, &left].map(|vector| (vector.handle, vector.value));
+        let roster = Roster::new(&at, vectors);
         let me = at.constant_vector(&[self.worker as i64]);
         let wake = |after: NodeId| {
             let then = at.control(&[after]);
@@ -228,10 +233,11 @@ impl Build<'_> {
             adopt_step: scope.assign_variable(local.handle, global_step.value),
             report: wake(said),
             finish: wake(finished),
-            end: End { left: left.value, leave, mark },
+            end: End { leave, mark },
             local_step: local.value,
             is_stale,
             tokens: own_tokens.clone(),
+            roster,
             view: View {
                 global_step: global_step.value,
                 pushed: pushed.value,

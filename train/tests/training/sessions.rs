@@ -2,15 +2,16 @@
 
 use super::Fallible;
 use anabranch_train::{
-    CheckpointState, Dataset, Error, Events, Every, Hook, Initializer, Keep, Master, MonitoredConfig,
-    MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training, Variables, hooks,
-    latest_checkpoint, step_of,
+    CheckpointState, Dataset, Error, Events, Every, Hook, HookContext, Initializer, Keep, Master,
+    MonitoredConfig, MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training,
+    Variables, hooks, latest_checkpoint, step_of,
 };
 use client::{Server, ServerConfig, Session};
-use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
+use graph::{Code, DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 /// A folder that goes with the test.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -211,6 +212,110 @@ fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
     let opened = MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config);
     let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
     assert_eq!(names, [lost.name]);
+    Ok(())
+}
+
+/// Starts a thread that fails of this, or panics without one, when it is started first.
+struct Failing {
+    of: Option<Code>,
+    started: usize,
+}
+
+impl Hook for Failing {
+    fn after_create_session(&mut self, context: &HookContext<'_>) -> anabranch_train::Result<()> {
+        self.started += 1;
+        let (is_first, of) = (self.started == 1, self.of);
+        context.coordinator.spawn("failing", move |_| match of {
+            _ if !is_first => Ok(()),
+            Some(code) => Err(client::Error::Status(proto::Status::new(code, "gone")).into()),
+            None => panic!("by intention"),
+        })
+    }
+}
+
+#[test]
+fn training_goes_on_where_a_new_session_mends_what_a_thread_failed_of() -> Fallible {
+    let run = |of| -> Fallible<(u32, Option<u64>, anabranch_train::Result<()>)> {
+        let (model, folder) = (model(1)?, Folder::new(&format!("failing-{of:?}")));
+        let every = Every::Steps(100);
+        let saver =
+            hooks::CheckpointSaver::new(model.saver.clone(), &folder.0, model.training.global_step, every);
+        let stop = hooks::StopAtStep { last_step: 5 };
+        let all: Vec<Box<dyn Hook>> =
+            vec![Box::new(saver), Box::new(stop), Box::new(Failing { of, started: 0 })];
+        let (graph, training) = (model.graph.clone(), model.training.clone());
+        let config = MonitoredConfig::default();
+        let mut session = MonitoredSession::new(server()?, graph, training, None, all, config)?;
+        while !session.should_stop() {
+            if session.recoveries() == 0 && of.is_some() {
+                // Its thread has failed by then, or the next step sees it.
+                thread::yield_now();
+            }
+            if session.run(&[], &[], &[model.training.train]).is_err() {
+                break;
+            }
+        }
+        let recoveries = session.recoveries();
+        let result = session.finish();
+        Ok((recoveries, latest_checkpoint(&folder.0)?.as_deref().map(step_of), result))
+    };
+    // The thread may fail after the last step.
+    let (_, saved, ended) = run(Some(Code::Unavailable))?;
+    ended?;
+    assert_eq!(saved, Some(5));
+    for (of, wanted) in [(Some(Code::Internal), "gone"), (None, "the thread failing has panicked")] {
+        let error = run(of)?.2.err().ok_or("nobody has noticed")?;
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_training_failed_of_is_not_saved() -> Fallible {
+    let folder = Folder::new("not-saved");
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let optimizer = Optimizer::gradient_descent(1e30);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        scope.square(variables.get("w", DType::Float, &[], &Initializer::Constant(1.0)).value)
+    })?;
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
+    let every = Every::Steps(100);
+    let saves = hooks::CheckpointSaver::new(saver, &folder.0, training.global_step, every);
+    let guards = hooks::NanGuard { loss: training.loss, fails: true };
+    let all: Vec<Box<dyn Hook>> = vec![Box::new(saves), Box::new(guards)];
+    let (train, config) = (training.train, MonitoredConfig::default());
+    let mut session = MonitoredSession::new(server()?, scope.finish()?, training, None, all, config)?;
+    while session.run(&[], &[], &[train]).is_ok() {}
+    assert!(session.should_stop());
+    let error = session.finish().err().ok_or("it has gone well")?;
+    assert!(matches!(error, Error::NotANumber { .. }), "{error}");
+    assert_eq!(latest_checkpoint(&folder.0)?.as_deref().map(step_of), Some(0));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_removed_is_tried_again() -> Fallible {
+    let folder = Folder::new("fragments");
+    let model = model(1)?;
+    let session = Session::local(model.graph.clone())?;
+    session.run(&[], &[], &[model.training.initialize])?;
+    let save = |step| model.saver.save(&session, &folder.0, "m", step);
+    save(1)?;
+    // A folder has the name of a file of the first checkpoint; saves that were cut off, one of another name.
+    let obstacle = folder.0.join("m-1.data-of-nobody/x");
+    for made in [&obstacle, &folder.0.join("m-2_temp/part-0"), &folder.0.join("n-2_temp/part-0")] {
+        fs::create_dir_all(made.parent().ok_or("no folder")?)?;
+        fs::write(made, "rest")?;
+    }
+    [save(3)?, save(4)?];
+    assert!(folder.0.join("n-2_temp").exists() && !folder.0.join("m-2_temp").exists());
+    assert!(obstacle.exists());
+    assert_eq!(latest_checkpoint(&folder.0)?.as_deref().map(step_of), Some(4));
+    fs::remove_dir_all(obstacle.parent().ok_or("no folder")?)?;
+    save(5)?;
+    let left = fs::read_dir(&folder.0)?.filter_map(Result::ok).map(|e| e.file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("m-1.")));
     Ok(())
 }
 

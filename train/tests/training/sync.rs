@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use anabranch_train::{
-    Aggregation, Error, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy,
-    SyncMode, SyncReport, Training, Variables,
+    Aggregation, Error, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role,
+    Strategy, SyncMode, SyncReport, Training, Variables, hooks,
 };
 use client::{Server, ServerConfig};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -213,6 +213,65 @@ fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
     let late: u64 =
         outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
     assert_eq!(late, 1, "{:?}", outcome.report);
+    Ok(())
+}
+
+/// Two workers, the chief first or last, that go on to this step; what the weights are then.
+fn two_until(
+    server: &Arc<Server>,
+    aggregation: Aggregation,
+    last_step: i64,
+    chief_comes: usize,
+) -> Fallible<Vec<f32>> {
+    let come = Barrier::new(2);
+    let run = |worker: usize| -> Fallible {
+        let sync = together(2, aggregation);
+        let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
+        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..impatient() };
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let stop: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step })];
+        if worker != chief_comes {
+            come.wait();
+        }
+        let master = Master::InProcess(server.clone());
+        let mut session = MonitoredSession::new(master, graph, training, None, stop, config)?;
+        if worker == chief_comes {
+            come.wait();
+        }
+        let first = session.session().run(&[], &[replica.training.global_step], &[])?[0].item::<i64>()?;
+        for step in first as usize.. {
+            let [x, y] = batch(worker * ROWS / 2, (worker + 1) * ROWS / 2, step)?;
+            let fed = [(replica.x, x), (replica.y, y)];
+            if session.run(&fed, &[], &[replica.training.train])?.is_none() {
+                break;
+            }
+        }
+        Ok(session.finish()?)
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| run(1).map_err(|e| format!("worker 1: {e}")));
+        let own = run(0).map_err(|e| format!("worker 0: {e}"));
+        other.join().unwrap_or_else(|_| Err("a worker panicked".into())).and(own)
+    })?;
+    let replica =
+        replica(&parameter_server(0, together(2, aggregation)), &Optimizer::gradient_descent(0.05))?;
+    let after = client::Session::on(server, replica.graph.clone(), Default::default())?;
+    Ok(after.run(&[], &[replica.w], &[])?[0].values::<f32>()?.to_vec())
+}
+
+#[test]
+fn a_job_that_was_over_goes_on_to_a_later_step() -> Fallible {
+    let undisturbed = two_until(&server()?, Aggregation::InOrder, 6, 0)?;
+    // Its chief comes first, which has to wait for the other; in the other order it finds a worker that has come.
+    for first in [0, 1] {
+        let server = server()?;
+        two_until(&server, Aggregation::InOrder, 3, 0)?;
+        assert_eq!(two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
+        assert_eq!(two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
+    }
+    let server = server()?;
+    two_until(&server, Aggregation::Accumulators, 3, 0)?;
+    two_until(&server, Aggregation::Accumulators, 6, 0)?;
     Ok(())
 }
 

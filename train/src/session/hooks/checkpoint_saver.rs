@@ -87,9 +87,7 @@ impl CheckpointSaver {
             }
             Some(thread) => match thread.join() {
                 Ok(written) => written.map(|_| true),
-                Err(_) => {
-                    Err(Error::Threads { waited: Default::default(), names: vec!["checkpoint-saver".into()] })
-                }
+                Err(_) => Err(Error::Panicked { thread: "checkpoint-saver".into() }),
             },
             None => Ok(true),
         }
