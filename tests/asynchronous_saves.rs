@@ -24,6 +24,9 @@ const WIDTH: usize = 64;
 /// Rows that a step looks up, and changes.
 const BATCH: usize = 256;
 
+/// Products of matrices in a step that computes besides.
+const PRODUCTS: usize = 4;
+
 /// A part of the table is no larger: this much is copied when one of its rows changes while it is set aside.
 const PART_BYTES: usize = 16 << 20;
 
@@ -68,7 +71,18 @@ impl Pace {
     }
 }
 
-fn model(rows: usize) -> Fallible<Model> {
+/// 1, for which the worker multiplies matrices of so many rows and columns a few times; at once without any.
+fn computed_one(scope: &Scope, size: usize) -> Output {
+    let one = scope.constant(1.0f32);
+    if size == 0 {
+        return one;
+    }
+    let matrix = scope.random_uniform(scope.constant_vector(&[size as i64; 2]), DType::Float, 7);
+    let product = (0..PRODUCTS).fold(matrix, |product, _| scope.matmul(product, matrix));
+    scope.add(one, scope.mul(scope.sum(product, &[0, 1], false), scope.constant(0.0f32)))
+}
+
+fn model(rows: usize, size: usize) -> Fallible<Model> {
     let root = Scope::new();
     let placement = VariablePlacement::RoundRobin;
     let strategy =
@@ -83,7 +97,7 @@ fn model(rows: usize) -> Fallible<Model> {
         let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
         let picked = variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod);
         // Adds 1 to every number that is picked.
-        scope.neg(scope.sum(picked, &[0, 1], false))
+        scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), computed_one(scope, size)))
     })?;
     let sums: Vec<Output> = table
         .parts
@@ -99,8 +113,8 @@ fn model(rows: usize) -> Fallible<Model> {
 }
 
 impl Job {
-    fn start(cluster: &Cluster, rows: usize) -> Fallible<Job> {
-        let model = model(rows)?;
+    fn start(cluster: &Cluster, rows: usize, size: usize) -> Fallible<Job> {
+        let model = model(rows, size)?;
         let target = cluster.target("worker", 0);
         let session = Session::connect(&target, model.graph.clone(), SessionOptions::default())?;
         session.run(&[], &[], &[model.training.initialize])?;
@@ -142,7 +156,8 @@ fn steps_go_on_while_a_checkpoint_is_written() -> Fallible {
     let (size, rounds) = (number("ANABRANCH_SAVE_MIB", 32)?, number("ANABRANCH_SAVE_ROUNDS", 3)?);
     let cluster = Cluster::start(&[("ps", SERVERS as usize), ("worker", 1)])?;
     let folder = Folder::new("asynchronous-saves")?;
-    let job = Job::start(&cluster, (size << 20) / (WIDTH * size_of::<f32>()))?;
+    let computed = number("ANABRANCH_SAVE_PRODUCTS", 0)?;
+    let job = Job::start(&cluster, (size << 20) / (WIDTH * size_of::<f32>()), computed)?;
     let mut warm_up = 0..20;
     job.steps_until(|| warm_up.next().is_none())?;
     let (mut quiet, mut behind) = (Pace::default(), Pace::default());

@@ -14,7 +14,7 @@ const QUEUED: usize = 2;
 
 /// The thread rests so many times as long as it writes, each time for a moment at most: memory, disk and processors are
 /// others' meanwhile.
-const REST: u32 = 2;
+const REST: u32 = 5;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// Bytes that are written in a second at the least, after a time of patience: on a machine that is never idle, who
