@@ -30,7 +30,7 @@ struct Case {
     rows: usize,
     /// How many rows have a gradient at a step; none for all of them, in one dense gradient.
     touched: Option<usize>,
-    optimizer: fn(f32) -> Optimizer,
+    optimizer: fn(f64) -> Optimizer,
     /// Of a round.
     steps: usize,
 }

@@ -234,7 +234,7 @@ impl MonitoredSession {
             };
         }
         // Whoever asks `should_stop` has left the loop before.
-        if self.job.coordinator.arrived().is_some() && !self.job.coordinator.should_stop() {
+        if self.job.coordinator.arrived().is_some() && !self.job.coordinator.is_asked_to_stop() {
             self.through_recoveries(MonitoredSession::settle)?;
         }
         self.job.candidacy.rest();

@@ -15,6 +15,7 @@ mod chief;
 mod decision;
 mod end;
 mod in_order;
+mod opening;
 mod queue;
 mod replica;
 mod roster;
