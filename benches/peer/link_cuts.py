@@ -7,6 +7,9 @@ server's link goes down for a while and up again: shorter than the deadline, and
 elements are the same, each step that was answered is in them, and none twice. At last the link goes down for good, under
 steps without a deadline, that transfer or wait for something on the server. It prints what it met, and fails where that
 is not so, where an error does not name the server, or where something took too long.
+
+Then the same with a standby of the server on a third host (`--ps-replicas 2`): the link of the one that serves goes down,
+the standby takes over, the link comes up again, and the one that served is nobody's any more.
 """
 import pathlib
 import subprocess
@@ -19,6 +22,8 @@ DEADLINE_S = 3.0
 CUTS_S = [0.3, 1.0, 2.0, 5.0, 9.0]
 # After a cut, steps are answered again within this and as long as the cut was: what was lost is sent again ever later.
 BACK_S = 4.0
+# A standby has taken over after this, and steps are answered again.
+TAKES_OVER_S = 20.0
 # A host that is silent for so long is dead.
 DEAD_S = 40.0
 
@@ -36,17 +41,18 @@ def client(target, what):
         wait = tf.identity(dequeue).op
     add = tf.assign_add(there, ones).op
     deadline = int(DEADLINE_S * 1000) if what == "add" else 0
-    session = tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=deadline))
+    connect = lambda: tf.Session(target, config=tf.ConfigProto(operation_timeout_in_ms=deadline))
+    session = connect()
     session.run(there.initializer)
     session.run(add), session.run(add)
     print("READY", flush=True)
     if what == "add":
-        keep_adding(tf, session, there, add)
+        keep_adding(tf, connect, session, there, add)
     else:
         until_it_fails(tf, session, wait if what == "wait for good" else add)
 
 
-def keep_adding(tf, session, there, add):
+def keep_adding(tf, connect, session, there, add):
     told = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
     answered, failed, last_answer, longest = 2, 0, time.monotonic(), 0.0
@@ -58,6 +64,8 @@ def keep_adding(tf, session, there, add):
         except tf.errors.OpError as error:
             failed += 1
             say(error)
+            # Another process is the server now.
+            session = connect() if isinstance(error, tf.errors.AbortedError) else session
         took = time.monotonic() - start
         longest = max(longest, took)
         assert took < DEADLINE_S + 2, f"a step took {took:.1f} s"
@@ -111,6 +119,44 @@ def case(server, cut, what):
             sys.exit(f"failed; what the worker said: {open(cluster.logs['worker', 0]).read()[-2000:]}")
 
 
+def standby_case(server):
+    from cluster import Cluster
+    from network import DEVICE, Network, ip
+
+    print("add, with a standby that takes over:", flush=True)
+    with Network(3) as network:
+        cluster = Cluster([server, "--ps-replicas", "2"], {"ps": 2, "worker": 1}, network=network)
+        wait_for, cluster.wait_for = cluster.wait_for, lambda _: None  # a standby does not listen
+        with cluster:
+            for job in ("ps", "worker"):
+                with cluster.inside(job, 0):
+                    wait_for(cluster.spec[job][0])
+            until_it_says(cluster, ("ps", 1), " is a standby of ")
+            with cluster.inside("worker", 0):
+                command = [sys.executable, __file__, "--client", cluster.target(), "add"]
+                job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert job.stdout.readline() == "READY\n"
+            time.sleep(1)
+            with cluster.inside("ps", 0):
+                ip("link", "set", DEVICE, "down")
+                time.sleep(TAKES_OVER_S)
+                ip("link", "set", DEVICE, "up")
+            time.sleep(TAKES_OVER_S)
+            said, _ = job.communicate("\n", timeout=DEAD_S + 20)
+            print(said, end="", flush=True)
+            for task in (("ps", 0), ("ps", 1), ("worker", 0)) if job.returncode else ():
+                print(task, open(cluster.logs[task]).read()[-2000:])
+            if job.returncode:
+                sys.exit("failed")
+
+
+def until_it_says(cluster, task, what):
+    deadline = time.monotonic() + 20
+    while what not in open(cluster.logs[task]).read():
+        assert time.monotonic() < deadline, f"{task} does not say '{what}'"
+        time.sleep(0.02)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "--client":
         client(*sys.argv[2:])
@@ -119,3 +165,4 @@ if __name__ == "__main__":
             case(sys.argv[1], cut, "add")
         for what in ("add for good", "wait for good"):
             case(sys.argv[1], None, what)
+        standby_case(sys.argv[1])
