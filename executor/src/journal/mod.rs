@@ -117,8 +117,9 @@ impl Journal {
         Ok(())
     }
 
-    /// A resource has been removed.
+    /// A resource has been removed: states are taken before that, or after it is noted.
     pub(crate) fn removed(&self, store: u32, container: &Arc<str>, kind: &'static str, name: &Arc<str>) {
+        let _not_taken = self.gate.read();
         let entry = self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
         let Some(entry) = entry else { return };
         entry.is_gone.store(true, Ordering::Release);
@@ -128,6 +129,7 @@ impl Journal {
 
     /// So has everything in a container.
     pub(crate) fn cleared(&self, store: u32, container: &Arc<str>) {
+        let _not_taken = self.gate.read();
         self.entries.lock().retain(|(of, within, ..), entry| {
             let is_gone = (*of, within) == (store, container);
             entry.is_gone.fetch_or(is_gone, Ordering::AcqRel);

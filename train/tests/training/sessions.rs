@@ -267,15 +267,21 @@ fn training_goes_on_where_a_new_session_mends_what_a_thread_failed_of() -> Falli
     Ok(())
 }
 
-#[test]
-fn what_training_failed_of_is_not_saved() -> Fallible {
-    let folder = Folder::new("not-saved");
+/// A model whose loss is no number after a few steps.
+fn diverging() -> Fallible<(Scope, Variables, Training)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let optimizer = Optimizer::gradient_descent(1e30);
     let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
         scope.square(variables.get("w", DType::Float, &[], &Initializer::Constant(1.0)).value)
     })?;
+    Ok((scope, variables, training))
+}
+
+#[test]
+fn what_training_failed_of_is_not_saved() -> Fallible {
+    let folder = Folder::new("not-saved");
+    let (scope, variables, training) = diverging()?;
     let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
     let every = Every::Steps(100);
     let saves = hooks::CheckpointSaver::new(saver, &folder.0, training.global_step, every);
@@ -320,13 +326,7 @@ fn what_cannot_be_removed_is_tried_again() -> Fallible {
 #[test]
 fn hooks_stop_log_guard_and_write() -> Fallible {
     let folder = Folder::new("events");
-    let scope = Scope::new();
-    let variables = Variables::new(&scope);
-    let optimizer = Optimizer::gradient_descent(1e30);
-    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
-        let w = variables.get("w", DType::Float, &[], &Initializer::Constant(1.0));
-        scope.square(w.value)
-    })?;
+    let (scope, _, training) = diverging()?;
     let summary = scope.scalar_summary("loss", training.loss);
     let last = hooks::FinalOps { fetches: vec![training.global_step], ..Default::default() };
     let events = Events::create(&folder.0)?;
