@@ -181,6 +181,32 @@ mod tests {
     }
 
     #[test]
+    fn whatever_changes_between_reads_what_is_read_is_of_the_moment() -> Result<()> {
+        let (variable, before) = table()?;
+        let aside = variable.set_aside()?;
+        let (mut bytes, mut random) = (Vec::new(), 1u64);
+        // Less than rows, blocks and segments, and more than each.
+        for size in [40, 100, 1000, 70_000, 300_000].into_iter().cycle() {
+            let rows: Vec<usize> = (0..200)
+                .map(|_| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (random >> 33) as usize % ROWS
+                })
+                .collect();
+            change(&variable, &rows)?;
+            let mut piece = vec![0; size];
+            let count = aside.read(&mut piece)?;
+            if count == 0 {
+                break;
+            }
+            bytes.extend_from_slice(&piece[..count]);
+        }
+        assert!(read_rest(&aside, bytes)? == before);
+        assert!(aside.rest.lock().kept.is_empty());
+        Ok(())
+    }
+
+    #[test]
     fn a_table_that_gets_another_value_leaves_the_old_one() -> Result<()> {
         let (variable, before) = table()?;
         let aside = variable.set_aside()?;
