@@ -44,16 +44,10 @@ impl Nodes {
             shards.push(Shard { variables, prefix, restore: built.restore });
         }
         let prefixes: Vec<Output> = shards.iter().map(|shard| shard.prefix).collect();
-        let joins = match variables.first() {
-            Some(first) => scope.colocate_with(first.handle.node).control(&writes),
-            None => scope.clone(),
-        };
+        let at = beside_first(&scope, variables);
+        let joins = at.control(&writes);
         let write = joins.merge_checkpoints(joins.pack(&prefixes, 0), destination);
-        let confirm = match variables.first() {
-            Some(first) => scope.colocate_with(first.handle.node).no_op(),
-            None => scope.no_op(),
-        };
-        Nodes { shards, snapshot, write, confirm, destination, source, behind_steps }
+        Nodes { shards, snapshot, write, confirm: at.no_op(), destination, source, behind_steps }
     }
 }
 
@@ -71,7 +65,7 @@ impl Built {
         source: Output,
         behind_steps: Output,
     ) -> Built {
-        let at = variables.first().map_or_else(|| scope.clone(), |v| scope.colocate_with(v.handle.node));
+        let at = beside_first(scope, variables);
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
         // Each saver of a graph has a snapshot of its own, named as what no other has.
         let shared_name = scope.read(|g, _| g.node(prefix.node).name.to_string()).unwrap_or_default();
@@ -94,6 +88,11 @@ impl Built {
             .collect();
         Built { snapshot, write, restore: at.group(&assigns) }
     }
+}
+
+/// Where the first of these variables is.
+fn beside_first(scope: &Scope, variables: &[Variable]) -> Scope {
+    variables.first().map_or_else(|| scope.clone(), |first| scope.colocate_with(first.handle.node))
 }
 
 /// Parts of a variable are saved as slices under the name of the whole.

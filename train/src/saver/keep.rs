@@ -27,6 +27,8 @@ pub(super) struct Kept {
     preserved: Option<Instant>,
     /// Checkpoints that could not be removed.
     superfluous: Vec<PathBuf>,
+    /// No save of ours was cut off since what others had left was removed.
+    is_tidy: bool,
 }
 
 impl Kept {
@@ -64,13 +66,24 @@ impl Kept {
                 self.superfluous.push(old);
             }
         }
-        if let Err(error) = remove_fragments(folder, prefix) {
-            tracing::warn!(
-                "what earlier saves have left in {} could not be removed: {error}",
-                folder.display()
-            );
+        if !self.is_tidy {
+            self.tidy(folder, prefix);
         }
         Ok(())
+    }
+
+    /// A save was cut off: the next one removes what it has left.
+    pub(super) fn was_cut_off(&mut self) {
+        self.is_tidy = false;
+    }
+
+    fn tidy(&mut self, folder: &Path, prefix: &Path) {
+        let tidied = remove_fragments(folder, prefix);
+        self.is_tidy = tidied.is_ok();
+        if let Err(error) = tidied {
+            let folder = folder.display();
+            tracing::warn!("what earlier saves have left in {folder} could not be removed: {error}");
+        }
     }
 }
 

@@ -96,14 +96,15 @@ impl Saver {
         let prefix = folder.join(format!("{name}-{step}"));
         let shards = self.nodes.shards.len();
         let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());
-        let timeout_in_ms = i64::try_from(self.deadline.as_millis()).unwrap_or(i64::MAX);
+        let timeout_in_ms = i64::try_from(self.deadline.as_millis().max(1)).unwrap_or(i64::MAX);
         let options = pb::RunOptions { timeout_in_ms, ..Default::default() };
         let mut write = session.step().target(self.nodes.write).options(options);
         for (i, shard) in self.nodes.shards.iter().enumerate() {
             write = write.feed(shard.prefix, Tensor::string(part(i)));
         }
         write = write.feed(self.nodes.destination, path_tensor(&prefix));
-        write.feed(self.nodes.behind_steps, behind_steps).run()?;
+        let written = write.feed(self.nodes.behind_steps, behind_steps).run();
+        written.inspect_err(|_| self.kept.lock().was_cut_off())?;
         // The workers of a replica that does not lead any more refuse: another's checkpoints are not its to remove.
         let confirm = || session.run(&[], &[], &[self.nodes.confirm]).map(drop);
         self.kept.lock().note(&folder, &prefix, self.keep, confirm)?;

@@ -225,13 +225,10 @@ impl MonitoredSession {
         if let Some(error) = self.job.coordinator.failure().filter(|error| !error.is_transient()) {
             self.job.coordinator.request_stop();
             self.hooks.before_recovery(&self.job.context(&self.session));
-            return match self.job.coordinator.join(self.job.config.stop_grace) {
-                Err(late @ Error::Threads { .. }) => {
-                    tracing::warn!("{late}");
-                    Err(error)
-                }
-                _ => Err(error),
-            };
+            if let Err(late @ Error::Threads { .. }) = self.job.coordinator.join(self.job.config.stop_grace) {
+                tracing::warn!("{late}");
+            }
+            return Err(error);
         }
         // Whoever asks `should_stop` has left the loop before.
         if self.job.coordinator.arrived().is_some() && !self.job.coordinator.is_asked_to_stop() {

@@ -109,15 +109,17 @@ impl Job {
             self.make_ready(session, was_ready)?;
             return self.join(session);
         }
-        let started = Instant::now();
-        loop {
-            self.wait_until_ready(session)?;
+        until_none(self.config.ready_deadline, || {
+            let names = self.not_ready(session)?;
+            if !names.is_empty() {
+                return Ok(names);
+            }
             match self.join(session) {
                 // The chief has begun to make them ready again.
-                Err(error) if error.is_absence() && started.elapsed() < self.config.ready_deadline => {}
-                joined => return joined,
+                Err(error) if error.is_absence() => Ok(vec![error.to_string()]),
+                joined => joined.map(|()| names),
             }
-        }
+        })
     }
 
     fn join(&self, session: &Session) -> Result<()> {
@@ -208,14 +210,12 @@ impl Job {
         }
     }
 
-    fn wait_until_ready(&self, session: &Session) -> Result<()> {
-        let probes = &self.training.probes;
-        until_none(self.config.ready_deadline, || {
-            let names = missing(session, probes)?;
-            if !names.is_empty() || self.is_open(session)? {
-                return Ok(names);
-            }
-            Ok(vec!["what the replicas know of each other".to_owned()])
-        })
+    /// What the chief has not made ready.
+    fn not_ready(&self, session: &Session) -> Result<Vec<String>> {
+        let names = missing(session, &self.training.probes)?;
+        if !names.is_empty() || self.is_open(session)? {
+            return Ok(names);
+        }
+        Ok(vec!["what the replicas know of each other".to_owned()])
     }
 }

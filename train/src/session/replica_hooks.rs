@@ -37,13 +37,14 @@ impl ReplicaHooks {
         self.all().rev().try_for_each(|hook| hook.settle(context))
     }
 
-    /// What is saved at the end is what the other replicas have left, who learn then that it is safe. A failure keeps
-    /// none from its end.
+    /// What is saved at the end is what the other replicas have left, who learn then that it is safe, if it is. A failure
+    /// keeps no hook from its end.
     pub(super) fn end(&mut self, context: &HookContext<'_>) -> Vec<Result<()>> {
-        let finished = self.own.finish(context);
-        let mut ended: Vec<Result<()>> = self.given.iter_mut().rev().map(|hook| hook.end(context)).collect();
-        ended.insert(0, finished);
-        ended.push(self.own.leave(context));
+        let mut ended = vec![self.own.finish(context)];
+        ended.extend(self.given.iter_mut().rev().map(|hook| hook.end(context)));
+        if !context.is_chief || ended.iter().all(Result::is_ok) {
+            ended.push(self.own.leave(context));
+        }
         ended
     }
 }

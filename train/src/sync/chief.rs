@@ -196,7 +196,9 @@ pub(super) fn receivers(sync: &SyncReplicas, workers: &[bool], tokens: usize) ->
 }
 
 fn look(session: &Session, sync: &SyncReplicas) -> Result<Seen> {
-    let fetched = session.run(&[], &sync.view.fetches(), &[])?;
+    let SyncReplicas { roster, global_step, accumulated, .. } = sync;
+    let looked_at = [*global_step, roster.pushed, roster.answered, *accumulated];
+    let fetched = session.run(&[], &looked_at, &[])?;
     let numbers = |i: usize| fetched.get(i).map_or(Ok(Vec::new()), Tensor::to_i64s);
     let number = |i: usize| numbers(i).map(|n| n.first().copied().unwrap_or_default());
     let accumulated = match &sync.places {

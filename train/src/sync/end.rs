@@ -142,7 +142,7 @@ impl SyncReplicas {
     }
 
     fn progress(&self, session: &Session) -> Result<Progress> {
-        let step = session.run(&[], &[self.view.global_step], &[])?;
+        let step = session.run(&[], &[self.global_step], &[])?;
         let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
         Ok(Progress { step, workers: self.roster.read(session)? })
     }

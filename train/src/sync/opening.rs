@@ -79,35 +79,34 @@ impl SyncReplicas {
     /// Replicas that left a job at its last step are waited for when it goes on: it has another last step now, or its
     /// chief has died at the end. One that was quicker than this, and has pushed, gets a token.
     fn expect_back(&self, session: &Session) -> Result<()> {
-        let known = self.roster.read(session)?;
+        let mut known = self.roster.read(session)?;
         let is_back: Vec<bool> = known.iter().map(|e| e.pushed == FINISHED && e.left >= 0).collect();
         let back: Vec<usize> = is_back.iter().enumerate().filter_map(|(w, back)| back.then_some(w)).collect();
         self.roster.renew(session, &back)?;
+        back.iter().for_each(|&worker| known[worker] = Entry::NEW);
         match self.places {
-            Places::InOrder(_) if !back.is_empty() => self.release_to(session, &is_back),
+            Places::InOrder(_) if !back.is_empty() => self.give(session, &known, &is_back),
             _ => Ok(()),
         }
     }
 
     /// Who is in a step when the job is over learns it by a token.
     pub(super) fn release_others(&self, session: &Session) -> Result<()> {
-        let others: Vec<bool> = self.roster.read(session)?.iter().map(|e| e.pushed != FINISHED).collect();
-        if others.contains(&true) { self.release_to(session, &others) } else { Ok(()) }
-    }
-
-    /// Gives tokens to these workers, or as many to all; nothing is noted of them.
-    fn release_to(&self, session: &Session, workers: &[bool]) -> Result<()> {
-        let answered: Vec<i64> = self.roster.read(session)?.iter().map(|entry| entry.answered).collect();
-        let tokens = workers.iter().filter(|gets| **gets).count();
-        let feeds = [(self.answered, Tensor::vector(&answered)?), receivers(self, workers, tokens)?];
-        session.run(&feeds, &[], &[self.release])?;
-        Ok(())
+        let known = self.roster.read(session)?;
+        let others: Vec<bool> = known.iter().map(|entry| entry.pushed != FINISHED).collect();
+        if others.contains(&true) { self.give(session, &known, &others) } else { Ok(()) }
     }
 
     fn give_to_all(&self, session: &Session) -> Result<()> {
-        let answered = (self.answered, Tensor::vector(&vec![NOTHING; self.workers])?);
-        let all = receivers(self, &vec![true; self.workers], self.workers)?;
-        session.run(&[answered, all], &[], &[self.release])?;
+        self.give(session, &vec![Entry::NEW; self.workers], &vec![true; self.workers])
+    }
+
+    /// Gives these workers tokens, or as many to all who share a queue. What is known of them stays.
+    fn give(&self, session: &Session, known: &[Entry], gets: &[bool]) -> Result<()> {
+        let answered: Vec<i64> = known.iter().map(|entry| entry.answered).collect();
+        let tokens = gets.iter().filter(|gets| **gets).count();
+        let feeds = [(self.answered, Tensor::vector(&answered)?), receivers(self, gets, tokens)?];
+        session.run(&feeds, &[], &[self.release])?;
         Ok(())
     }
 

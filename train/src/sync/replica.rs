@@ -47,7 +47,9 @@ pub struct SyncReplicas {
     pub(super) roster: Roster,
 
     // What the chief runs.
-    pub(super) view: View,
+    pub(super) global_step: Output,
+    /// How many gradients each variable's accumulator has at least; 0 without accumulators.
+    pub(super) accumulated: Output,
     pub(super) arrivals: Queue,
     /// Takes away `sync_rep_pushed`.
     pub(super) shut: NodeId,
@@ -70,22 +72,6 @@ pub struct SyncReplicas {
 pub(crate) enum Places {
     InOrder(InOrder),
     Accumulators(Accumulators),
-}
-
-/// What the chief looks at, in the order of [`View::fetches`].
-#[derive(Clone, Debug)]
-pub(super) struct View {
-    pub(super) global_step: Output,
-    pushed: Output,
-    answered: Output,
-    /// How many gradients each variable's accumulator has at least; 0 without accumulators.
-    accumulated: Output,
-}
-
-impl View {
-    pub(super) fn fetches(&self) -> [Output; 4] {
-        [self.global_step, self.pushed, self.answered, self.accumulated]
-    }
 }
 
 /// An update, in two steps of the session.
@@ -238,12 +224,8 @@ impl Build<'_> {
             is_stale,
             tokens: own_tokens.clone(),
             roster,
-            view: View {
-                global_step: global_step.value,
-                pushed: pushed.value,
-                answered: answered.value,
-                accumulated,
-            },
+            global_step: global_step.value,
+            accumulated,
             arrivals,
             shut: at.op("DestroyResourceOp").input(pushed.handle).attr("ignore_lookup_error", true).node(),
             initialize: scope.group(&starts),

@@ -33,7 +33,7 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Of a worker that is to push.
-    const NEW: Entry = Entry { pushed: NOTHING, answered: NOTHING, left: NOTHING };
+    pub(super) const NEW: Entry = Entry { pushed: NOTHING, answered: NOTHING, left: NOTHING };
 
     /// Of one that will not.
     const GONE: Entry = Entry { pushed: FINISHED, answered: NOTHING, left: EARLY };

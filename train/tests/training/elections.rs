@@ -33,6 +33,16 @@ fn one_leads_and_terms_rise() -> Fallible {
 }
 
 #[test]
+fn terms_do_not_fall_where_their_files_are_removed() -> Fallible {
+    let folder = Folder::new("terms");
+    let a = store(&folder, LONG)?;
+    assert_eq!((a.campaign()?, a.campaign()?), (Some(1), Some(2)));
+    std::fs::remove_file(folder.0.join("job.2"))?;
+    assert_eq!(a.campaign()?, Some(3));
+    Ok(())
+}
+
+#[test]
 fn who_resigns_or_dies_is_followed_at_once() -> Fallible {
     let folder = Folder::new("resigns");
     let (a, b) = (store(&folder, LONG)?, store(&folder, LONG)?);

@@ -215,6 +215,30 @@ fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
     Ok(())
 }
 
+#[test]
+fn what_a_checkpoint_does_not_have_is_lost_by_name() -> Fallible {
+    let folder = Folder::new("subset");
+    let scope = Scope::new();
+    let variables = Variables::new(&scope);
+    let optimizer = Optimizer::gradient_descent(0.1);
+    let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
+        let [a, b] = ["a", "b"].map(|name| variables.get(name, DType::Float, &[], &Initializer::Zeros).value);
+        scope.square(scope.sub(scope.add(a, b), scope.constant(1.0f32)))
+    })?;
+    let mut saved = variables.all();
+    saved.retain(|variable| variable.name != "b");
+    let saver = Arc::new(Saver::new(&scope, &saved, Keep::default()));
+    let graph = scope.finish()?;
+    let before = Session::local(graph.clone())?;
+    before.run(&[], &[], &[training.initialize])?;
+    saver.save(&before, &folder.0, "m", 1)?;
+    let config = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..MonitoredConfig::default() };
+    let opened = MonitoredSession::new(server()?, graph, training, Some(saver), Vec::new(), config);
+    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    assert_eq!(names, ["b"]);
+    Ok(())
+}
+
 /// Starts a thread that fails of this, or panics without one, when it is started first.
 struct Failing {
     of: Option<Code>,
@@ -304,16 +328,26 @@ fn what_cannot_be_removed_is_tried_again() -> Fallible {
     let session = Session::local(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
     let save = |step| model.saver.save(&session, &folder.0, "m", step);
-    save(1)?;
-    // A folder has the name of a file of the first checkpoint; saves that were cut off, one of another name.
-    let obstacle = folder.0.join("m-1.data-of-nobody/x");
-    for made in [&obstacle, &folder.0.join("m-2_temp/part-0"), &folder.0.join("n-2_temp/part-0")] {
+    let made = |path: &str| -> Fallible<PathBuf> {
+        let made = folder.0.join(path);
         fs::create_dir_all(made.parent().ok_or("no folder")?)?;
-        fs::write(made, "rest")?;
-    }
+        fs::write(&made, "rest")?;
+        Ok(made)
+    };
+    // Saves of another process that were cut off, one of another name.
+    let (cut_off, anothers) = (made("m-0_temp/part-0")?, made("n-0_temp/part-0")?);
+    save(1)?;
+    assert!(anothers.exists() && !cut_off.exists());
+    // One of this process: a file is where its folder should be.
+    let in_the_way = made("m-2_temp")?;
+    assert!(save(2).is_err());
+    fs::remove_file(in_the_way)?;
+    let cut_off = made("m-2_temp/part-0")?;
+    // A folder has the name of a file of the first checkpoint.
+    let obstacle = made("m-1.data-of-nobody/x")?;
     save(3)?;
+    assert!(!cut_off.exists());
     save(4)?;
-    assert!(folder.0.join("n-2_temp").exists() && !folder.0.join("m-2_temp").exists());
     assert!(obstacle.exists());
     assert_eq!(latest_checkpoint(&folder.0)?.as_deref().map(step_of), Some(4));
     fs::remove_dir_all(obstacle.parent().ok_or("no folder")?)?;

@@ -1,9 +1,10 @@
 //! Replicas that go together: synchronous ones, with and without backups, and such that keep within reach.
 
 use super::Fallible;
+use super::sessions::Folder;
 use anabranch_train::{
-    Aggregation, Error, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Role,
-    Strategy, SyncMode, SyncReport, Training, Variables, hooks,
+    Aggregation, Error, Hook, HookContext, Initializer, Keep, Master, MonitoredConfig, MonitoredSession,
+    Optimizer, Role, Saver, Strategy, SyncMode, SyncReport, Training, Variables, hooks,
 };
 use client::{Server, ServerConfig};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -18,6 +19,7 @@ const ROWS: usize = 8;
 struct Replica {
     graph: Graph,
     training: Training,
+    saver: Arc<Saver>,
     x: Output,
     y: Output,
     w: Output,
@@ -39,7 +41,8 @@ fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
         scope.mean(scope.square(error), &[0, 1], false)
     })?;
     let w = variables.find("w").ok_or("no variable")?.value;
-    Ok(Replica { graph: root.finish()?, training, x, y, w })
+    let saver = Arc::new(Saver::new(&root, &variables.all(), Keep::default()));
+    Ok(Replica { graph: root.finish()?, training, saver, x, y, w })
 }
 
 fn parameter_server(worker: u32, sync: SyncMode) -> Strategy {
@@ -213,6 +216,101 @@ fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
     let late: u64 =
         outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
     assert_eq!(late, 1, "{:?}", outcome.report);
+    Ok(())
+}
+
+/// A worker of two, the first of which is the chief.
+struct OfTwo {
+    replica: Replica,
+    session: MonitoredSession,
+    worker: usize,
+}
+
+impl OfTwo {
+    fn start(
+        server: &Arc<Server>,
+        worker: usize,
+        need: u32,
+        hooks: Vec<Box<dyn Hook>>,
+        config: MonitoredConfig,
+    ) -> Fallible<OfTwo> {
+        let sync = SyncMode::Sync {
+            replicas_to_aggregate: need,
+            backup: 2 - need,
+            aggregation: Aggregation::InOrder,
+        };
+        let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
+        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..config };
+        let (graph, training) = (replica.graph.clone(), replica.training.clone());
+        let master = Master::InProcess(server.clone());
+        let saver = config.checkpoint_folder.is_some().then(|| replica.saver.clone());
+        let session = MonitoredSession::new(master, graph, training, saver, hooks, config)?;
+        Ok(OfTwo { replica, session, worker })
+    }
+
+    /// Whether training goes on.
+    fn step(&mut self) -> Fallible<bool> {
+        let [x, y] = batch(self.worker * ROWS / 2, (self.worker + 1) * ROWS / 2, 0)?;
+        let fed = [(self.replica.x, x), (self.replica.y, y)];
+        Ok(self.session.run(&fed, &[], &[self.replica.training.train])?.is_some())
+    }
+}
+
+#[test]
+fn a_backup_that_is_dead_does_not_keep_a_job_from_its_end() -> Fallible {
+    let server = server()?;
+    let hurried = MonitoredConfig { stop_grace: Duration::from_millis(300), ..impatient() };
+    let stop: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: 5 })];
+    let mut chief = OfTwo::start(&server, 0, 1, stop, hurried)?;
+    let mut backup = OfTwo::start(&server, 1, 1, Vec::new(), impatient())?;
+    assert!(backup.step()?);
+    drop(backup);
+    while chief.step()? {}
+    chief.session.finish()?;
+    Ok(())
+}
+
+#[test]
+fn who_has_left_early_is_not_waited_for_after_a_restore() -> Fallible {
+    let (server, folder) = (server()?, Folder::new("left-early"));
+    let saves = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..impatient() };
+    let mut chief = OfTwo::start(&server, 0, 2, Vec::new(), saves.clone())?;
+    let other = OfTwo::start(&server, 1, 2, Vec::new(), impatient())?;
+    other.session.finish()?;
+    assert!(chief.step()?);
+    chief.replica.saver.save(chief.session.session(), &folder.0, "m", 1)?;
+    drop(chief);
+    let scope = Scope::new();
+    let w = scope.var_handle("w", DType::Float, PartialShape::from([COLUMNS, 1]));
+    let destroy = scope.destroy_resource(w);
+    client::Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
+    let mut chief = OfTwo::start(&server, 0, 2, Vec::new(), saves)?;
+    assert!(chief.step()?);
+    chief.session.finish()?;
+    Ok(())
+}
+
+/// Fails at the end, as a saver may.
+struct FailsAtTheEnd;
+
+impl Hook for FailsAtTheEnd {
+    fn end(&mut self, _: &HookContext<'_>) -> anabranch_train::Result<()> {
+        Err(graph::Error::invalid("by intention").into())
+    }
+}
+
+#[test]
+fn a_chief_that_has_not_saved_does_not_say_so() -> Fallible {
+    let server = server()?;
+    let mut chief = OfTwo::start(&server, 0, 1, vec![Box::new(FailsAtTheEnd)], impatient())?;
+    OfTwo::start(&server, 1, 1, Vec::new(), impatient())?.session.finish()?;
+    assert!(chief.step()?);
+    assert!(chief.session.finish().is_err_and(|error| error.to_string().contains("by intention")));
+    let scope = Scope::new();
+    let left = scope.var_handle("sync_rep_left", DType::Int64, PartialShape::from([2usize]));
+    let left = scope.read_variable(left, DType::Int64);
+    let marks = client::Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[left], &[])?;
+    assert_eq!(marks[0].to_i64s()?[0], -1);
     Ok(())
 }
 
