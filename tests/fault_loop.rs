@@ -79,7 +79,7 @@ impl What {
     fn begin(self, job: &mut Job) -> Fallible {
         match self {
             What::Kill((name, index)) => job.cluster.kill(name, index),
-            What::Stop((name, index)) => job.cluster.signal(name, index, "STOP"),
+            What::Stop(task) => tell(job, task, "STOP"),
             What::Cut(a, b, link) => {
                 job.set_link(a, b, link);
                 Ok(())
@@ -90,13 +90,18 @@ impl What {
     fn end(self, job: &mut Job) -> Fallible {
         match self {
             What::Kill((name, index)) => job.cluster.spawn(name, index),
-            What::Stop((name, index)) => job.cluster.signal(name, index, "CONT"),
+            What::Stop(task) => tell(job, task, "CONT"),
             What::Cut(a, b, _) => {
                 job.set_link(a, b, Link::Up);
                 Ok(())
             }
         }
     }
+}
+
+/// Sends a task a signal, unless it has ended: a replica may be done before the others.
+fn tell(job: &mut Job, (name, index): Task, signal: &str) -> Fallible {
+    if job.cluster.is_running(name, index)? { job.cluster.signal(name, index, signal) } else { Ok(()) }
 }
 
 impl fmt::Display for Fault {

@@ -1,7 +1,7 @@
 //! Passes over graphs in textual form.
 
 use anabranch_graph::ops::Evaluate;
-use anabranch_graph::passes::{FoldOptions, fold, fuse, merge, prune, validate};
+use anabranch_graph::passes::{FoldOptions, fold, fuse, merge, prune, unread, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
@@ -14,6 +14,7 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
         "prune" => prune(&graph, &keep),
         "merge" => merge(&graph, &keep),
         "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
+        "unread" => unread(&graph, &keep),
         "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
         other => Err(Error::invalid(format!("no pass {other}"))),
     }?;
@@ -237,7 +238,127 @@ fn a_chain_of_a_million_nodes_passes() -> Result<()> {
     assert_eq!(merge(&graph, &[])?.len(), LENGTH);
     let options = FoldOptions { growth: 64, ..FoldOptions::DEFAULT };
     assert_eq!(fold(&graph, &Sums, &options)?.len(), LENGTH);
+    // Of a chain that nothing but a wait follows, where it starts is left.
+    let no_op = ops::lookup("NoOp").ok_or_else(|| Error::invalid("no NoOp"))?;
+    let waits = graph.add(Node::new("waits", no_op), &[], &[last])?;
+    assert_eq!(unread(&graph, &[waits])?.len(), 2);
     Ok(())
+}
+
+/// As clients write gradients: each waits for all of its op's, also for that by the input that is fed.
+#[test]
+fn unread_leaves_out_gradients_that_are_only_waited_for() -> Result<()> {
+    check(
+        "unread",
+        "gradient",
+        r#"
+        x = Placeholder[dtype=float]
+        w = Placeholder[dtype=float]
+        y = Mul[T=float](x, w)
+        dy = Neg[T=float](y)
+        shape = Const[dtype=int32, value=int32<1>{1}]
+        product = Mul[T=float](dy, w)
+        dx = Reshape[T=float, Tshape=int32](product, shape)
+        dw = Mul[T=float](dy, x)
+        group = NoOp(^dx, ^dw)
+        gradient = Identity[T=float](dw, ^group)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            w = Placeholder[dtype=float]
+            y = Mul[T=float](x, w)
+            dy = Neg[T=float](y)
+            dw = Mul[T=float](dy, x)
+            group = NoOp(^dy, ^dw)
+            gradient = Identity[T=float](dw, ^group)
+        "#]],
+    )
+}
+
+#[test]
+fn unread_waits_for_what_was_waited_for() -> Result<()> {
+    check(
+        "unread",
+        "a b c",
+        r#"
+        x = Placeholder[dtype=float]
+        y = Placeholder[dtype=float]
+        far = Placeholder[dtype=float] @"/job:ps"
+        act = NoOp
+        both = AddV2[T=float](x, y, ^act)
+        a = NoOp(^both)
+        b = NoOp(^both, ^x)
+        near = Neg[T=float](far) @"/job:worker"
+        c = NoOp(^near) @"/job:worker"
+        d = NoOp(^near) @"/job:worker"
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            y = Placeholder[dtype=float]
+            far = Placeholder[dtype=float] @"/job:ps"
+            act = NoOp
+            both = NoOp(^x, ^y, ^act)
+            a = NoOp(^both)
+            b = NoOp(^both, ^x)
+            near = NoOp(^far) @"/job:worker"
+            c = NoOp(^near) @"/job:worker"
+            d = NoOp(^near) @"/job:worker"
+        "#]],
+    )
+}
+
+#[test]
+fn unread_leaves_what_acts_what_is_seen_and_what_is_decided_over() -> Result<()> {
+    let text = r#"
+        x = Placeholder[dtype=float]
+        which = Placeholder[dtype=bool]
+        variable = VariableV2[dtype=float, shape=<>]
+        assigned = Assign[T=float](variable, x)
+        shape = Const[dtype=int32, value=int32<0>{}]
+        random = RandomUniform[T=int32, dtype=float, seed=1](shape)
+        checked = CheckNumerics[T=float, message="not finite"](x)
+        fetched = Neg[T=float](x)
+        switch = Switch[T=float](x, which)
+        taken = Identity[T=float](switch:1)
+        alone = Neg[T=float](x)
+        end = NoOp(^assigned, ^random, ^checked, ^fetched, ^taken)
+    "#;
+    let graph = Graph::from_text(text)?;
+    let keep = ["end", "fetched"].map(|name| graph.find(name));
+    let after = unread(&graph, &keep.into_iter().flatten().collect::<Vec<_>>())?;
+    assert_eq!(after.to_text(), graph.to_text());
+    Ok(())
+}
+
+/// `late` runs whether `early` does or not, and so does not stand for it.
+#[test]
+fn unread_waits_where_waiting_decides_whether_a_node_runs() -> Result<()> {
+    check(
+        "unread",
+        "end",
+        r#"
+        x = Placeholder[dtype=float]
+        which = Placeholder[dtype=bool]
+        switch = Switch[T=float](x, which)
+        early = Neg[T=float](switch:1)
+        other = Identity[T=float](switch)
+        merge = Merge[T=float, N=2](early, other)
+        late = Identity[T=float](merge)
+        both = AddV2[T=float](early, late)
+        end = NoOp(^both, ^late)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            which = Placeholder[dtype=bool]
+            switch = Switch[T=float](x, which)
+            early = Neg[T=float](switch:1)
+            other = Identity[T=float](switch)
+            merge = Merge[N=2, T=float](early, other)
+            late = Identity[T=float](merge)
+            both = NoOp(^early, ^late)
+            end = NoOp(^both, ^late)
+        "#]],
+    )
 }
 
 #[test]

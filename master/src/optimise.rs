@@ -1,14 +1,14 @@
 //! Rewrites of a step's graph before it is split, as far as the session's options allow them.
 
 use graph::ops::Evaluate;
-use graph::passes::{FoldOptions, fold, merge, prune};
+use graph::passes::{FoldOptions, fold, merge, prune, unread};
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
 
 /// Graphs with fewer nodes are left alone, unless the options say otherwise.
 const MIN_NODES: usize = 4;
 
-/// Folds constants and merges equal nodes. What the client sees stays: feeds, fetches, targets. A rewrite that
+/// Folds constants, merges equal nodes, and leaves out what nobody reads. What the client sees stays: feeds, fetches, targets. A rewrite that
 /// fails is left out: the graph runs as it was.
 ///
 /// # Errors
@@ -33,6 +33,10 @@ pub(crate) fn optimise(
     if rewrites.allow(Rewrite::CommonSubexpressions) {
         let merged = merge(&graph, &kept(&graph, targets));
         graph = or_as_it_was(merged, graph, "common subexpressions", &rewrites)?;
+    }
+    if rewrites.allow(Rewrite::Dependencies) {
+        let read = unread(&graph, &kept(&graph, targets));
+        graph = or_as_it_was(read, graph, "leaving out what nobody reads", &rewrites)?;
     }
     if rewrites.allow(Rewrite::Pruning) {
         let pruned = prune(&graph, &kept(&graph, targets));

@@ -71,6 +71,7 @@ const BY_SESSION: &[&str] = &[
     "graph_options.optimizer_options.opt_level",
     "graph_options.rewrite_options.common_subgraph_elimination",
     "graph_options.rewrite_options.constant_folding",
+    "graph_options.rewrite_options.dependency_optimization",
     "graph_options.rewrite_options.disable_meta_optimizer",
     "graph_options.rewrite_options.disable_model_pruning",
     "graph_options.rewrite_options.fail_on_optimizer_errors",

@@ -10,6 +10,8 @@ pub enum Rewrite {
     ConstantFolding,
     CommonSubexpressions,
     Pruning,
+    /// Waits without need, and work whose results nobody reads.
+    Dependencies,
     /// Several ops in one node.
     Fusion,
 }
@@ -21,6 +23,7 @@ impl Rewrite {
             Rewrite::ConstantFolding => &["constfold", "constant_folding"],
             Rewrite::CommonSubexpressions => &["common_subgraph_elimination"],
             Rewrite::Pruning => &["pruning"],
+            Rewrite::Dependencies => &["dependency", "dependency_optimization"],
             Rewrite::Fusion => &["remap", "remapping"],
         }
     }
@@ -29,6 +32,7 @@ impl Rewrite {
         let toggle = match self {
             Rewrite::ConstantFolding => config.constant_folding,
             Rewrite::CommonSubexpressions => config.common_subgraph_elimination,
+            Rewrite::Dependencies => config.dependency_optimization,
             Rewrite::Fusion => config.remapping,
             // By a field of its own, which what is listed does not override.
             Rewrite::Pruning => return false,
@@ -84,8 +88,13 @@ impl Rewrites {
 mod tests {
     use super::*;
 
-    const ALL: [Rewrite; 4] =
-        [Rewrite::ConstantFolding, Rewrite::CommonSubexpressions, Rewrite::Pruning, Rewrite::Fusion];
+    const ALL: [Rewrite; 5] = [
+        Rewrite::ConstantFolding,
+        Rewrite::CommonSubexpressions,
+        Rewrite::Pruning,
+        Rewrite::Dependencies,
+        Rewrite::Fusion,
+    ];
 
     fn allowed(change: impl FnOnce(&mut pb::RewriterConfig, &mut pb::OptimizerOptions)) -> Vec<Rewrite> {
         let (mut rewriter, mut optimizer) = (pb::RewriterConfig::default(), pb::OptimizerOptions::default());
@@ -105,7 +114,7 @@ mod tests {
         assert_eq!(allowed(|_, _| {}), ALL);
         assert_eq!(allowed(|rewriter, _| rewriter.disable_meta_optimizer = true), []);
         assert_eq!(allowed(|_, optimizer| optimizer.opt_level = Level::L0 as i32), []);
-        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..3]);
+        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..4]);
         assert_eq!(allowed(|rewriter, _| rewriter.constant_folding = Toggle::Off as i32), ALL[1..]);
         assert_eq!(allowed(|rewriter, _| rewriter.optimizers.push("remap".into())), [Rewrite::Fusion]);
         let pruned = allowed(|rewriter, _| {

@@ -6,6 +6,7 @@ mod fuse;
 mod lower;
 mod merge;
 mod prune;
+mod unread;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
@@ -13,6 +14,7 @@ pub use fuse::{MOST_FUSED_OPS, fuse};
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
 pub use prune::prune;
+pub use unread::unread;
 pub use validate::validate;
 
 use crate::error::Result;
