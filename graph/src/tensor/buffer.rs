@@ -6,7 +6,9 @@ use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +35,7 @@ struct Line([u8; ALIGNMENT]);
 pub struct Buffer {
     memory: Memory,
     len: usize,
+    contents: u64,
 }
 
 enum Memory {
@@ -105,27 +108,27 @@ impl Buffer {
     fn new(len: usize, zeroed: bool) -> Result<Buffer> {
         if len < LARGE {
             let lines = vec![Line::zeroed(); len.div_ceil(ALIGNMENT)];
-            return Ok(Buffer { memory: Memory::Heap(lines), len });
+            return Ok(Buffer { memory: Memory::Heap(lines), len, contents: fresh() });
         }
         let kept = kept().lock().take(len);
         if let Some(mut block) = kept {
             if zeroed {
                 block.as_mut_slice().fill(0);
             }
-            return Ok(Buffer { memory: Memory::Large(block), len });
+            return Ok(Buffer { memory: Memory::Large(block), len, contents: fresh() });
         }
         reserve(len as u64)?;
         let block = Block::new(len).ok_or_else(|| {
             LIVE.fetch_sub(len as u64, Ordering::Relaxed);
             out_of_memory(len as u128)
         })?;
-        Ok(Buffer { memory: Memory::Large(block), len })
+        Ok(Buffer { memory: Memory::Large(block), len, contents: fresh() })
     }
 
     /// A buffer over memory that is somebody else's, and is only read.
     pub fn borrowed(region: Box<dyn Region>) -> Buffer {
         let len = region.bytes().len();
-        Buffer { memory: Memory::Borrowed(region), len }
+        Buffer { memory: Memory::Borrowed(region), len, contents: fresh() }
     }
 
     /// Where its memory comes from, unless that is the operating system.
@@ -161,8 +164,14 @@ impl Buffer {
         }
     }
 
+    /// A number that no other buffer has, nor this one before it was written to last.
+    pub fn contents(&self) -> u64 {
+        self.contents
+    }
+
     /// Nothing, if the memory [is not to be written](Buffer::is_writable).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.contents = fresh();
         match &mut self.memory {
             Memory::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
             Memory::Large(block) => block.as_mut_slice(),
@@ -184,6 +193,23 @@ impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len)
     }
+}
+
+/// A number that was never given out: each thread takes some at a time.
+fn fresh() -> u64 {
+    const AT_A_TIME: u64 = 1 << 16;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static OWN: Cell<Range<u64>> = const { Cell::new(0..0) };
+    }
+    let mut own = OWN.take();
+    let number = own.next().unwrap_or_else(|| {
+        let first = NEXT.fetch_add(AT_A_TIME, Ordering::Relaxed);
+        own = first + 1..first + AT_A_TIME;
+        first
+    });
+    OWN.set(own);
+    number
 }
 
 /// Bytes of large buffers that exist, those kept for reuse included.
@@ -311,6 +337,22 @@ mod tests {
             assert_eq!(b.as_slice().as_ptr() as usize % ALIGNMENT, 0);
             assert!(b.as_slice().iter().all(|&x| x == 0));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn contents_have_a_number_of_their_own_until_they_are_written() -> Result<()> {
+        let (mut a, b) = (Buffer::zeroed(8)?, Buffer::zeroed(LARGE)?);
+        let before = a.contents();
+        assert_eq!((a.as_slice()[0], a.contents()), (0, before));
+        a.as_mut_slice()[0] = 1;
+        let others = std::thread::spawn(|| Buffer::zeroed(8).map(|c| c.contents()));
+        let other = others.join().map_err(|_| Error::invalid("the thread panicked"))??;
+        let mut all = vec![before, a.contents(), b.contents(), other];
+        all.extend((0..1 << 17).map(|_| fresh()));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 4 + (1 << 17));
         Ok(())
     }
 

@@ -268,6 +268,15 @@ impl Tensor {
         }
     }
 
+    /// A number that tensors share with what they are copies or views of, until one of them is written to: what was made
+    /// of the elements once may be used again. `None` for what has no storage of its own, or objects in it.
+    pub fn contents(&self) -> Option<u64> {
+        match &self.storage {
+            Storage::Plain(b) => Some(b.contents()),
+            _ => None,
+        }
+    }
+
     pub fn as_strings(&self) -> Result<&[Bytes]> {
         match &self.storage {
             Storage::Strings(s) => Ok(s),

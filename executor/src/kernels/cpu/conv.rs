@@ -15,6 +15,8 @@ use self::patch_product::PatchProduct;
 use self::stencil::Stencil;
 use super::dispatch::{FLOATS, INDEX};
 use super::image::{from_nhwc, to_nhwc};
+use super::kept::Kept;
+use super::panel::Panels;
 use super::scalar::Number;
 use super::wide::{Lane, narrowed, widened};
 use crate::error::Result;
@@ -34,8 +36,8 @@ macro_rules! typed {
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Conv2D", &[("T", FLOATS_AND_INT)], |i| {
-        let conv = Conv::of_images(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv)))
+        let (conv, kept) = (Conv::of_images(i.node)?, KeptFilter::default());
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &kept)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
@@ -52,8 +54,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     },
     KernelDef::of("Conv3D", &[("T", FLOATS)], |i| {
-        let conv = Conv::of_volumes(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv)))
+        let (conv, kept) = (Conv::of_volumes(i.node)?, KeptFilter::default());
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &kept)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
@@ -89,6 +91,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
+/// The filter laid out for products, for convolutions of these sizes with any batch.
+type KeptFilter = Kept<ConvSizes, Vec<Panels>>;
+
 /// An element of which there are convolutions.
 trait Factor: Lane<Wide: Number> {}
 
@@ -109,7 +114,7 @@ fn is_single<T: Factor>() -> bool {
     T::Wide::DTYPE == DType::Float
 }
 
-fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, kept: &KeptFilter) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.sizes(input.shape(), filter.shape())?;
     let shape = conv.output_shape(&sizes)?;
@@ -117,18 +122,20 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
         ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
         return Ok(());
     }
-    let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
-    let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let images = load::<T>(input, conv.format)?;
+    let images = images.values::<T::Wide>()?;
     let mut out = ctx.allocate(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
+    let wide = || load::<T>(filter, DataFormat::Nhwc);
     match Stencil::forward(&sizes).filter(|_| is_single::<T>()) {
         Some(stencil) => {
-            stencil.run(
-                bytemuck::cast_slice(input),
-                &stencil.pack(bytemuck::cast_slice(filter))?,
-                out.values_mut()?,
-            );
+            let pack = || stencil.pack(bytemuck::cast_slice(wide()?.values::<T::Wide>()?));
+            let images = bytemuck::cast_slice(images);
+            match kept.get(filter, ConvSizes { batch: 0, ..sizes }, pack)? {
+                Some(panels) => stencil.run(images, &panels, out.values_mut()?),
+                None => stencil.run(images, &pack()?, out.values_mut()?),
+            }
         }
-        None => PatchProduct::new(sizes)?.forward(input, filter, out.values_mut()?),
+        None => PatchProduct::new(sizes)?.forward(images, wide()?.values()?, out.values_mut()?),
     }
     let out = store::<T>(out, conv.format)?;
     ctx.set_output(0, out);

@@ -2,7 +2,9 @@
 
 use super::broadcast::Plan;
 use super::dispatch::dispatch;
-use super::product::{Matrix, Threads, product};
+use super::kept::Kept;
+use super::panel::Panels;
+use super::product::{Matrix, Threads, is_worth_packing, packed, product, product_with};
 use super::scalar::Arithmetic;
 use super::wide::{Lane, narrowed, widened};
 use crate::error::{Error, Result};
@@ -10,6 +12,7 @@ use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use rayon::prelude::*;
+use std::sync::Arc;
 
 const TYPES: &[DType] = &[
     BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
@@ -35,7 +38,10 @@ pub(in crate::kernels) type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 /// A flipped factor is transposed, and in the batch forms conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
-    dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches)))
+    let kept = Kept::default();
+    dispatch!(number, init.input_type(0), T => {
+        Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &kept))
+    })
 }
 
 pub(in crate::kernels) fn single(x: &Shape, y: &Shape) -> Result<Plan> {
@@ -82,6 +88,7 @@ fn multiply<T: Lane>(
     flips: [bool; 2],
     conjugates: bool,
     batches: Batches,
+    kept: &Kept<(), Panels>,
 ) -> Result<()>
 where
     T::Wide: Arithmetic,
@@ -110,8 +117,16 @@ where
             }
             Ok(wide)
         };
-        let (x, y) = (factor(x, flips[0])?, factor(y, flips[1])?);
-        work.run(x.values()?, y.values()?, out.values_mut::<T::Wide>()?);
+        match work.packed::<T>(y, kept)? {
+            Some(panels) => {
+                let x = widened::<T>(x)?;
+                work.run_packed(x.values::<T::Wide>()?, &panels, out.values_mut()?);
+            }
+            None => {
+                let (x, y) = (factor(x, flips[0])?, factor(y, flips[1])?);
+                work.run(x.values()?, y.values()?, out.values_mut::<T::Wide>()?);
+            }
+        }
     }
     let out = narrowed::<T>(out)?;
     ctx.set_output(0, out);
@@ -128,6 +143,24 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// The right factor laid out for products, if it is that of the step before.
+    fn packed<T: Lane>(&self, y: &Tensor, kept: &Kept<(), Panels>) -> Result<Option<Arc<Panels>>> {
+        let is_single =
+            T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
+        if !is_single || !is_worth_packing(self.m, self.k, self.n) {
+            return Ok(None);
+        }
+        kept.get(y, (), || {
+            let wide = widened::<T>(y)?;
+            packed(oriented(wide.values()?, self.k, self.n, self.flips[1]))
+        })
+    }
+
+    fn run_packed<W: Element>(&self, x: &[W], panels: &Panels, out: &mut [f32]) {
+        let x = oriented(bytemuck::cast_slice(x), self.m, self.k, self.flips[0]);
+        product_with(out, self.n, x, panels, Threads::for_work(self.m * self.k * self.n));
+    }
+
     fn run<W: Arithmetic>(&self, x: &[W], y: &[W], out: &mut [W]) {
         let (m, k, n) = (self.m, self.k, self.n);
         let each = m.saturating_mul(k).saturating_mul(n);

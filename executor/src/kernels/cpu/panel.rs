@@ -54,6 +54,15 @@ impl Panels {
         Ok(())
     }
 
+    /// Rows of the matrix.
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'_>> {
         let registers = Registers::get();
         let data: &[f32] = bytemuck::cast_slice(self.memory.as_slice());

@@ -2,8 +2,10 @@
 
 mod single;
 
+use super::panel::Panels;
 use super::scalar::Arithmetic;
 use super::threads::PARALLEL_PRODUCT;
+use crate::error::Result;
 use gemm::Parallelism;
 use graph::{DType, Element};
 use num_complex::Complex;
@@ -59,6 +61,14 @@ impl<'a, T> Matrix<'a, T> {
 /// Products of `f32` with fewer rows, columns or steps are left to `gemm`.
 const FEW: usize = 8;
 
+/// Whether such a product of `f32` is [`single`]'s.
+fn is_in_blocks(rows: usize, inner: usize, columns: usize) -> bool {
+    rows.min(inner).min(columns) >= FEW
+}
+
+/// Elements of a right factor that is kept packed, at most: it takes its memory twice.
+const LARGEST_PACKED: usize = 16 << 20;
+
 /// Where the last of `count` begins.
 fn extent(count: usize, stride: usize) -> usize {
     count.saturating_sub(1).saturating_mul(stride)
@@ -110,7 +120,7 @@ pub(super) fn product<T: Arithmetic>(
     if !known.contains(&TypeId::of::<T>()) {
         return integer_product(out, stride, a, b, accumulate);
     }
-    if T::DTYPE == DType::Float && ![a.rows, a.columns, b.columns].iter().any(|&size| size < FEW) {
+    if T::DTYPE == DType::Float && is_in_blocks(a.rows, a.columns, b.columns) {
         let out = bytemuck::cast_slice_mut(out);
         // Without memory for panels, `gemm` gets by with less.
         if single::product(out, stride, &a.cast(), &b.cast(), accumulate, threads).is_ok() {
@@ -146,6 +156,31 @@ pub(super) fn product<T: Arithmetic>(
             parallelism,
         );
     }
+}
+
+/// Whether the right factor of such a product, which is used again, is better [`packed`] once.
+pub(super) fn is_worth_packing(rows: usize, inner: usize, columns: usize) -> bool {
+    is_in_blocks(rows, inner, columns) && inner.saturating_mul(columns) <= LARGEST_PACKED
+}
+
+/// The right factor of products of `f32`, for [`product_with`].
+///
+/// # Errors
+/// `ResourceExhausted` if there is no memory for it.
+pub(super) fn packed(b: Matrix<'_, f32>) -> Result<Panels> {
+    b.check();
+    single::packed(&b, Threads::for_work(b.rows.saturating_mul(b.columns)))
+}
+
+/// `out = a * b`; `out` is row-major, its rows `stride` apart. The sums are those of [`product`].
+///
+/// # Panics
+/// If sizes do not fit, or a matrix reaches outside its data.
+pub(super) fn product_with(out: &mut [f32], stride: usize, a: Matrix<'_, f32>, b: &Panels, threads: Threads) {
+    a.check();
+    let end = extent(a.rows, stride).saturating_add(b.columns());
+    assert!(a.columns == b.steps() && end <= out.len(), "a product of matrices that do not fit");
+    single::product_with(out, stride, &a, b, threads);
 }
 
 /// Row by row: each element of `a` times a row of `b`.
@@ -207,6 +242,23 @@ mod tests {
         );
         assert_eq!(exact, [135, 161, 1, 151, 181]);
         assert_eq!(float(&exact), real);
+    }
+
+    /// The same bits, whether the right factor is laid out before or on the way, on one thread or several.
+    #[test]
+    fn packed_factors_give_the_same_sums() -> Result<()> {
+        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
+        for (m, k, n) in [(8, 8, 8), (9, 600, 33), (300, 1030, 170)] {
+            let (x, y) = (noise(m * k), noise(k * n));
+            let b = Matrix::new(&y, n, k, k).transposed();
+            let panels = packed(b)?;
+            let [mut plain, mut one, mut all] = [(); 3].map(|()| vec![0f32; m * n]);
+            product(&mut plain, n, Matrix::new(&x, m, k, k), b, false, Threads::One);
+            product_with(&mut one, n, Matrix::new(&x, m, k, k), &panels, Threads::One);
+            product_with(&mut all, n, Matrix::new(&x, m, k, k), &panels, Threads::All);
+            assert!(plain == one && plain == all, "{m} x {k} x {n}");
+        }
+        Ok(())
     }
 
     #[test]

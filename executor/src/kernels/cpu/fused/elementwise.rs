@@ -6,22 +6,24 @@
 //! A value between ops is whole or single. Where shapes fit in no such way the ops run one by one, each as its own
 //! kernel: so do those whose shapes do not fit at all, and the error is that of the op.
 
+mod fit;
+mod pass;
+
+use self::fit::{Fit, Place};
+use self::pass::Pass;
 use super::strip::{Computed, Pairing, Run, Strip, strip};
 use super::{Link, texts};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::kernels::cpu::broadcast::{Operand, Plan, of_one};
+use crate::kernels::cpu::broadcast::{Operand, of_one};
 use crate::kernels::cpu::dispatch::dispatch;
+use crate::kernels::cpu::stream;
 use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
-use crate::kernels::cpu::wide::{Lane, store};
+use crate::kernels::cpu::wide::Lane;
 use crate::value::Value;
-use bytemuck::Zeroable;
+use graph::Tensor;
 use graph::passes::MOST_FUSED_OPS;
-use graph::{Shape, Tensor};
 use smallvec::SmallVec;
-
-/// Elements of a strip, at most: those of a few operands stay in the first cache.
-const STRIP: usize = 1024;
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     dispatch!(float, init.input_type(0), T => {
@@ -129,87 +131,6 @@ fn last_readers<W>(ops: &[ChainOp<W>]) -> Vec<Option<usize>> {
     last
 }
 
-/// How the shapes of a chain's operands and values fit the result's.
-struct Fit {
-    shape: Shape,
-    /// Elements of a strip.
-    strip: usize,
-    /// Spread operands are the same in every strip.
-    has_period: bool,
-    inputs: SmallVec<[Place; 8]>,
-    values: SmallVec<[Place; 16]>,
-}
-
-enum Place {
-    Whole,
-    Single,
-    /// How the result's shape and this one are walked together.
-    Spread(Plan),
-}
-
-impl Fit {
-    /// `None` where a value between ops is neither whole nor single, or the shapes do not fit.
-    fn of<W>(chain: &Chain<W>, ctx: &KernelContext<'_>) -> Option<Fit> {
-        let given =
-            (0..chain.inputs).map(|i| ctx.shape(i).ok()).collect::<Option<SmallVec<[&Shape; 8]>>>()?;
-        let first = *given.first()?;
-        if chain.takes_equal_shapes && given.iter().all(|shape| *shape == first) {
-            let inputs = given.iter().map(|_| Place::Whole).collect();
-            let values = chain.ops.iter().map(|_| Place::Whole).collect();
-            return Some(Fit { shape: first.clone(), strip: STRIP, has_period: false, inputs, values });
-        }
-        let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
-        for op in &chain.ops {
-            let shape_of = |source: Source| match source {
-                Source::Input(i) => given[i],
-                Source::Value(before) => &shapes[before],
-            };
-            let shape = match (&op.strip.run, op.operands.as_slice()) {
-                (Run::Zip(_, pairing), &[x, y]) => paired(*pairing, shape_of(x), shape_of(y))?,
-                (_, &[x, ..]) => shape_of(x).clone(),
-                _ => return None,
-            };
-            shapes.push(shape);
-        }
-        let whole = shapes.last()?.clone();
-        let place = |shape: &Shape| match shape {
-            same if *same == whole => Some(Place::Whole),
-            one if one.num_elements() == 1 => Some(Place::Single),
-            _ => None,
-        };
-        let spread = |shape: &Shape| {
-            let plan = Plan::fit(&whole, shape).ok()??;
-            (*plan.shape() == whole).then_some(Place::Spread(plan))
-        };
-        let places = given.iter().map(|shape| place(shape).or_else(|| spread(shape)));
-        let inputs = places.collect::<Option<SmallVec<[Place; 8]>>>()?;
-        let values = shapes.iter().map(place).collect::<Option<_>>()?;
-        let period = common_period(&inputs);
-        let strip = period.map_or(STRIP, |period| STRIP / period * period);
-        Some(Fit { shape: whole, strip, has_period: period.is_some(), inputs, values })
-    }
-}
-
-/// After how many elements all spread operands begin anew, if there are any, and if a strip is as long.
-fn common_period(inputs: &[Place]) -> Option<usize> {
-    let mut periods = inputs.iter().filter_map(|place| match place {
-        Place::Spread(plan) => Some(plan.period()),
-        Place::Whole | Place::Single => None,
-    });
-    let first = periods.next()?.filter(|period| (1..=STRIP).contains(period))?;
-    periods.all(|other| other == Some(first)).then_some(first)
-}
-
-/// The shape of an op's value, unless it does not take its operands.
-fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
-    match pairing {
-        _ if x == y && pairing != Pairing::Bias => Some(x.clone()),
-        Pairing::Broadcast => Some(Plan::fit(x, y).ok()??.shape().clone()),
-        Pairing::Bias if x.rank() > 1 && y.rank() == 1 && x.last() == y.last() => Some(x.clone()),
-        Pairing::Equal | Pairing::Bias => None,
-    }
-}
-
 /// Every op in turn over the whole tensors, as if they had not been fused.
 fn one_by_one<W>(ctx: &mut KernelContext<'_>, chain: &Chain<W>) -> Result<()> {
     let mut left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, chain.inputs + chain.ops.len());
@@ -263,6 +184,7 @@ fn in_strips<T: Lane<Wide: Computed>>(
         matches!(fit.inputs[*i], Place::Whole) && inputs[*i].as_ref().is_some_and(Tensor::is_unique)
     };
     let in_place = (0..chain.inputs).find(is_free);
+    let streams = in_place.is_none() && stream::is_worth_it::<T>(fit.shape.num_elements());
     let mut out = match in_place.and_then(|i| inputs[i].take()) {
         Some(operand) => operand,
         None => ctx.allocate(T::DTYPE, fit.shape.clone())?,
@@ -271,7 +193,7 @@ fn in_strips<T: Lane<Wide: Computed>>(
     let elements = elements.collect::<graph::Result<SmallVec<[Option<&[T]>; 8]>>>()?;
     let is_read_last = |i: usize| chain.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)));
     let in_place = in_place.filter(|i| T::NATIVE && !is_read_last(*i));
-    let pass = Pass { chain, fit, singles: &singles, elements, in_place };
+    let pass = Pass { chain, fit, singles: &singles, elements, in_place, streams };
     let chunk = chunk_size(fit.shape.num_elements(), chain.cost).next_multiple_of(fit.strip);
     for_chunks(out.values_mut::<T>()?, chunk, |start, part| pass.run(start, part));
     ctx.set_output(0, out);
@@ -309,126 +231,6 @@ impl<W: Computed> Singles<W> {
         }
         Ok(singles)
     }
-}
-
-/// One pass over the result's elements.
-struct Pass<'a, T: Lane<Wide: 'static>> {
-    chain: &'a Chain<T::Wide>,
-    fit: &'a Fit,
-    singles: &'a Singles<T::Wide>,
-    /// Of each operand; none of the one whose memory the result has.
-    elements: SmallVec<[Option<&'a [T]>; 8]>,
-    /// The operand that is read where the result will be: by none of those who write there.
-    in_place: Option<usize>,
-}
-
-impl<T: Lane<Wide: Computed>> Pass<'_, T> {
-    /// The result's elements from `start` on, which is a multiple of a strip.
-    fn run(&self, start: usize, part: &mut [T]) {
-        let len = part.len().min(self.fit.strip);
-        let strip = |_| vec![T::Wide::zeroed(); len];
-        let mut registers: Vec<Vec<T::Wide>> = (0..self.chain.registers).map(strip).collect();
-        let mut loaded: SmallVec<[Vec<T::Wide>; 8]> =
-            (0..self.chain.inputs).map(|i| if self.is_loaded(i) { strip(i) } else { Vec::new() }).collect();
-        let mut narrow = vec![T::zeroed(); if T::NATIVE { 0 } else { len }];
-        for (n, out) in part.chunks_mut(self.fit.strip).enumerate() {
-            let at = start + n * self.fit.strip;
-            for (i, strip) in loaded.iter_mut().enumerate().filter(|(_, strip)| !strip.is_empty()) {
-                let is_there = n > 0 && self.fit.has_period && matches!(self.fit.inputs[i], Place::Spread(_));
-                if !is_there {
-                    self.load(i, at, &mut strip[..out.len()], out);
-                }
-            }
-            self.strip(at, out, &mut registers, &loaded, &mut narrow);
-        }
-    }
-
-    /// Whether an operand's strips are copied before they are used.
-    fn is_loaded(&self, i: usize) -> bool {
-        match self.fit.inputs[i] {
-            Place::Whole => !T::NATIVE || (self.elements[i].is_none() && self.in_place != Some(i)),
-            Place::Single => false,
-            Place::Spread(_) => true,
-        }
-    }
-
-    fn load(&self, i: usize, at: usize, strip: &mut [T::Wide], out: &[T]) {
-        match (&self.fit.inputs[i], self.elements[i]) {
-            (_, None) => T::widen(out, strip),
-            (Place::Spread(plan), Some(elements)) => {
-                let repeats = plan.repeats()[1];
-                plan.walk(at, strip.len(), |done, len, [_, from]| {
-                    let run = &mut strip[done..done + len];
-                    match repeats {
-                        true => run.fill(elements[from].to_wide()),
-                        false => T::widen(&elements[from..from + len], run),
-                    }
-                });
-            }
-            (_, Some(elements)) => T::widen(&elements[at..at + strip.len()], strip),
-        }
-    }
-
-    fn strip(
-        &self,
-        at: usize,
-        out: &mut [T],
-        registers: &mut [Vec<T::Wide>],
-        loaded: &[Vec<T::Wide>],
-        narrow: &mut [T],
-    ) {
-        let len = out.len();
-        for (n, op) in self.chain.ops.iter().enumerate() {
-            if matches!(self.fit.values[n], Place::Single) {
-                continue;
-            }
-            // Nobody reads it now.
-            let mut to = std::mem::take(&mut registers[op.register]);
-            if n + 1 == self.chain.ops.len() {
-                let strips = Strips { registers, loaded, result: &[] };
-                store(out, &mut to, |out| op.compute(out, |source| self.operand(source, at, len, &strips)));
-            } else {
-                let strips = Strips { registers, loaded, result: out };
-                op.compute(&mut to[..len], |source| self.operand(source, at, len, &strips));
-                if !T::NATIVE {
-                    T::narrow(&to[..len], &mut narrow[..len]);
-                    T::widen(&narrow[..len], &mut to[..len]);
-                }
-            }
-            registers[op.register] = to;
-        }
-    }
-
-    fn operand<'v>(
-        &'v self,
-        source: &Source,
-        at: usize,
-        len: usize,
-        strips: &Strips<'v, T>,
-    ) -> Operand<'v, T::Wide> {
-        match *source {
-            Source::Input(i) if matches!(self.fit.inputs[i], Place::Single) => {
-                Operand::One(self.singles.inputs[i])
-            }
-            Source::Value(n) if matches!(self.fit.values[n], Place::Single) => {
-                Operand::One(self.singles.values[n])
-            }
-            Source::Value(n) => Operand::Many(&strips.registers[self.chain.ops[n].register][..len]),
-            Source::Input(i) if !strips.loaded[i].is_empty() => Operand::Many(&strips.loaded[i][..len]),
-            Source::Input(i) => Operand::Many(bytemuck::cast_slice(match self.elements[i] {
-                Some(elements) => &elements[at..at + len],
-                None => strips.result,
-            })),
-        }
-    }
-}
-
-/// Where the strips of a pass are.
-struct Strips<'v, T: Lane> {
-    registers: &'v [Vec<T::Wide>],
-    loaded: &'v [Vec<T::Wide>],
-    /// The strip of the result, while it holds that of an operand.
-    result: &'v [T],
 }
 
 impl<W: Computed> ChainOp<W> {

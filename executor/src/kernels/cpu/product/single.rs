@@ -8,8 +8,9 @@ use crate::kernels::cpu::panel::{Columns, Panel, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Steps of the inner dimension at a time: a panel's part stays in the second-level cache, and no sum is long.
-const STEPS: usize = 512;
+/// Steps of the inner dimension at a time: a panel's part stays in the first cache, where that is of 48 KiB, and no sum is
+/// long.
+const STEPS: usize = 320;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
 const ROWS: usize = 224;
@@ -35,18 +36,35 @@ pub(super) fn product(
     accumulate: bool,
     threads: Threads,
 ) -> Result<()> {
-    let parts = a.columns.div_ceil(STEPS);
-    let mut task = Task { stride, a, b, accumulate, steps: a.columns.div_ceil(parts), panels: Panels::new() };
-    if threads == Threads::One {
-        task.alone(out)
-    } else {
-        fill(&mut task.panels, b, 0..b.rows, 0..b.columns, Threads::All)?;
-        let each = a.rows.div_ceil(rayon::current_num_threads());
-        let whole = Registers::get().rows;
-        let each = if each > 4 * whole { each.next_multiple_of(whole) } else { each }.min(ROWS);
-        out.par_chunks_mut(each * stride).enumerate().for_each(|(i, out)| task.rows(out, i * each));
-        Ok(())
+    let task = Task::new(stride, a, accumulate);
+    match threads {
+        Threads::One => task.alone(out, b),
+        Threads::All => {
+            task.with_panels(out, &packed(b, threads)?, threads);
+            Ok(())
+        }
     }
+}
+
+/// `out = a * b`, of a right factor that [`packed`] has laid out. Sizes are not 0.
+pub(super) fn product_with(
+    out: &mut [f32],
+    stride: usize,
+    a: &Matrix<'_, f32>,
+    b: &Panels,
+    threads: Threads,
+) {
+    Task::new(stride, a, false).with_panels(out, b, threads);
+}
+
+/// The whole right factor in panels.
+///
+/// # Errors
+/// `ResourceExhausted` if there is no memory for them.
+pub(super) fn packed(b: &Matrix<'_, f32>, threads: Threads) -> Result<Panels> {
+    let mut panels = Panels::new();
+    fill(&mut panels, b, 0..b.rows, 0..b.columns, threads)?;
+    Ok(panels)
 }
 
 /// Packs the rows `steps` and these columns of `b`.
@@ -68,17 +86,20 @@ fn fill(
 struct Task<'a> {
     stride: usize,
     a: &'a Matrix<'a, f32>,
-    b: &'a Matrix<'a, f32>,
     accumulate: bool,
     /// Steps of the inner dimension at a time.
     steps: usize,
-    panels: Panels,
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    fn new(stride: usize, a: &'a Matrix<'a, f32>, accumulate: bool) -> Task<'a> {
+        let parts = a.columns.div_ceil(STEPS);
+        Task { stride, a, accumulate, steps: a.columns.div_ceil(parts) }
+    }
+
     /// The whole product on this thread: panels are packed and used at once.
-    fn alone(&mut self, out: &mut [f32]) -> Result<()> {
-        let mut copy = Vec::new();
+    fn alone(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
+        let (mut panels, mut copy) = (Panels::new(), Vec::new());
         // The first panels are the largest: later ones find their memory.
         for (i, out) in out.chunks_mut(ROWS * self.stride).enumerate() {
             let count = self.count(out, i * ROWS);
@@ -86,19 +107,35 @@ impl Task<'_> {
             for step in (0..self.a.columns).step_by(self.steps) {
                 let steps = step..(step + self.steps).min(self.a.columns);
                 let factor = Factor::new(self.a, i * ROWS, count, steps.clone(), &mut copy);
-                for column in (0..self.b.columns).step_by(COLUMNS) {
-                    let columns = column..(column + COLUMNS).min(self.b.columns);
-                    fill(&mut self.panels, self.b, steps.clone(), columns, Threads::One)?;
+                for column in (0..b.columns).step_by(COLUMNS) {
+                    let columns = column..(column + COLUMNS).min(b.columns);
+                    fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
                     let add = self.accumulate || step > 0;
-                    self.panels.iter().for_each(|p| factor.sweep(&p, 0, &mut out[column..], &places, add));
+                    panels.iter().for_each(|p| factor.sweep(&p, 0, &mut out[column..], &places, add));
                 }
             }
         }
         Ok(())
     }
 
+    /// The whole product, by rows.
+    fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
+        if threads == Threads::One {
+            return out
+                .chunks_mut(ROWS * self.stride)
+                .enumerate()
+                .for_each(|(i, out)| self.rows(out, i * ROWS, panels));
+        }
+        let each = self.a.rows.div_ceil(rayon::current_num_threads());
+        let whole = Registers::get().rows;
+        let each = if each > 4 * whole { each.next_multiple_of(whole) } else { each }.min(ROWS);
+        out.par_chunks_mut(each * self.stride)
+            .enumerate()
+            .for_each(|(i, out)| self.rows(out, i * each, panels));
+    }
+
     /// The rows from `first` on that begin in `out`.
-    fn rows(&self, out: &mut [f32], first: usize) {
+    fn rows(&self, out: &mut [f32], first: usize, panels: &Panels) {
         let count = self.count(out, first);
         let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
@@ -106,7 +143,7 @@ impl Task<'_> {
             let steps = step..(step + self.steps).min(self.a.columns);
             let factor = Factor::new(self.a, first, count, steps, &mut copy);
             let add = self.accumulate || step > 0;
-            self.panels.iter().for_each(|p| factor.sweep(&p, step, out, &places, add));
+            panels.iter().for_each(|p| factor.sweep(&p, step, out, &places, add));
         }
     }
 

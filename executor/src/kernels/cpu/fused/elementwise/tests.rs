@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{run_node, run_op};
-use graph::{AttrList, AttrValue, Code, DType, Node};
+use graph::{AttrList, AttrValue, Code, DType, Node, Shape};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -213,6 +213,18 @@ fn the_result_takes_the_memory_of_an_operand_that_nobody_else_reads() -> Result<
     assert_eq!(out.values::<f32>()?.as_ptr(), of_x);
     assert!(out.values::<f32>()?.iter().all(|v| *v == 3.0));
     assert!(held.values::<f32>()?.iter().all(|v| *v == 3.0));
+    Ok(())
+}
+
+#[test]
+fn large_results_that_are_written_past_the_caches_are_the_same() -> Result<()> {
+    let chain = (&["Mul", "AddV2", "Relu"][..], &[0i64, 1, 3, 2, 4][..]);
+    // Rows longer than a strip, and no whole number of strips.
+    let mut rng = StdRng::seed_from_u64(5);
+    for (dtype, rows) in [(DType::Float, 4099), (DType::Half, 8199)] {
+        let mut of = |dims: &[usize]| random(&mut rng, dtype, dims);
+        check(chain.0, chain.1, &[of(&[rows, 1029])?, of(&[])?, of(&[1029])?])?;
+    }
     Ok(())
 }
 
