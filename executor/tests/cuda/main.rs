@@ -9,6 +9,7 @@ extern crate anabranch_executor as executor;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod kernels;
+mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
 mod programs;

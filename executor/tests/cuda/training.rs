@@ -15,7 +15,7 @@ use std::time::Instant;
 const GPU: &str = "/job:localhost/replica:0/task:0/device:GPU:0";
 
 /// Runs a graph, all of which is on the GPU, some times.
-fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
+pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executor = Arc::new(Executor::new(graph, gpu.device.clone(), pool, &KernelCache::new())?);
     for id in 0..steps {

@@ -26,7 +26,9 @@ mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod stack;
 mod support;
+mod tensor_array;
 mod training;
 mod transpose;
 mod unary;
@@ -59,6 +61,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
     training::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
