@@ -46,6 +46,7 @@ macro_rules! rows {
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];
+        "IdentityN" "T" &[];
         "StopGradient" "T" &[];
         "PreventGradient" "T" &[];
         "Snapshot" "T" &[];

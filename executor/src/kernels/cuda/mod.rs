@@ -9,6 +9,7 @@ mod compare;
 mod concat;
 mod constant;
 mod conv;
+mod diagonal;
 mod elementwise;
 mod gather;
 mod host;
@@ -16,6 +17,7 @@ mod matmul;
 mod moved;
 mod normalization;
 mod pad;
+mod placed;
 mod pool;
 mod random;
 mod reduce;
@@ -26,6 +28,7 @@ mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod space;
 mod stack;
 mod support;
 mod tensor_array;
@@ -47,6 +50,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    diagonal::KERNELS,
     gather::KERNELS,
     matmul::KERNELS,
     normalization::KERNELS,
@@ -61,6 +65,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     shape::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    space::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
     training::KERNELS,
