@@ -17,6 +17,7 @@ mod matmul;
 mod moved;
 mod normalization;
 mod pad;
+mod partition;
 mod placed;
 mod pool;
 mod random;
@@ -25,6 +26,7 @@ mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod shape;
 mod slice;
 mod softmax;
@@ -55,6 +57,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     matmul::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
+    partition::KERNELS,
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
@@ -63,6 +66,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     segment::KERNELS,
     select::KERNELS,
     shape::KERNELS,
+    sequence::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
     space::KERNELS,
