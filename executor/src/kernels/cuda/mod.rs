@@ -5,6 +5,7 @@ mod activation;
 mod bias;
 mod binary;
 mod cast;
+mod color;
 mod compare;
 mod concat;
 mod constant;
@@ -22,6 +23,7 @@ mod placed;
 mod pool;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scatter;
 mod segment;
@@ -48,6 +50,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     bias::KERNELS,
     binary::KERNELS,
     cast::KERNELS,
+    color::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
@@ -61,6 +64,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
+    resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
