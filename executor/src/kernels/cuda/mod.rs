@@ -36,6 +36,7 @@ mod space;
 mod stack;
 mod support;
 mod tensor_array;
+mod topk;
 mod training;
 mod transpose;
 mod unary;
@@ -76,6 +77,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     space::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
+    topk::KERNELS,
     training::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
