@@ -9,7 +9,9 @@ mod map;
 mod matmul;
 mod reduce;
 
+pub(in crate::kernels) use arrange::dense_shape;
 pub(super) use coo::{Coo, check_sorted, matrix};
+pub(in crate::kernels) use matmul::product_sizes;
 
 use super::dispatch::{FLOATS, INDEX, NUMBERS, REALS};
 use super::moved::MOVED;

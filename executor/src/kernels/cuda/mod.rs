@@ -33,6 +33,7 @@ mod shape;
 mod slice;
 mod softmax;
 mod space;
+mod sparse;
 mod stack;
 mod support;
 mod tensor_array;
@@ -75,6 +76,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     slice::KERNELS,
     softmax::KERNELS,
     space::KERNELS,
+    sparse::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
     topk::KERNELS,
