@@ -40,7 +40,7 @@ mod functional;
 pub(crate) mod fused;
 mod gather;
 mod generator;
-mod histogram;
+pub(super) mod histogram;
 pub(super) mod identity;
 mod image;
 mod iterator;

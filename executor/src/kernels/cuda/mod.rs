@@ -13,7 +13,9 @@ mod conv;
 mod diagonal;
 mod elementwise;
 mod gather;
+mod histogram;
 mod host;
+mod identity;
 mod matmul;
 mod moved;
 mod normalization;
@@ -41,6 +43,7 @@ mod topk;
 mod training;
 mod transpose;
 mod unary;
+mod unique;
 mod variable;
 
 use crate::kernel::KernelDef;
@@ -59,6 +62,8 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     conv::KERNELS,
     diagonal::KERNELS,
     gather::KERNELS,
+    histogram::KERNELS,
+    identity::KERNELS,
     matmul::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
@@ -83,5 +88,6 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     training::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
+    unique::KERNELS,
     variable::KERNELS,
 ];
