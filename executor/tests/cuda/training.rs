@@ -105,3 +105,63 @@ fn a_layer_trains_without_races_and_gives_its_memory_back() -> Fallible {
     }
     Ok(())
 }
+
+/// A table whose rows an optimizer steps, and then single slices of which are changed.
+fn table(is_ref: bool) -> Fallible<Graph> {
+    let scope = Scope::new().device(GPU);
+    let (variable, assign, prefix) =
+        if is_ref { ("VariableV2", "Assign", "") } else { ("VarHandleOp", "AssignVariableOp", "Resource") };
+    let of = |name: &str| {
+        scope
+            .op(variable)
+            .name(name)
+            .attr("dtype", DType::Float)
+            .attr("shape", PartialShape::of_dims([Some(5), Some(2)]))
+            .output()
+    };
+    let (w, slot) = (of("w"), of("slot"));
+    let filled = |dims: &[i32]| {
+        scope.op("Fill").input(scope.constant_vector(dims)).input(scope.constant(0.5f32)).output()
+    };
+    let assigned = |to| {
+        let op = scope.op(assign).input(to).input(filled(&[5, 2]));
+        if is_ref { op.node() } else { op.attr("dtype", DType::Float).node() }
+    };
+    let first = [assigned(w), assigned(slot)];
+    let [step, scatter] = ["SparseApplyAdagrad", "ScatterNdUpdate"].map(|op| format!("{prefix}{op}"));
+    let stepped = scope
+        .op(&step)
+        .input(w)
+        .input(slot)
+        .input(scope.constant(0.1f32))
+        .input(filled(&[3, 2]))
+        .input(scope.constant_vector(&[4i64, 0, 4]));
+    let stepped = first.iter().fold(stepped, |op, &node| op.after(node)).node();
+    scope
+        .op(&scatter)
+        .input(w)
+        .input(scope.constant_vector(&[1i64]))
+        .input(filled(&[1, 2]))
+        .after(stepped)
+        .node();
+    Ok(scope.finish()?)
+}
+
+#[test]
+fn rows_of_a_table_are_stepped_behind_locks_without_races() -> Fallible {
+    for is_ref in [true, false] {
+        let gpu = Gpu::new(1 << 20)?;
+        run(&gpu, &table(is_ref)?, 2)?;
+        let log = gpu.driver.log();
+        for kernel in ["sparse_step<Adagrad, float, i64>", "scatter_nd<Update, u32, i64>"] {
+            let found = log.iter().filter(|line| line.starts_with(kernel)).count();
+            assert_eq!(found, 2, "{kernel}: {log:#?}");
+        }
+        // Locks are open when a step begins.
+        let at = log.iter().position(|line| line.starts_with("sparse_step")).unwrap_or(0);
+        let is_opened = log[..at].iter().any(|line| line.starts_with("fill 16384"));
+        assert!(is_opened, "{log:#?}");
+        assert_eq!(gpu.driver.races(), Vec::<String>::new(), "{log:#?}");
+    }
+    Ok(())
+}
