@@ -43,6 +43,13 @@ impl Random {
             (0..shape.num_elements()).map(|_| (self.bits() % limit.max(1)) as i64).collect();
         self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
     }
+
+    /// Odd numbers from -3 to 3.
+    fn divisors(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        let shape = Shape::new(dims)?;
+        let numbers: Vec<i64> = (0..shape.num_elements()).map(|_| (self.bits() % 4) as i64 * 2 - 3).collect();
+        self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
+    }
 }
 
 fn numbers(values: &[i32]) -> Fallible<Tensor> {
@@ -318,6 +325,17 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.ends_with("Grad") => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
+            }
+        }
+        // A GPU cannot refuse what integers have no quotient or power of.
+        "Div" | "FloorDiv" | "TruncateDiv" | "Mod" | "FloorMod" | "TruncateMod" => {
+            for (x, y) in TWO {
+                all.push(vec![random.tensor(t, x)?, random.divisors(t, y)?]);
+            }
+        }
+        "Pow" if matches!(t, DType::Int32 | DType::Int64) => {
+            for (x, y) in TWO {
+                all.push(vec![random.tensor(t, x)?, random.indices(t, y, 4)?]);
             }
         }
         "ShapeN" => all.push(vec![random.tensor(t, &[2, 3])?, random.tensor(t, &[4])?]),

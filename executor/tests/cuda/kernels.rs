@@ -90,6 +90,11 @@ fn every_kernel_takes_what_the_cpus_takes_and_gives_outputs_of_its_shapes_withou
     let (mut random, mut compared, mut wrong) = (Random(1), 0, Vec::new());
     for (def, nodes) in rows("GPU")? {
         for node in nodes {
+            // Streams without seeds differ from run to run.
+            let node = match node.op.attrs.iter().any(|spec| spec.name == "seed") {
+                true => node.with_attr("seed", 7i64).with_attr("seed2", 11i64),
+                false => node,
+            };
             let Some(sets) = inputs(&node, &mut random)? else { continue };
             for set in sets {
                 let shapes: Vec<String> = set.iter().map(|tensor| tensor.shape().to_string()).collect();

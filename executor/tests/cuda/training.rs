@@ -137,13 +137,9 @@ fn table(is_ref: bool) -> Fallible<Graph> {
         .input(filled(&[3, 2]))
         .input(scope.constant_vector(&[4i64, 0, 4]));
     let stepped = first.iter().fold(stepped, |op, &node| op.after(node)).node();
-    scope
-        .op(&scatter)
-        .input(w)
-        .input(scope.constant_vector(&[1i64]))
-        .input(filled(&[1, 2]))
-        .after(stepped)
-        .node();
+    let index =
+        scope.op("Reshape").input(scope.constant_vector(&[1i64])).input(scope.constant_vector(&[1, 1]));
+    scope.op(&scatter).input(w).input(index.output()).input(filled(&[1, 2])).after(stepped).node();
     Ok(scope.finish()?)
 }
 

@@ -233,7 +233,8 @@ pub(in crate::kernels) fn check_nothing_for_empty(
     let counts = [indices.num_elements(), updates.num_elements()];
     if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
         crate::invalid!(
-            "Indices and updates specified for empty output. indices shape: {indices}, updates shape: {updates}, params shape: {params}"
+            "Indices and updates specified for empty output. indices shape: {indices}, updates shape: {updates}, \
+             params shape: {params}"
         );
     }
     Ok(())

@@ -10,8 +10,11 @@ use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::constant::{along_diagonal, band, diag_part, with_diagonal};
 use crate::kernels::cpu::dispatch::INDEX;
 use crate::kernels::cpu::strided::Layout;
-use graph::DType::{self, Int32, Int64, UInt8};
+use graph::DType::{self, BFloat16, Complex64, Complex128, Double, Float, Half, Int32, Int64, UInt8};
 use graph::{Shape, Tensor};
+
+/// Types of diagonals.
+const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Const", &[("dtype", MOVED)], constant),
@@ -29,8 +32,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["depth"],
         ..KernelDef::of("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
     },
-    KernelDef::of("Diag", &[("T", MOVED)], diagonal),
-    KernelDef::of("DiagPart", &[("T", MOVED)], |init| taking(init, diag_part)),
+    KernelDef::of("Diag", &[("T", DIAGONAL)], diagonal),
+    KernelDef::of("DiagPart", &[("T", DIAGONAL)], |init| taking(init, diag_part)),
     KernelDef {
         host_memory: &["num_lower", "num_upper"],
         ..KernelDef::of("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)

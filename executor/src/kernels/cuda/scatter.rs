@@ -1,5 +1,5 @@
-//! Kernels that update some rows, or some slices, of a variable or a tensor. Rows that come twice are updated in no order; an index that is out of
-//! range is passed over, for a kernel has nobody to tell.
+//! Kernels that update some rows, or some slices, of a variable or a tensor. What comes twice is updated in no order; an
+//! index that is out of range is passed over, for a kernel has nobody to tell.
 
 use super::gather::indexed;
 use super::moved::zeros;

@@ -19,6 +19,7 @@ const INT32: &[DType] = &[DType::Int32];
 /// the host, of elements that are in the GPU's memory and of those that are not.
 macro_rules! generations {
     (
+        made: $($created:literal)*;
         $($v1:literal $v2:literal $v3:literal: $host:expr;)*
         $(of $attr:literal $($op:literal)*: $hosted:expr, $with_elements:expr, $make:expr;)*
     ) => {
@@ -33,16 +34,16 @@ macro_rules! generations {
                 KernelDef { host_memory: $hosted, ..KernelDef::of($op, &[($attr, MOVED)], $make) },
                 same_as_cpu($op, &[($attr, INT32)], $with_elements),
             )*)*
-            KernelDef { host_memory: CREATED, ..KernelDef::of("TensorArray", &[], |init| create(init, OnGpu::default())) },
-            KernelDef { host_memory: CREATED, ..KernelDef::of("TensorArrayV2", &[], |init| create(init, OnGpu::default())) },
-            KernelDef { host_memory: CREATED, ..KernelDef::of("TensorArrayV3", &[], |init| create(init, OnGpu::default())) },
+            $(KernelDef {
+                host_memory: &["size", "handle"],
+                ..KernelDef::of($created, &[], |init| create(init, OnGpu::default()))
+            },)*
         ]
     };
 }
 
-const CREATED: &[&str] = &["size", "handle"];
-
 pub(super) const KERNELS: &[KernelDef] = generations! {
+    made: "TensorArray" "TensorArrayV2" "TensorArrayV3";
     "TensorArrayGrad" "TensorArrayGradV2" "TensorArrayGradV3": &["handle", "grad_handle"];
     "TensorArraySize" "TensorArraySizeV2" "TensorArraySizeV3": &["handle", "size"];
     "TensorArrayClose" "TensorArrayCloseV2" "TensorArrayCloseV3": &["handle"];
