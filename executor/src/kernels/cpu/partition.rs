@@ -33,8 +33,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// The rows of each part, by number, and the shape of a row.
-pub(in crate::kernels) fn parts(ctx: &KernelContext<'_>) -> Result<(Vec<Vec<usize>>, SmallVec<[usize; 6]>)> {
+/// Rows parted.
+pub(in crate::kernels) struct Parts {
+    /// Of each part, by number.
+    pub(in crate::kernels) members: Vec<Vec<usize>>,
+    /// The shape of a row.
+    pub(in crate::kernels) inner: SmallVec<[usize; 6]>,
+}
+
+pub(in crate::kernels) fn parts(ctx: &KernelContext<'_>) -> Result<Parts> {
     let (data, partitions) = (ctx.shape(0)?, ctx.input(1)?);
     let (rank, num) = (partitions.shape().rank(), ctx.num_outputs());
     if data.get(..rank) != Some(partitions.shape().dims()) {
@@ -53,11 +60,11 @@ pub(in crate::kernels) fn parts(ctx: &KernelContext<'_>) -> Result<(Vec<Vec<usiz
             }
         }
     }
-    Ok((members, data[rank..].into()))
+    Ok(Parts { members, inner: data[rank..].into() })
 }
 
 fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (members, inner) = parts(ctx)?;
+    let Parts { members, inner } = parts(ctx)?;
     let row: usize = inner.iter().product();
     let data = ctx.take_input(0)?;
     for (n, rows) in members.iter().enumerate() {

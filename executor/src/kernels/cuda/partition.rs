@@ -7,7 +7,7 @@ use super::support::{MOVED, allocate};
 use crate::error::Result;
 use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::ANY;
-use crate::kernels::cpu::partition::{Stitched, of_rows, parts, stitched};
+use crate::kernels::cpu::partition::{Parts, Stitched, of_rows, parts, stitched};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -27,7 +27,7 @@ fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);
     let placer = Placer::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let (members, inner) = parts(ctx)?;
+        let Parts { members, inner } = parts(ctx)?;
         let data = ctx.take_device_input(0)?;
         let slices = Slices { inner: inner.iter().product(), batches: 1, steps: [0; 2] };
         for (n, rows) in members.iter().enumerate() {
