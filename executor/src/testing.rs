@@ -16,9 +16,22 @@ pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     lone::run(&lone::device(), node, inputs)
 }
 
-/// As [`run_node`], on a device whose resources persist between calls.
+/// As [`run_node`], on a device whose resources persist between calls; of a kernel that answers later, the answer is
+/// waited for.
 pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-    lone::run(device, node, inputs)
+    let kernel = make_kernel(device, node)?;
+    let Kernel::Async(start) = &kernel else { return run_kernel(&kernel, device, node, inputs) };
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let done = Box::new(move |result| drop(sender.send(result)));
+    start(AsyncContext {
+        node: Arc::new(node.clone()),
+        device: device.clone(),
+        step: lone::step(),
+        inputs: inputs.into(),
+        done,
+    });
+    let answer = receiver.recv_timeout(DEADLINE);
+    answer.map_err(|e| Error::internal(format!("{}: {e}", node.op.name())))?.map(|outputs| outputs.into_vec())
 }
 
 /// Makes a node's CPU kernel.
@@ -75,20 +88,7 @@ impl Drop for TempDir {
 
 /// As [`run_node`]; of a kernel that answers later, the answer is waited for.
 pub fn run_to_end(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-    let device = lone::device();
-    let kernel = make_kernel(&device, node)?;
-    let Kernel::Async(start) = &kernel else { return run_kernel(&kernel, &device, node, inputs) };
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let done = Box::new(move |result| drop(sender.send(result)));
-    start(AsyncContext {
-        node: Arc::new(node.clone()),
-        device: device.clone(),
-        step: lone::step(),
-        inputs: inputs.into(),
-        done,
-    });
-    let answer = receiver.recv_timeout(DEADLINE);
-    answer.map_err(|e| Error::internal(format!("{}: {e}", node.op.name())))?.map(|outputs| outputs.into_vec())
+    run_node_on(&lone::device(), node, inputs)
 }
 
 /// A kernel that has not answered by then never will.

@@ -4,7 +4,7 @@ use super::Fallible;
 use executor::kernel::KernelDef;
 use executor::kernels;
 use graph::ops::spec::AttrKind;
-use graph::{AttrValue, DType, Node, Op, PartialShape, Tensor};
+use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
 
 /// Every row of a device type's table with a node for each choice of types that it takes.
 pub fn rows(device_type: &str) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
@@ -45,9 +45,11 @@ fn plain(op: &'static Op) -> Fallible<Node> {
             (AttrKind::Type, true) => vec![DType::Float].into(),
             (AttrKind::Int, false) => 2i64.into(),
             (AttrKind::Int, true) => vec![1i64, 1, 1, 1].into(),
-            (AttrKind::Str, _) => "SAME".into(),
+            (AttrKind::Str, true) => AttrValue::List(AttrList::Str(vec!["GPU".into()])),
+            (AttrKind::Str, false) => "SAME".into(),
             (AttrKind::Bool, _) => false.into(),
-            (AttrKind::Float, _) => 1.0f32.into(),
+            (AttrKind::Float, true) => vec![-1.0f32, 0.0, 1.5].into(),
+            (AttrKind::Float, false) => 1.0f32.into(),
             (AttrKind::Shape, _) => PartialShape::from([2usize]).into(),
             (AttrKind::Tensor, _) => Tensor::scalar(1.0f32).into(),
             (AttrKind::Func, _) => return Err(format!("{} takes a function", op.name()).into()),

@@ -45,8 +45,8 @@ impl Action {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
             Role::Send => Ok(Action::Send(key(node)?)),
             Role::Recv => {
-                let on_host = host_ports(device, node, &node.op.outputs, outputs)?;
-                let to_device = device.has_own_memory() && !on_host.first().is_some_and(|host| *host);
+                let wanted = memories(device, node, &node.op.outputs, outputs)?;
+                let to_device = device.has_own_memory() && wanted.first() == Some(&Wanted::Own);
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
             Role::ControlTrigger => Ok(Action::Nothing),
@@ -121,20 +121,42 @@ fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
     )))
 }
 
-/// For each port, whether its tensor is in host memory: because the kernel says so, or because its elements
-/// are objects.
-pub(super) fn host_ports(
+/// In which memory a port's tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Host,
+    /// The device's own.
+    Own,
+    /// Wherever it came from: its reader moves it if it must.
+    Any,
+}
+
+/// For each port, in which memory its tensor is: the host's because the kernel says so, or because its elements are
+/// objects. What is sent leaves from where it is. Integers of 32 bits, which count turns and sizes, and truth values,
+/// which choose branches, are on the host as a rule: what only steers leaves them where they are, and what receives
+/// integers does not bring them over.
+pub(super) fn memories(
     device: &Arc<dyn Device>,
     node: &Node,
     args: &[graph::ops::spec::Arg],
     types: &PortTypes,
-) -> Result<Vec<bool>> {
+) -> Result<Vec<Wanted>> {
     let kernel = device.find_kernel(node);
-    let is_on_host = |argument: &str| match node.op.role() {
+    let role = node.op.role();
+    let is_on_host = |argument: &str| match role {
         Role::Switch => ["pred", "output_index"].contains(&argument),
         Role::Merge => argument == "value_index",
         Role::LoopCond => true,
         _ => kernel.is_some_and(|def| def.is_on_host(argument)),
+    };
+    let of_type = |dtype: DType| match (role, dtype) {
+        (Role::Send, _) => Wanted::Any,
+        (Role::Recv, DType::Int32) => Wanted::Host,
+        (
+            Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration,
+            DType::Int32 | DType::Bool,
+        ) => Wanted::Any,
+        _ => Wanted::Own,
     };
     let op: &Op = node.op;
     let mut ports = Vec::with_capacity(types.len());
@@ -142,7 +164,12 @@ pub(super) fn host_ports(
         let count = op.arg_count(arg, &node.attrs)?;
         ports.extend(std::iter::repeat_n(is_on_host(arg.name), count));
     }
-    Ok(ports.iter().zip(types).map(|(host, port)| *host || port.dtype.size().is_none()).collect())
+    let wanted =
+        |(is_on_host, port): (bool, &graph::PortType)| match is_on_host || port.dtype.size().is_none() {
+            true => Wanted::Host,
+            false => of_type(port.dtype),
+        };
+    Ok(ports.into_iter().zip(types).map(wanted).collect())
 }
 
 /// The outputs of a node that gives the same in every step: it has no state, no inputs, and waits for nobody.

@@ -1,6 +1,6 @@
 //! One node of a step: its inputs made fit, its kernel run, its outputs given to who waits for them.
 
-use super::action::{Action, Steer};
+use super::action::{Action, Steer, Wanted};
 use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Local, Run};
@@ -281,12 +281,12 @@ impl<F: Flow> Run<F> {
     ) -> Option<F::Task> {
         let device = &self.executor.device;
         for slot in slots {
-            let Some(wants_host) = self.executor.plan.wants_host(slot) else { continue };
+            let wanted = self.executor.plan.wanted(slot);
             // SAFETY: this thread has the task; the borrow ends here, before anything is put back.
             let [input] = (unsafe { self.flow.inputs(&task, slot..slot + 1) }) else { continue };
             let is_there = match input {
-                Value::Host(_) => wants_host,
-                Value::Device(_) => !wants_host,
+                Value::Host(_) => wanted != Wanted::Own,
+                Value::Device(_) => wanted != Wanted::Host,
                 Value::Ref(_) | Value::View(_) | Value::None => true,
             };
             if is_there {

@@ -1,6 +1,6 @@
 //! A partition compiled to dense arrays: everything about it that no step changes.
 
-use super::action::{self, Action, host_ports};
+use super::action::{self, Action, Wanted, memories};
 use super::frame_plan::{self, FramePlan, Frames};
 use super::liveness::follows_its_consumers;
 use crate::device::Device;
@@ -35,8 +35,8 @@ pub(super) struct Plan {
     producers: Vec<Source>,
     /// By slot: whether it takes a reference.
     takes_ref: Vec<bool>,
-    /// By slot: whether it wants its value in host memory; empty if all memory is the host's.
-    wants_host: Vec<bool>,
+    /// By slot: where it wants its value; empty if all memory is the host's.
+    wanted: Vec<Wanted>,
     pub(super) frames: FramePlan,
     /// A step is over sooner than another thread would begin it.
     pub(super) is_brief: bool,
@@ -170,7 +170,7 @@ impl Plan {
             const_inputs: Vec::new(),
             producers: Vec::with_capacity(graph.num_edges()),
             takes_ref: Vec::with_capacity(graph.num_edges()),
-            wants_host: Vec::new(),
+            wanted: Vec::new(),
             frames: FramePlan::default(),
             is_brief: false,
             only_waits: false,
@@ -245,7 +245,7 @@ impl Plan {
         self.takes_ref
             .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
         if device.has_own_memory() {
-            self.wants_host.extend(host_ports(device, node, &node.op.inputs, &inputs)?);
+            self.wanted.extend(memories(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
             action: Action::new(device, kernels, functions, node, &outputs)?,
@@ -386,13 +386,13 @@ impl Plan {
         self.constants.get(first..first + count).unwrap_or_default()
     }
 
-    /// Whether the value at `slot` must be in host memory, or else in the device's; `None` if they are one.
-    pub(super) fn wants_host(&self, slot: usize) -> Option<bool> {
-        self.wants_host.get(slot).copied()
+    /// In which memory the value at `slot` must be.
+    pub(super) fn wanted(&self, slot: usize) -> Wanted {
+        self.wanted.get(slot).copied().unwrap_or(Wanted::Any)
     }
 
     pub(super) fn has_own_memory(&self) -> bool {
-        !self.wants_host.is_empty()
+        !self.wanted.is_empty()
     }
 }
 

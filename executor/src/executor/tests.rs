@@ -320,6 +320,20 @@ fn values_move_between_memories_at_send_recv_and_host_ports() -> Result<()> {
 }
 
 #[test]
+fn what_is_on_the_host_is_sent_from_there() -> Result<()> {
+    let mut b = Bench::on(true);
+    let x = b.add("x", recv(), &[], &[])?;
+    let host = b.add("host", compute("WantsHost", 1, 1), &[x], &[])?;
+    b.add("fetch", send(), &[host], &[])?;
+    let (executor, step) = (b.executor()?, new_step());
+    feed(&step, "x", 7.0)?;
+    run(&executor, &step)?;
+    assert_eq!(fetch(&step, "fetch")?, 7.0);
+    assert_eq!(b.events()?, ["upload", "download", "host host"]);
+    Ok(())
+}
+
+#[test]
 fn a_trace_tells_of_each_node() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;

@@ -6,14 +6,22 @@
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;
 
+#[path = "../../../tests/gpu/cases.rs"]
+mod cases;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod kernels;
+mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
 mod programs;
 mod recording;
 mod streams;
 mod training;
+
+/// As the files that are shared call it.
+mod support {
+    pub(crate) use super::Fallible;
+}
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

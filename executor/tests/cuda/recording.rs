@@ -119,6 +119,11 @@ impl Recording {
         self.state().races.clone()
     }
 
+    /// As [`Recording::races`], those since the last time.
+    pub(crate) fn take_races(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().races)
+    }
+
     /// Bytes that are not given back.
     pub(crate) fn used(&self) -> u64 {
         self.state().used

@@ -15,7 +15,7 @@ use std::time::Instant;
 const GPU: &str = "/job:localhost/replica:0/task:0/device:GPU:0";
 
 /// Runs a graph, all of which is on the GPU, some times.
-fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
+pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executor = Arc::new(Executor::new(graph, gpu.device.clone(), pool, &KernelCache::new())?);
     for id in 0..steps {
@@ -102,6 +102,62 @@ fn a_layer_trains_without_races_and_gives_its_memory_back() -> Fallible {
         let driver = gpu.driver.clone();
         drop(gpu);
         assert_eq!((driver.used(), driver.races()), (0, vec![]));
+    }
+    Ok(())
+}
+
+/// A table whose rows an optimizer steps, and then single slices of which are changed.
+fn table(is_ref: bool) -> Fallible<Graph> {
+    let scope = Scope::new().device(GPU);
+    let (variable, assign, prefix) =
+        if is_ref { ("VariableV2", "Assign", "") } else { ("VarHandleOp", "AssignVariableOp", "Resource") };
+    let of = |name: &str| {
+        scope
+            .op(variable)
+            .name(name)
+            .attr("dtype", DType::Float)
+            .attr("shape", PartialShape::of_dims([Some(5), Some(2)]))
+            .output()
+    };
+    let (w, slot) = (of("w"), of("slot"));
+    let filled = |dims: &[i32]| {
+        scope.op("Fill").input(scope.constant_vector(dims)).input(scope.constant(0.5f32)).output()
+    };
+    let assigned = |to| {
+        let op = scope.op(assign).input(to).input(filled(&[5, 2]));
+        if is_ref { op.node() } else { op.attr("dtype", DType::Float).node() }
+    };
+    let first = [assigned(w), assigned(slot)];
+    let [step, scatter] = ["SparseApplyAdagrad", "ScatterNdUpdate"].map(|op| format!("{prefix}{op}"));
+    let stepped = scope
+        .op(&step)
+        .input(w)
+        .input(slot)
+        .input(scope.constant(0.1f32))
+        .input(filled(&[3, 2]))
+        .input(scope.constant_vector(&[4i64, 0, 4]));
+    let stepped = first.iter().fold(stepped, |op, &node| op.after(node)).node();
+    let index =
+        scope.op("Reshape").input(scope.constant_vector(&[1i64])).input(scope.constant_vector(&[1, 1]));
+    scope.op(&scatter).input(w).input(index.output()).input(filled(&[1, 2])).after(stepped).node();
+    Ok(scope.finish()?)
+}
+
+#[test]
+fn rows_of_a_table_are_stepped_behind_locks_without_races() -> Fallible {
+    for is_ref in [true, false] {
+        let gpu = Gpu::new(1 << 20)?;
+        run(&gpu, &table(is_ref)?, 2)?;
+        let log = gpu.driver.log();
+        for kernel in ["sparse_step<Adagrad, float, i64>", "scatter_nd<Update, u32, i64>"] {
+            let found = log.iter().filter(|line| line.starts_with(kernel)).count();
+            assert_eq!(found, 2, "{kernel}: {log:#?}");
+        }
+        // Locks are open when a step begins.
+        let at = log.iter().position(|line| line.starts_with("sparse_step")).unwrap_or(0);
+        let is_opened = log[..at].iter().any(|line| line.starts_with("fill 16384"));
+        assert!(is_opened, "{log:#?}");
+        assert_eq!(gpu.driver.races(), Vec::<String>::new(), "{log:#?}");
     }
     Ok(())
 }

@@ -204,9 +204,7 @@ fn make_bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
         let out = if from_size == to_size {
             x.with_dtype(to)?
         } else {
-            let shape = bitcast_shape(x.shape(), from_size, to_size).ok_or_else(|| {
-                Error::invalid(format!("Cannot bitcast from {} to {}", from.number(), to.number()))
-            })??;
+            let shape = bitcast_shape(x.shape(), from, to)?;
             Tensor::from_bytes(to, shape, x.bytes()?)?
         };
         ctx.set_output(0, out);
@@ -215,12 +213,15 @@ fn make_bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// Elements of a smaller type get an axis of their own; for a larger one the last axis must make up one element.
-fn bitcast_shape(shape: &Shape, from: usize, to: usize) -> Option<Result<Shape>> {
+pub(in crate::kernels) fn bitcast_shape(shape: &Shape, from: DType, to: DType) -> Result<Shape> {
     let mut dims = shape.dims().to_vec();
-    if from > to {
-        dims.push(from / to);
-    } else if dims.pop() != Some(to / from) {
-        return None;
+    let (Some(from_size), Some(to_size)) = (from.size(), to.size()) else {
+        return Err(Error::unimplemented(format!("Bitcast {from} to {to} is not supported")));
+    };
+    if from_size > to_size {
+        dims.push(from_size / to_size);
+    } else if from_size < to_size && dims.pop() != Some(to_size / from_size) {
+        crate::invalid!("Cannot bitcast from {} to {}", from.number(), to.number());
     }
-    Some(Shape::new(&dims).map_err(Error::from))
+    Ok(Shape::new(&dims)?)
 }

@@ -5,7 +5,7 @@ use super::threads::for_rows;
 use super::wide::{Float, Lane, narrowed, widened};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{Code, DType, Tensor};
+use graph::{Code, DType, Shape, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
@@ -90,9 +90,9 @@ fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
 }
 
 /// Checks that pixels have three channels; `code` is the failure's where they have another number.
-fn check_colours(x: &Tensor, code: Code) -> Result<()> {
-    match x.shape().last() {
-        None => crate::invalid!("input must be at least 1D{}", x.shape()),
+pub(in crate::kernels) fn check_colours(x: &Shape, code: Code) -> Result<()> {
+    match x.last() {
+        None => crate::invalid!("input must be at least 1D{x}"),
         Some(3) => Ok(()),
         Some(n) => Err(Error::new(code, format!("input must have 3 channels but instead has {n} channels."))),
     }
@@ -100,7 +100,7 @@ fn check_colours(x: &Tensor, code: Code) -> Result<()> {
 
 fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
     let x = ctx.input(0)?;
-    check_colours(x, Code::FailedPrecondition)?;
+    check_colours(x.shape(), Code::FailedPrecondition)?;
     let x = widened::<T>(x)?;
     let out = each_pixel::<T::Wide>(&x, pixel)?;
     ctx.set_output(0, narrowed::<T>(out)?);
@@ -121,9 +121,9 @@ fn each_pixel<W: super::scalar::Real + graph::Element>(
     Ok(out)
 }
 
-fn check_images(x: &Tensor) -> Result<()> {
-    if x.shape().rank() < 3 {
-        crate::invalid!("input must be at least 3-D, got shape{}", x.shape());
+pub(in crate::kernels) fn check_images(x: &Shape) -> Result<()> {
+    if x.rank() < 3 {
+        crate::invalid!("input must be at least 3-D, got shape{x}");
     }
     Ok(())
 }
@@ -134,9 +134,9 @@ fn adjust<T: Lane<Wide = f32>>(
     pixel: impl Fn(f32, [f32; 3]) -> [f32; 3] + Sync,
 ) -> Result<()> {
     let x = ctx.input(0)?;
-    check_images(x)?;
+    check_images(x.shape())?;
     let amount: f32 = ctx.scalar(1, name)?.item()?;
-    check_colours(x, Code::InvalidArgument)?;
+    check_colours(x.shape(), Code::InvalidArgument)?;
     let out = each_pixel::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
     ctx.set_output(0, narrowed::<T>(out)?);
     Ok(())
@@ -145,7 +145,7 @@ fn adjust<T: Lane<Wide = f32>>(
 /// Each channel's distance from its mean in the image is multiplied.
 fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
-    check_images(x)?;
+    check_images(x.shape())?;
     let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
     let x = widened::<T>(x)?;
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;

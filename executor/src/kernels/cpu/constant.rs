@@ -3,7 +3,7 @@
 use super::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring;
-use super::strided::{Layout, copy, pack};
+use super::strided::{Layout, Taken, copy, taking};
 use super::tensor_list;
 use crate::error::{Error, Result};
 use crate::invalid;
@@ -59,11 +59,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         |init| dispatch!(any, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
     ),
     KernelDef::of("Diag", &[("T", MOVED)], |init| moved!(init.input_type(0), E => Kernel::sync(diag::<E>))),
-    KernelDef::of(
-        "DiagPart",
-        &[("T", MOVED)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(diag_part::<E>)),
-    ),
+    KernelDef::of("DiagPart", &[("T", MOVED)], |init| taking(init, diag_part)),
     KernelDef::of(
         "MatrixBandPart",
         &[("T", MOVED), ("Tindex", INDEX)],
@@ -250,46 +246,52 @@ fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let input = ctx.input(0)?;
-    if input.shape().rank() == 0 {
+/// The shape that has input 0 on its diagonal.
+pub(in crate::kernels) fn with_diagonal(ctx: &KernelContext<'_>) -> Result<Shape> {
+    let input = ctx.shape(0)?;
+    if input.rank() == 0 {
         invalid!("Input must be at least rank 1, got 0");
     }
-    let shape = Shape::new(&input.shape().repeat(2))?;
+    Ok(Shape::new(&input.repeat(2))?)
+}
+
+/// Where the diagonal of a square of `n` to a side lies.
+pub(in crate::kernels) fn along_diagonal(n: usize) -> Layout {
+    Layout { offset: 0, strides: [n as isize + 1].as_slice().into() }
+}
+
+fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (shape, input) = (with_diagonal(ctx)?, ctx.input(0)?);
     let n = input.num_elements();
     let out = E::build(input.dtype(), shape, |out| {
         out.fill(E::zero());
-        let along = Layout { offset: 0, strides: [n as isize + 1].as_slice().into() };
-        copy(&[n], E::view(input)?, &Layout::packed(&[n]), out, &along)
+        copy(&[n], E::view(input)?, &Layout::packed(&[n]), out, &along_diagonal(n))
     })?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn diag_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let input = ctx.input(0)?;
-    let rank = input.shape().rank();
+/// The diagonal of input 0.
+pub(in crate::kernels) fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
+    let input = ctx.shape(0)?;
+    let rank = input.rank();
     if rank % 2 != 0 {
-        invalid!("The rank of the tensor should be even and positive, got shape {}", input.shape());
+        invalid!("The rank of the tensor should be even and positive, got shape {input}");
     }
-    let (first, second) = input.shape().split_at(rank / 2);
+    let (first, second) = input.split_at(rank / 2);
     if let Some(i) = (0..rank / 2).find(|&i| first[i] != second[i]) {
-        invalid!("Invalid shape {}: dimensions {i} and {} do not match.", input.shape(), i + rank / 2);
+        invalid!("Invalid shape {input}: dimensions {i} and {} do not match.", i + rank / 2);
     }
     let shape = Shape::new(first)?;
     let n = shape.num_elements();
-    let out = E::build(input.dtype(), shape, |out| {
-        let along = Layout { offset: 0, strides: [n as isize + 1].as_slice().into() };
-        pack(&[n], E::view(input)?, &along, out)
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Taken { shape, dims: [n].as_slice().into(), from: along_diagonal(n) })
 }
 
-fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let input = ctx.input(0)?;
-    let &[.., rows, columns] = input.shape().dims() else {
-        invalid!("input must be at least 2-dim, received shape: {}", input.shape());
+/// The rows and columns of the matrices in input 0, and how many diagonals below and above the main one stay.
+pub(in crate::kernels) fn band(ctx: &KernelContext<'_>) -> Result<([usize; 2], [i64; 2])> {
+    let input = ctx.shape(0)?;
+    let &[.., rows, columns] = input.dims() else {
+        invalid!("input must be at least 2-dim, received shape: {input}");
     };
     let bound = |i: usize, name: &str, what: &str, most: usize| -> Result<i64> {
         let value = ctx.scalar(i, &format!("num_{name}"))?.to_i64s()?[0];
@@ -300,8 +302,12 @@ fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         }
         Ok(if value < 0 { i64::MAX } else { value })
     };
-    let lower = bound(1, "lower", "rows", rows)?;
-    let upper = bound(2, "upper", "columns", columns)?;
+    Ok(([rows, columns], [bound(1, "lower", "rows", rows)?, bound(2, "upper", "columns", columns)?]))
+}
+
+fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let ([rows, columns], [lower, upper]) = band(ctx)?;
+    let input = ctx.input(0)?;
     let out = E::build(input.dtype(), input.shape().clone(), |out| {
         let values = E::view(input)?;
         for (i, (o, v)) in out.chunks_mut(columns.max(1)).zip(values.chunks(columns.max(1))).enumerate() {

@@ -26,16 +26,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// The first form knows the main diagonal only, the third one says how diagonals are aligned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(in crate::kernels) enum Form {
     First,
     Second,
     Third,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
+pub(in crate::kernels) enum Work {
+    /// Diagonals become matrices.
     Diag,
+    /// The diagonals of matrices.
     Part,
+    /// Matrices get other diagonals.
     Set,
 }
 
@@ -85,16 +88,86 @@ impl Band {
 }
 
 fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
-    let align = match form {
-        Form::Third => init.attr::<String>("align")?,
-        _ => "LEFT_LEFT".to_owned(),
-    };
-    let sides = (align.starts_with("LEFT"), align.ends_with("LEFT"));
-    moved!(init.output_type(0), E => Kernel::sync(move |ctx| match work {
-        Work::Diag => diag::<E>(ctx, form, sides),
-        Work::Part => part::<E>(ctx, form, sides),
-        Work::Set => set::<E>(ctx, form, sides),
+    let diagonals = Diagonals::new(init, form, work)?;
+    moved!(init.output_type(0), E => Kernel::sync(move |ctx| {
+        let plan = diagonals.plan(ctx)?;
+        let out = plan.carry_out::<E>(ctx, work)?;
+        ctx.set_output(0, out);
+        Ok(())
     }))
+}
+
+/// What an op does with diagonals.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct Diagonals {
+    form: Form,
+    work: Work,
+    /// Whether shorter diagonals above and below the main one stand to the left.
+    sides: (bool, bool),
+}
+
+impl Diagonals {
+    pub(in crate::kernels) fn new(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Diagonals> {
+        let align = match form {
+            Form::Third => init.attr::<String>("align")?,
+            _ => "LEFT_LEFT".to_owned(),
+        };
+        Ok(Diagonals { form, work, sides: (align.starts_with("LEFT"), align.ends_with("LEFT")) })
+    }
+
+    pub(in crate::kernels) fn plan(&self, ctx: &KernelContext<'_>) -> Result<Plan> {
+        let Diagonals { form, work, sides } = *self;
+        match work {
+            Work::Diag => diag(ctx, form, sides),
+            Work::Part => part(ctx, form, sides),
+            Work::Set => set(ctx, form, sides),
+        }
+    }
+}
+
+/// Which elements of a batch of matrices are which of their packed diagonals.
+pub(in crate::kernels) struct Plan {
+    /// The output's.
+    pub(in crate::kernels) shape: Shape,
+    /// For each element, where it is in its matrix and where in the diagonals.
+    pub(in crate::kernels) places: Vec<(usize, usize)>,
+    /// Elements of a matrix, and of its diagonals.
+    pub(in crate::kernels) matrix: usize,
+    pub(in crate::kernels) packed: usize,
+    /// The input that says what stands where there is no diagonal, if it is not zero.
+    pub(in crate::kernels) padding: Option<usize>,
+}
+
+impl Plan {
+    fn carry_out<E: Moved>(&self, ctx: &KernelContext<'_>, work: Work) -> Result<Tensor> {
+        let (input, matrix, packed) = (ctx.input(0)?, self.matrix.max(1), self.packed.max(1));
+        E::build(input.dtype(), self.shape.clone(), |out| {
+            match work {
+                Work::Set => out.clone_from_slice(E::view(input)?),
+                Work::Diag | Work::Part => out.fill(self.padding::<E>(ctx)?),
+            }
+            match work {
+                Work::Part => {
+                    for (out, from) in out.chunks_exact_mut(packed).zip(E::view(input)?.chunks_exact(matrix))
+                    {
+                        self.places.iter().for_each(|&(at, to)| out[to].clone_from(&from[at]));
+                    }
+                }
+                Work::Diag | Work::Set => {
+                    let diagonals = E::view(ctx.input(usize::from(work == Work::Set))?)?;
+                    for (out, from) in out.chunks_exact_mut(matrix).zip(diagonals.chunks_exact(packed)) {
+                        self.places.iter().for_each(|&(to, at)| out[to].clone_from(&from[at]));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn padding<E: Moved>(&self, ctx: &KernelContext<'_>) -> Result<E> {
+        let Some(at) = self.padding else { return Ok(E::zero()) };
+        E::view(ctx.input(at)?)?.first().cloned().ok_or_else(|| Error::internal("there is no padding"))
+    }
 }
 
 /// The band that input `at` names; the main diagonal in the first form.
@@ -127,23 +200,23 @@ fn band(
     Ok(Band { lower, upper, left_above, left_below })
 }
 
-/// The padding in input `at`; zero in the first form.
-fn padding<E: Moved>(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<E> {
+/// Input `at`, which is the padding; none in the first form.
+fn padding(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<Option<usize>> {
     if form == Form::First {
-        return Ok(E::zero());
+        return Ok(None);
     }
-    let value = ctx.input(at)?;
-    match E::view(value)? {
-        [value] => Ok(value.clone()),
-        _ => invalid!("padding_value must be a scalar, received shape {}", value.shape()),
+    let shape = ctx.shape(at)?;
+    if shape.num_elements() != 1 {
+        invalid!("padding_value must be a scalar, received shape {shape}");
     }
+    Ok(Some(at))
 }
 
-fn diag<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<()> {
-    let diagonal = ctx.input(0)?;
+fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+    let diagonal = ctx.shape(0)?;
     let band = band(ctx, 1, form, sides)?;
-    let Some((&longest, mut batch)) = diagonal.shape().split_last() else {
-        invalid!("diagonal must be at least 1-dim, received shape: {}", diagonal.shape());
+    let Some((&longest, mut batch)) = diagonal.split_last() else {
+        invalid!("diagonal must be at least 1-dim, received shape: {diagonal}");
     };
     if band.count() > 1 {
         match batch.split_last() {
@@ -179,30 +252,23 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) 
     }
     let (rows, columns) = (rows as usize, columns as usize);
     // Unlike where diagonals are taken, a vector of one is no padding here.
-    if form != Form::First {
-        ctx.scalar(4, "padding_value")?;
+    if form != Form::First && ctx.shape(4)?.rank() != 0 {
+        invalid!("padding_value must be a scalar, not shape {}", ctx.shape(4)?);
     }
-    let padding = padding::<E>(ctx, 4, form)?;
-    let shape = Shape::new(&[batch, &[rows, columns]].concat())?;
-    let places = band.places(rows, columns, longest);
-    let out = E::build(diagonal.dtype(), shape, |out| {
-        out.fill(padding);
-        let values = E::view(diagonal)?;
-        let (size, from) = ((rows * columns).max(1), (band.count() * longest).max(1));
-        for (matrix, values) in out.chunks_exact_mut(size).zip(values.chunks_exact(from)) {
-            places.iter().for_each(|&(to, at)| matrix[to].clone_from(&values[at]));
-        }
-        Ok(())
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Plan {
+        shape: Shape::new(&[batch, &[rows, columns]].concat())?,
+        places: band.places(rows, columns, longest),
+        matrix: rows * columns,
+        packed: band.count() * longest,
+        padding: padding(ctx, 4, form)?,
+    })
 }
 
 /// The sizes of a batch of matrices.
-fn matrices(input: &Tensor) -> Result<(&[usize], usize, usize)> {
-    match input.shape().dims() {
+fn matrices(input: &Shape) -> Result<(&[usize], usize, usize)> {
+    match input.dims() {
         [batch @ .., rows, columns] => Ok((batch, *rows, *columns)),
-        _ => Err(Error::invalid(format!("input must be at least 2-dim, received shape: {}", input.shape()))),
+        _ => Err(Error::invalid(format!("input must be at least 2-dim, received shape: {input}"))),
     }
 }
 
@@ -216,52 +282,39 @@ fn packed(batch: &[usize], band: &Band, longest: usize) -> Result<Shape> {
     Ok(Shape::new(&dims)?)
 }
 
-fn part<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<()> {
-    let input = ctx.input(0)?;
-    let (batch, rows, columns) = matrices(input)?;
+fn part(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+    let (batch, rows, columns) = matrices(ctx.shape(0)?)?;
     let band = band(ctx, 1, form, sides)?;
     band.check(rows, columns)?;
-    let padding = padding::<E>(ctx, 2, form)?;
+    let padding = padding(ctx, 2, form)?;
     let longest = band.longest(rows, columns);
-    let places = band.places(rows, columns, longest);
-    let out = E::build(input.dtype(), packed(batch, &band, longest)?, |out| {
-        out.fill(padding);
-        let size = (rows * columns).max(1);
-        let lines = out.chunks_exact_mut((band.count() * longest).max(1));
-        for (out, matrix) in lines.zip(E::view(input)?.chunks_exact(size)) {
-            places.iter().for_each(|&(at, to)| out[to].clone_from(&matrix[at]));
-        }
-        Ok(())
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Plan {
+        shape: packed(batch, &band, longest)?,
+        places: band.places(rows, columns, longest),
+        matrix: rows * columns,
+        packed: band.count() * longest,
+        padding,
+    })
 }
 
-fn set<E: Moved>(ctx: &mut KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<()> {
-    let (input, diagonal) = (ctx.input(0)?, ctx.input(1)?);
+fn set(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+    let (input, diagonal) = (ctx.shape(0)?, ctx.shape(1)?);
     let (batch, rows, columns) = matrices(input)?;
     let band = band(ctx, 2, form, sides)?;
     band.check(rows, columns)?;
     let longest = band.longest(rows, columns);
     let wanted = packed(batch, &band, longest)?;
-    if *diagonal.shape() != wanted {
+    if *diagonal != wanted {
         invalid!(
             "Either first dimensions of diagonal don't match input.shape[:-2], or the diagonals' sizes are wrong: \
-             input shape: {}, diagonal shape: {}, expected diagonal shape: {wanted}",
-            input.shape(),
-            diagonal.shape()
+             input shape: {input}, diagonal shape: {diagonal}, expected diagonal shape: {wanted}"
         );
     }
-    let places = band.places(rows, columns, longest);
-    let out = E::build(input.dtype(), input.shape().clone(), |out| {
-        out.clone_from_slice(E::view(input)?);
-        let from = (band.count() * longest).max(1);
-        let matrices = out.chunks_exact_mut((rows * columns).max(1));
-        for (matrix, values) in matrices.zip(E::view(diagonal)?.chunks_exact(from)) {
-            places.iter().for_each(|&(to, at)| matrix[to].clone_from(&values[at]));
-        }
-        Ok(())
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Plan {
+        shape: input.clone(),
+        places: band.places(rows, columns, longest),
+        matrix: rows * columns,
+        packed: band.count() * longest,
+        padding: None,
+    })
 }

@@ -15,10 +15,7 @@ const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Bucketize", &[("T", FOUR)], |init| {
-        let bounds: Vec<f32> = init.attr("boundaries")?;
-        if bounds.windows(2).any(|w| w[1] < w[0]) {
-            invalid!("Expected sorted boundaries");
-        }
+        let bounds = boundaries(init)?;
         dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| bucketize::<T>(ctx, &bounds)))
     }),
     KernelDef::of("HistogramFixedWidth", &[("T", FOUR), ("dtype", INDEX)], |init| {
@@ -37,6 +34,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("LowerBound", BOUNDS, |init| bound(init, false)),
     KernelDef::of("UpperBound", BOUNDS, |init| bound(init, true)),
 ];
+
+/// The bounds of buckets, in order.
+pub(in crate::kernels) fn boundaries(init: &KernelInit<'_>) -> Result<Vec<f32>> {
+    let bounds: Vec<f32> = init.attr("boundaries")?;
+    if bounds.windows(2).any(|w| w[1] < w[0]) {
+        invalid!("Expected sorted boundaries");
+    }
+    Ok(bounds)
+}
 
 fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f32]) -> Result<()> {
     let input = ctx.input(0)?;

@@ -16,13 +16,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CheckNumerics", &[("T", FLOATS)], |init| {
         let message = init.attr::<String>("message")?;
         dispatch!(float, init.input_type(0), T => Kernel::sync(move |ctx| {
-            check::<T>(ctx, &message, |found| found.unsigned())
+            check::<T>(ctx, &message, false)
         }))
     }),
     KernelDef::of("CheckNumericsV2", &[("T", FLOATS)], |init| {
         let message = init.attr::<String>("message")?;
         dispatch!(float, init.input_type(0), T => Kernel::sync(move |ctx| {
-            check::<T>(ctx, &message, |found| found.signed())
+            check::<T>(ctx, &message, true)
         }))
     }),
 ];
@@ -37,14 +37,23 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// Which values that are not finite were found.
 #[derive(Default)]
-struct Found {
-    nan: bool,
-    infinite: bool,
-    negative: bool,
-    positive: bool,
+pub(in crate::kernels) struct Found {
+    pub(in crate::kernels) nan: bool,
+    pub(in crate::kernels) infinite: bool,
+    pub(in crate::kernels) negative: bool,
+    pub(in crate::kernels) positive: bool,
 }
 
 impl Found {
+    /// The error of a tensor that holds these; `signed`: infinities are told apart.
+    pub(in crate::kernels) fn error(&self, message: &str, signed: bool) -> Error {
+        let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {
+            [a, b, c] => format!("{a}, {b}, and {c}"),
+            some => some.join(" and "),
+        };
+        Error::invalid(format!("{message} : Tensor had {kinds} values"))
+    }
+
     fn unsigned(&self) -> Vec<&'static str> {
         [(self.infinite, "Inf"), (self.nan, "NaN")].into_iter().filter(|f| f.0).map(|f| f.1).collect()
     }
@@ -55,11 +64,7 @@ impl Found {
     }
 }
 
-fn check<T: Element + Float>(
-    ctx: &mut KernelContext<'_>,
-    message: &str,
-    name: fn(&Found) -> Vec<&'static str>,
-) -> Result<()> {
+fn check<T: Element + Float>(ctx: &mut KernelContext<'_>, message: &str, signed: bool) -> Result<()> {
     let values = ctx.input(0)?.values::<T>()?;
     // Chunks: each is one loop without branches, and a bad value ends the walk early.
     if values.chunks(1024).any(|chunk| chunk.iter().fold(false, |bad, v| bad | !v.is_finite())) {
@@ -70,11 +75,7 @@ fn check<T: Element + Float>(
             found.negative |= *v == T::neg_infinity();
             found.positive |= *v == T::infinity();
         }
-        let kinds = match &name(&found)[..] {
-            [a, b, c] => format!("{a}, {b}, and {c}"),
-            some => some.join(" and "),
-        };
-        return Err(Error::invalid(format!("{message} : Tensor had {kinds} values")));
+        return Err(found.error(message, signed));
     }
     let value = ctx.take_value(0);
     ctx.set_output(0, value);

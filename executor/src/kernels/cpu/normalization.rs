@@ -2,7 +2,7 @@
 
 mod columns;
 mod global;
-mod local;
+pub(in crate::kernels) mod local;
 
 use self::columns::{each_row, sums};
 use super::dispatch::{FLOATS, dispatch};

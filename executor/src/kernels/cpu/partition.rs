@@ -33,18 +33,23 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (data, partitions) = (ctx.input(0)?, ctx.input(1)?);
+/// Rows parted.
+pub(in crate::kernels) struct Parts {
+    /// Of each part, by number.
+    pub(in crate::kernels) members: Vec<Vec<usize>>,
+    /// The shape of a row.
+    pub(in crate::kernels) inner: SmallVec<[usize; 6]>,
+}
+
+pub(in crate::kernels) fn parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+    let (data, partitions) = (ctx.shape(0)?, ctx.input(1)?);
     let (rank, num) = (partitions.shape().rank(), ctx.num_outputs());
-    if data.shape().get(..rank) != Some(partitions.shape().dims()) {
+    if data.get(..rank) != Some(partitions.shape().dims()) {
         invalid!(
-            "data.shape must start with partitions.shape, got data.shape = {}, partitions.shape = {}",
-            data.shape(),
+            "data.shape must start with partitions.shape, got data.shape = {data}, partitions.shape = {}",
             partitions.shape()
         );
     }
-    let inner = &data.shape()[rank..];
-    let row: usize = inner.iter().product();
     let mut members: Vec<Vec<usize>> = vec![Vec::new(); num];
     for (i, &part) in partitions.values::<i32>()?.iter().enumerate() {
         match usize::try_from(part).ok().and_then(|p| members.get_mut(p)) {
@@ -55,13 +60,15 @@ fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
     }
-    let dtype = data.dtype();
+    Ok(Parts { members, inner: data[rank..].into() })
+}
+
+fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let Parts { members, inner } = parts(ctx)?;
+    let row: usize = inner.iter().product();
     let data = ctx.take_input(0)?;
-    let inner: SmallVec<[usize; 6]> = data.shape()[rank..].into();
     for (n, rows) in members.iter().enumerate() {
-        let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[rows.len()]);
-        dims.extend_from_slice(&inner);
-        let out = E::build(dtype, Shape::new(&dims)?, |out| {
+        let out = E::build(data.dtype(), of_rows(rows.len(), &inner)?, |out| {
             let values = E::view(&data)?;
             if row > 0 {
                 for (o, &i) in out.chunks_exact_mut(row).zip(rows) {
@@ -75,15 +82,30 @@ fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+pub(in crate::kernels) fn of_rows(count: usize, inner: &[usize]) -> Result<Shape> {
+    let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[count]);
+    dims.extend_from_slice(inner);
+    Ok(Shape::new(&dims)?)
+}
+
+/// Rows put together. Of those that come twice the last stays.
+pub(in crate::kernels) struct Stitched {
+    pub(in crate::kernels) shape: Shape,
+    /// Elements of a row.
+    pub(in crate::kernels) row: usize,
+    /// Of each row the input, and the row of that, which it is; `None` where nothing is put. Empty if rows are.
+    pub(in crate::kernels) rows: Vec<Option<(usize, usize)>>,
+}
+
+pub(in crate::kernels) fn stitched(ctx: &KernelContext<'_>) -> Result<Stitched> {
     let count = ctx.num_inputs() / 2;
-    let (first_indices, first) = (ctx.input(0)?.shape(), ctx.input(count)?.shape());
+    let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);
     let Some(inner) = first.get(first_indices.rank()..) else {
         invalid!("data[0].shape = {first} does not start with indices[0].shape = {first_indices}");
     };
     let mut most = -1i32;
     for i in 0..count {
-        let (indices, data) = (ctx.input(i)?, ctx.input(count + i)?.shape());
+        let (indices, data) = (ctx.input(i)?, ctx.shape(count + i)?);
         let rank = indices.shape().rank();
         if data.get(..rank) != Some(indices.shape().dims()) {
             invalid!("data[{i}].shape = {data} does not start with indices[{i}].shape = {}", indices.shape());
@@ -100,28 +122,36 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     if most == i32::MAX {
         invalid!("Expected a non-negative size, got {}", most.wrapping_add(1));
     }
-    let rows = (most + 1) as usize;
-    let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[rows]);
-    dims.extend_from_slice(inner);
-    let shape = Shape::new(&dims)?;
-    let row: usize = inner.iter().product();
-    let dtype = ctx.input(count)?.dtype();
-    let out = E::build(dtype, shape, |out| {
-        // Rows that nothing is stitched into are zero.
-        let mut written = vec![false; if row == 0 { 0 } else { rows }];
-        for i in 0..count {
-            let (indices, values) = (ctx.input(i)?.values::<i32>()?, E::view(ctx.input(count + i)?)?);
-            for (n, &index) in indices.iter().enumerate() {
-                let at = usize::try_from(index)
-                    .map_err(|_| Error::invalid(format!("indices[{n}] is out of range")))?;
-                if row > 0 {
-                    written[at] = true;
-                    out[at * row..(at + 1) * row].clone_from_slice(&values[n * row..(n + 1) * row]);
-                }
+    let (shape, row) = (of_rows((most + 1) as usize, inner)?, inner.iter().product::<usize>());
+    let len = if row == 0 { 0 } else { shape[0] };
+    let bytes = len as u128 * size_of::<Option<(usize, usize)>>() as u128;
+    if bytes > u128::from(graph::tensor::memory_limit()) {
+        let text = format!("OOM when stitching {len} rows: {bytes} bytes");
+        return Err(Error::new(graph::Code::ResourceExhausted, text));
+    }
+    let mut rows = vec![None; len];
+    for i in 0..count {
+        for (n, &index) in ctx.input(i)?.values::<i32>()?.iter().enumerate() {
+            let at = usize::try_from(index)
+                .map_err(|_| Error::invalid(format!("indices[{n}] is out of range")))?;
+            if row > 0 {
+                rows[at] = Some((i, n));
             }
         }
-        for (at, _) in written.iter().enumerate().filter(|(_, w)| !**w) {
-            out[at * row..(at + 1) * row].fill(E::zero());
+    }
+    Ok(Stitched { shape, row, rows })
+}
+
+fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (count, Stitched { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+    let dtype = ctx.input(count)?.dtype();
+    let sources = (count..2 * count).map(|i| E::view(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
+    let out = E::build(dtype, shape, |out| {
+        for (out, from) in out.chunks_exact_mut(row.max(1)).zip(&rows) {
+            match *from {
+                Some((i, n)) => out.clone_from_slice(&sources[i][n * row..(n + 1) * row]),
+                None => out.fill(E::zero()),
+            }
         }
         Ok(())
     })?;

@@ -2,7 +2,7 @@
 
 mod extreme;
 mod fold;
-mod scan;
+pub(in crate::kernels) mod scan;
 
 use super::dispatch::{NUMBERS, REALS, dispatch};
 use super::scalar::{Arithmetic, Number, Semiring as _};

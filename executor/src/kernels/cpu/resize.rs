@@ -3,8 +3,8 @@
 
 mod area;
 mod bicubic;
-mod bilinear;
-mod nearest;
+pub(in crate::kernels) mod bilinear;
+pub(in crate::kernels) mod nearest;
 mod scale;
 
 use super::dispatch::{FLOATS, REALS, dispatch};
@@ -77,7 +77,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// How positions of the output lie in the input.
 #[derive(Clone, Copy)]
-struct Grid {
+pub(in crate::kernels) struct Grid {
     /// The centres of the corner pixels stay where they are.
     align_corners: bool,
     /// Pixels are areas, whose position is their centre's.
@@ -86,11 +86,11 @@ struct Grid {
 
 impl Grid {
     /// Of a gradient that looks at no rule between its attributes.
-    fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
+    pub(in crate::kernels) fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
     }
 
-    fn of(init: &KernelInit<'_>) -> Result<Grid> {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Grid> {
         let grid = Grid::of_grad(init)?;
         if grid.align_corners && grid.centers {
             crate::invalid!("If half_pixel_centers is True, align_corners must be False.");
@@ -115,20 +115,20 @@ impl Grid {
 
 /// Sizes of the images on both sides.
 #[derive(Clone, Copy)]
-struct Sizes {
-    batch: usize,
+pub(in crate::kernels) struct Sizes {
+    pub(in crate::kernels) batch: usize,
     /// Rows and columns.
-    input: [usize; 2],
-    output: [usize; 2],
-    channels: usize,
+    pub(in crate::kernels) input: [usize; 2],
+    pub(in crate::kernels) output: [usize; 2],
+    pub(in crate::kernels) channels: usize,
 }
 
 impl Sizes {
     /// Of an op that resizes input 0 to the size in input 1.
-    fn forward(ctx: &KernelContext<'_>) -> Result<Sizes> {
-        let x = ctx.input(0)?;
-        let &[batch, rows, columns, channels] = x.shape().dims() else {
-            crate::invalid!("input must be 4-dimensional{}", x.shape());
+    pub(in crate::kernels) fn forward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let x = ctx.shape(0)?;
+        let &[batch, rows, columns, channels] = x.dims() else {
+            crate::invalid!("input must be 4-dimensional{x}");
         };
         let output = size_input(ctx, 1)?;
         if rows == 0 || columns == 0 {
@@ -141,16 +141,16 @@ impl Sizes {
     }
 
     /// Of the gradient of one: input 0 is the gradient, input 1 the image that was resized.
-    fn backward(ctx: &KernelContext<'_>) -> Result<Sizes> {
-        let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
-        let &[batch, rows, columns, channels] = x.shape().dims() else {
-            crate::invalid!("original_image must be 4-dimensional{}", x.shape());
+    pub(in crate::kernels) fn backward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
+        let &[batch, rows, columns, channels] = x.dims() else {
+            crate::invalid!("original_image must be 4-dimensional{x}");
         };
-        let &[given, output_rows, output_columns, given_channels] = dy.shape().dims() else {
-            crate::invalid!("input_grad must be 4-dimensional{}", dy.shape());
+        let &[given, output_rows, output_columns, given_channels] = dy.dims() else {
+            crate::invalid!("input_grad must be 4-dimensional{dy}");
         };
         if given != batch || given_channels != channels {
-            crate::invalid!("grads of shape {} do not fit an image of shape {}", dy.shape(), x.shape());
+            crate::invalid!("grads of shape {dy} do not fit an image of shape {x}");
         }
         let (input, output) = ([rows, columns], [output_rows, output_columns]);
         if [input, output].concat().contains(&0) {
@@ -159,11 +159,11 @@ impl Sizes {
         Ok(Sizes { batch, input, output, channels })
     }
 
-    fn output_shape(&self) -> Result<Shape> {
+    pub(in crate::kernels) fn output_shape(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.output[0], self.output[1], self.channels])?)
     }
 
-    fn input_shape(&self) -> Result<Shape> {
+    pub(in crate::kernels) fn input_shape(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.input[0], self.input[1], self.channels])?)
     }
 

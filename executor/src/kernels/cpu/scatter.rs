@@ -99,8 +99,8 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
         let places = match indexing {
             Indexing::Rows => rows(params.shape(), indices, updates.shape(), variable.is_ref())?,
             Indexing::Slices => {
-                check_nothing_for_empty(params.shape(), indices, updates)?;
-                slices(params.shape(), indices, &one_for_each(indices), updates.shape(), ignore_bad)?
+                check_nothing_for_empty(params.shape(), indices.shape(), updates.shape())?;
+                slices(params.shape(), indices, &one_for_each(indices.shape()), updates.shape(), ignore_bad)?
             }
         };
         if let Some(params) = locked.slices_mut(places.that_are_there(), places.len)? {
@@ -124,8 +124,8 @@ fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let mut params = ctx.take_input(0)?;
         let (indices, updates) = (ctx.input(1)?, ctx.input(2)?);
-        let at = if is_as_variable { one_for_each(indices) } else { indices.shape()[..].into() };
-        check_nothing_for_empty(params.shape(), indices, updates)?;
+        let at = if is_as_variable { one_for_each(indices.shape()) } else { indices.shape()[..].into() };
+        check_nothing_for_empty(params.shape(), indices.shape(), updates.shape())?;
         let places = slices(params.shape(), indices, &at, updates.shape(), ignore_bad)?;
         apply(&mut params, &places, updates, update)?;
         ctx.set_output(0, params);
@@ -218,37 +218,40 @@ fn position(shape: &[usize], i: usize) -> String {
 }
 
 /// The shape that indices are read in: a vector has one number for each slice, which its own shape does not say.
-fn one_for_each(indices: &Tensor) -> SmallVec<[usize; 6]> {
-    let mut at: SmallVec<[usize; 6]> = indices.shape()[..].into();
+pub(in crate::kernels) fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
+    let mut at: SmallVec<[usize; 6]> = indices[..].into();
     at.extend((at.len() == 1).then_some(1));
     at
 }
 
 /// Either there are neither indices nor updates, or all three have elements.
-fn check_nothing_for_empty(params: &Shape, indices: &Tensor, updates: &Tensor) -> Result<()> {
+pub(in crate::kernels) fn check_nothing_for_empty(
+    params: &Shape,
+    indices: &Shape,
+    updates: &Shape,
+) -> Result<()> {
     let counts = [indices.num_elements(), updates.num_elements()];
     if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
         crate::invalid!(
-            "Indices and updates specified for empty output. indices shape: {}, updates shape: {}, params shape: {params}",
-            indices.shape(),
-            updates.shape()
+            "Indices and updates specified for empty output. indices shape: {indices}, updates shape: {updates}, \
+             params shape: {params}"
         );
     }
     Ok(())
 }
 
-/// `at`: the shape that the indices are read in, the last axis the numbers of one.
-fn slices(
+/// Checks that there is a slice among the updates for each of the indices; gives how many numbers each of those has.
+///
+/// `read_in`: the shape that the indices are read in, the last axis the numbers of one.
+pub(in crate::kernels) fn check_slices(
     params: &Shape,
-    indices: &Tensor,
-    at: &[usize],
+    at: &Shape,
+    read_in: &[usize],
     updates: &Shape,
-    ignore_bad: bool,
-) -> Result<Places> {
-    let Some((&depth, batch)) = at.split_last() else {
+) -> Result<usize> {
+    let Some((&depth, batch)) = read_in.split_last() else {
         crate::invalid!("indices must be at least 1-D, got shape []");
     };
-    let at = indices.shape();
     if params.rank() == 0 {
         crate::invalid!("Output must be at least 1-D, got shape: {params}");
     }
@@ -270,6 +273,18 @@ fn slices(
             updates.rank()
         );
     }
+    Ok(depth)
+}
+
+fn slices(
+    params: &Shape,
+    indices: &Tensor,
+    read_in: &[usize],
+    updates: &Shape,
+    ignore_bad: bool,
+) -> Result<Places> {
+    let depth = check_slices(params, indices.shape(), read_in, updates)?;
+    let batch = &read_in[..read_in.len() - 1];
     let len = params[depth..].iter().product();
     if depth == 0 && len == 0 {
         // Neither indices nor updates have elements that would bound their number.

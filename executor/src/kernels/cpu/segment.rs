@@ -123,22 +123,16 @@ fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
     }))
 }
 
-/// `empty` is what segments without rows hold.
-fn sorted_segments<T: Arithmetic>(
-    ctx: &mut KernelContext<'_>,
-    empty: T,
-    mean: bool,
-    op: impl Fn(T, T) -> T,
-) -> Result<()> {
-    let (data, ids) = (ctx.input(0)?, ctx.input(1)?);
-    if data.shape().rank() == 0 {
+/// The segment of each row of input 0, in order, and the shape of the result.
+pub(in crate::kernels) fn sorted_ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Shape)> {
+    let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
+    if data.rank() == 0 {
         invalid!("input must be at least rank 1");
     }
     if ids.shape().rank() != 1 {
         invalid!("segment_ids should be a vector.");
     }
-    let rows = data.shape()[0];
-    if ids.num_elements() != rows {
+    if ids.num_elements() != data[0] {
         invalid!("segment_ids should be the same size as dimension 0 of input.");
     }
     let ids = ids.to_i64s()?;
@@ -156,10 +150,22 @@ fn sorted_segments<T: Arithmetic>(
             "Segment id {first} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
         );
     }
-    let mut dims: SmallVec<[usize; 6]> = data.shape().dims().into();
+    let mut dims: SmallVec<[usize; 6]> = data.dims().into();
     dims[0] = segments;
-    let row: usize = dims[1..].iter().product();
-    let mut out: Tensor = ctx.allocate(T::DTYPE, Shape::new(&dims)?)?;
+    Ok((ids, Shape::new(&dims)?))
+}
+
+/// `empty` is what segments without rows hold.
+fn sorted_segments<T: Arithmetic>(
+    ctx: &mut KernelContext<'_>,
+    empty: T,
+    mean: bool,
+    op: impl Fn(T, T) -> T,
+) -> Result<()> {
+    let (ids, shape) = sorted_ids(ctx)?;
+    let data = ctx.input(0)?;
+    let row: usize = shape[1..].iter().product();
+    let mut out: Tensor = ctx.allocate(T::DTYPE, shape)?;
     let sums = out.values_mut::<T>()?;
     sums.fill(empty);
     let values = data.values::<T>()?;

@@ -29,12 +29,16 @@ fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
 }
 
-/// The first elements of each sequence, as many as it is long, in the opposite order.
-fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
-    let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
-    let rank = input.shape().rank();
-    if lengths.shape().rank() != 1 {
-        invalid!("seq_lens must be 1-dim, not {}-dim", lengths.shape().rank());
+/// Checks that lengths are one for each index of the batch's axis; gives both axes.
+pub(in crate::kernels) fn sequences(
+    input: &Shape,
+    lengths: &Shape,
+    batch: i64,
+    sequence: i64,
+) -> Result<(usize, usize)> {
+    let rank = input.rank();
+    if lengths.rank() != 1 {
+        invalid!("seq_lens must be 1-dim, not {}-dim", lengths.rank());
     }
     let axis = |axis: i64| usize::try_from(axis).ok().filter(|&axis| axis < rank);
     let (Some(batch), Some(sequence)) = (axis(batch), axis(sequence)) else {
@@ -43,14 +47,21 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     if batch == sequence {
         invalid!("batch_dim == seq_dim == {sequence}");
     }
-    let shape = input.shape();
-    if lengths.num_elements() != shape[batch] {
+    if lengths.num_elements() != input[batch] {
         invalid!(
             "Length of seq_lens != input.dims({batch}), ({} vs. {})",
             lengths.num_elements(),
-            shape[batch]
+            input[batch]
         );
     }
+    Ok((batch, sequence))
+}
+
+/// The first elements of each sequence, as many as it is long, in the opposite order.
+fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
+    let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+    let (batch, sequence) = sequences(input.shape(), lengths.shape(), batch, sequence)?;
+    let shape = input.shape();
     let lengths = lengths.to_i64s()?;
     for (d, &len) in lengths.iter().enumerate() {
         if len < 0 {

@@ -150,17 +150,27 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     }))
 }
 
-/// Writes input 4 into a slice of a tensor, repeated where it has size 1.
-fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &mut Tensor) -> Result<()> {
-    let value = ctx.input(4)?;
-    let shape = tensor.shape().clone();
-    let plan = plan(ctx, attrs, 1, &shape)?;
-    let (_, box_layout) = layout(&plan, &shape);
+/// A box that goes from input 4 into a slice of a tensor.
+pub(in crate::kernels) struct Written {
+    pub(in crate::kernels) dims: SmallVec<[usize; 6]>,
+    pub(in crate::kernels) from: Layout,
+    pub(in crate::kernels) to: Layout,
+}
+
+/// What is written into a slice of a tensor of this shape: input 4, repeated where it has size 1; `None` into an empty
+/// one.
+pub(in crate::kernels) fn written(
+    ctx: &KernelContext<'_>,
+    attrs: StridedSliceAttrs,
+    shape: &Shape,
+) -> Result<Option<Written>> {
+    let plan = plan(ctx, attrs, 1, shape)?;
+    let (_, box_layout) = layout(&plan, shape);
     // Axes of the value are those of the result, from the last one back.
     if plan.shape.contains(&0) {
-        return Ok(());
+        return Ok(None);
     }
-    let given = value.shape();
+    let given = ctx.shape(4)?;
     // Axes of size 1 before those of the slice are as good as none.
     let extra = given.rank().saturating_sub(plan.shape.len());
     let extra = given.iter().take(extra).take_while(|&&d| d == 1).count();
@@ -182,9 +192,15 @@ fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &m
         _ => 0,
     });
     let to = plan.sources.iter().map(|source| source.map_or(0, |i| box_layout.strides[i]));
-    let (from, to) = (
-        Layout { offset: 0, strides: from.collect() },
-        Layout { offset: box_layout.offset, strides: to.collect() },
-    );
-    E::edit(tensor, |out| copy(&plan.shape, E::view(value)?, &from, out, &to))
+    Ok(Some(Written {
+        dims: plan.shape.iter().copied().collect(),
+        from: Layout { offset: 0, strides: from.collect() },
+        to: Layout { offset: box_layout.offset, strides: to.collect() },
+    }))
+}
+
+fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &mut Tensor) -> Result<()> {
+    let Some(Written { dims, from, to }) = written(ctx, attrs, tensor.shape())? else { return Ok(()) };
+    let value = ctx.input(4)?;
+    E::edit(tensor, |out| copy(&dims, E::view(value)?, &from, out, &to))
 }

@@ -99,28 +99,38 @@ macro_rules! by_width {
     };
 }
 
-/// `block` where blocks are squares and not an input.
-fn move_blocks(ctx: &mut KernelContext<'_>, block: Option<i64>, to_batch: bool) -> Result<()> {
-    let x = ctx.input(0)?;
+/// Blocks moved between space and batch: what they are, and the output's shape. `block` where blocks are squares and not
+/// an input.
+pub(in crate::kernels) fn plan(
+    ctx: &KernelContext<'_>,
+    block: Option<i64>,
+    to_batch: bool,
+) -> Result<(Blocks, Shape)> {
+    let x = ctx.shape(0)?;
     let name = if to_batch { "paddings" } else { "crops" };
     let blocks = match block {
         Some(b) => {
-            if x.shape().rank() != 4 {
-                crate::invalid!("input rank should be 4 instead of {}", x.shape().rank());
+            if x.rank() != 4 {
+                crate::invalid!("input rank should be 4 instead of {}", x.rank());
             }
             Blocks::new(&Tensor::from_slice(&[b, b], Shape::new(&[2])?)?, ctx.input(1)?, name)?
         }
         None => Blocks::new(ctx.input(1)?, ctx.input(2)?, name)?,
     };
     let moved = blocks.sizes.len() + 1;
-    if x.shape().rank() < moved {
-        crate::invalid!("input rank should be >= {moved} instead of {}", x.shape().rank());
+    if x.rank() < moved {
+        crate::invalid!("input rank should be >= {moved} instead of {}", x.rank());
     }
-    let dims: Vec<Option<usize>> = x.shape().iter().map(|&d| Some(d)).collect();
+    let dims: Vec<Option<usize>> = x.iter().map(|&d| Some(d)).collect();
     let (space, depth) = (&dims[1..moved], &dims[moved..]);
     let sizes = if to_batch { blocks.to_batch(dims[0], space)? } else { blocks.to_space(dims[0], space)? };
     let shape: Vec<usize> = sizes.iter().chain(depth).flatten().copied().collect();
-    let shape = Shape::new(&shape)?;
+    Ok((blocks, Shape::new(&shape)?))
+}
+
+fn move_blocks(ctx: &mut KernelContext<'_>, block: Option<i64>, to_batch: bool) -> Result<()> {
+    let (blocks, shape) = plan(ctx, block, to_batch)?;
+    let x = ctx.input(0)?;
     let mut out = Tensor::zeros(x.dtype(), shape)?;
     if x.num_elements() > 0 && out.num_elements() > 0 {
         let (wide, narrow) = if to_batch { (x.shape(), out.shape()) } else { (out.shape(), x.shape()) };

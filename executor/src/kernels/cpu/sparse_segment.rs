@@ -10,7 +10,7 @@ use graph::{DType, Element, Shape, Tensor};
 
 /// By what a segment's sum is divided.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Divisor {
+pub(in crate::kernels) enum Divisor {
     One,
     Count,
     RootOfCount,
@@ -35,10 +35,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
 ];
 
-/// Indices and segments, which are of one length, the segments sorted and not negative.
-fn ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
-    let (indices, segments) = (ctx.input(1)?, ctx.input(2)?);
-    for (name, shape) in [("indices", indices.shape()), ("segment_ids", segments.shape())] {
+/// The segments, as many as there are indices.
+fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
+    let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
+    for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
         if shape.rank() != 1 {
             invalid!("{name} should be a vector.");
         }
@@ -46,7 +46,7 @@ fn ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
     if indices.num_elements() != segments.num_elements() {
         invalid!("segment_ids and indices should have same size.");
     }
-    Ok((indices.to_i64s()?, segments.to_i64s()?))
+    Ok(segments.to_i64s()?)
 }
 
 fn check_sorted(segments: &[i64]) -> Result<()> {
@@ -74,18 +74,19 @@ fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
 }
 
 fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
-    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor)))
+    let types = [init.input_type(1), init.input_type(2)];
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor, types)))
 }
 
-fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor) -> Result<()>
-where
-    T::Wide: Arithmetic + num_traits::NumCast,
-{
-    let data = ctx.input(0)?;
-    let Some((&count, inner)) = data.shape().split_first() else {
+/// The segment of each index, in order and not negative, and the shape of the result; given the types of both.
+pub(in crate::kernels) fn sorted_segments(
+    ctx: &KernelContext<'_>,
+    [indices, ids]: [DType; 2],
+) -> Result<(Vec<i64>, Shape)> {
+    let Some((_, inner)) = ctx.shape(0)?.split_first() else {
         invalid!("data must be at least rank 1.");
     };
-    let (indices, segments) = ids(ctx)?;
+    let segments = segment_ids(ctx)?;
     check_sorted(&segments)?;
     let last = segments.last().copied();
     let rows = match ctx.num_inputs() {
@@ -99,12 +100,21 @@ where
             }
             rows
         }
-        _ => rows_to(last, ctx.input(1)?.dtype(), ctx.input(2)?.dtype())?,
+        _ => rows_to(last, indices, ids)?,
     };
-    let row: usize = inner.iter().product();
     let mut dims = vec![rows];
     dims.extend(inner.iter().map(|&d| d as i64));
-    let mut out = Tensor::zeros(T::DTYPE, Shape::from_i64(&dims)?)?;
+    Ok((segments, Shape::from_i64(&dims)?))
+}
+
+fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, types: [DType; 2]) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let (segments, shape) = sorted_segments(ctx, types)?;
+    let (data, indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
+    let (count, row) = (data.shape()[0], shape[1..].iter().product::<usize>());
+    let mut out = Tensor::zeros(T::DTYPE, shape)?;
     let (values, results) = (data.values::<T>()?, out.values_mut::<T>()?);
     let mut wide = vec![T::Wide::ZERO; row];
     let mut start = 0;
@@ -138,36 +148,51 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
 }
 
-/// Each row gets what came back to its segments; `compact`: only rows that were picked, with their numbers.
-fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
-where
-    T::Wide: Arithmetic + num_traits::NumCast,
-{
-    let grad = ctx.input(0)?;
-    let Some((&segment_count, inner)) = grad.shape().split_first() else {
+/// What comes back from segments to rows.
+pub(in crate::kernels) struct Spread {
+    /// Of each index.
+    pub(in crate::kernels) segments: Vec<i64>,
+    /// Of each segment, how many indices are of it.
+    pub(in crate::kernels) counts: Vec<usize>,
+    /// How many there are.
+    pub(in crate::kernels) rows: usize,
+}
+
+pub(in crate::kernels) fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
+    let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");
     };
-    let (mut indices, mut segments) = ids(ctx)?;
+    let segments = segment_ids(ctx)?;
     let rows = ctx.scalar(3, "output_dim0")?.to_i64s()?[0];
-    if rows == 0 {
-        // Whatever was picked, there is no row for it.
-        (indices, segments) = (vec![], vec![]);
-    }
-    if rows < 0 {
+    let Ok(rows) = usize::try_from(rows) else {
         invalid!("Segment id {rows} out of range [0, {segment_count})");
-    }
-    let rows = rows as usize;
-    let row: usize = inner.iter().product();
+    };
     let mut counts = vec![0usize; segment_count];
-    for &segment in &segments {
+    for &segment in segments.iter().filter(|_| rows > 0) {
         match usize::try_from(segment).ok().and_then(|s| counts.get_mut(s)) {
             Some(count) => *count += 1,
             None => invalid!("Segment id {segment} out of range [0, {segment_count})."),
         }
     }
+    Ok(Spread { segments, counts, rows })
+}
+
+/// Each row gets what came back to its segments; `compact`: only rows that were picked, with their numbers.
+fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let Spread { mut segments, counts, rows } = spread(ctx)?;
+    let (grad, mut indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
+    if rows == 0 {
+        // Whatever was picked, there is no row for it.
+        (indices, segments) = (vec![], vec![]);
+    }
     if let Some(index) = indices.iter().find(|&&i| !(0..rows as i64).contains(&i)) {
         invalid!("Index {index} out of range [0, {rows}).");
     }
+    let inner = &grad.shape()[1..];
+    let row: usize = inner.iter().product();
     let mut picked = indices.clone();
     picked.sort_unstable();
     picked.dedup();

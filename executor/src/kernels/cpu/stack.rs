@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::resource::Resource;
 use crate::value::Value;
-use graph::{DType, Tensor};
+use graph::DType;
 use parking_lot::Mutex;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -28,7 +28,7 @@ struct Stack {
     dtype: DType,
     max_size: usize,
     /// `None` once closed.
-    values: Mutex<Option<Vec<Tensor>>>,
+    values: Mutex<Option<Vec<Value>>>,
 }
 
 impl Resource for Stack {
@@ -36,7 +36,7 @@ impl Resource for Stack {
 }
 
 impl Stack {
-    fn change<R>(&self, change: impl FnOnce(&mut Vec<Tensor>) -> Result<R>) -> Result<R> {
+    fn change<R>(&self, change: impl FnOnce(&mut Vec<Value>) -> Result<R>) -> Result<R> {
         match &mut *self.values.lock() {
             Some(values) => change(values),
             None => Err(Error::invalid(format!("Stack[{}] has already been closed.", self.name))),
@@ -65,14 +65,16 @@ fn create(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The value stays in memory also where it asks to be swapped out: this is the memory to swap to.
-fn push(_: &KernelInit<'_>) -> Result<Kernel> {
-    Kernel::sync(|ctx| {
+/// The value stays where it is, also where it asks to be swapped out: host memory is the memory to swap to, and a
+/// GPU's is not given up for it.
+fn push(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.input_type(1);
+    Kernel::sync(move |ctx| {
         let stack = object::<Stack>(ctx)?;
-        let value = ctx.take_input(1)?;
-        if value.dtype() != stack.dtype {
-            crate::invalid!("Must have type {} but got {}", stack.dtype.number(), value.dtype().number());
+        if dtype != stack.dtype {
+            crate::invalid!("Must have type {} but got {}", stack.dtype.number(), dtype.number());
         }
+        let value = ctx.take_value(1);
         stack.change(|values| {
             if values.len() >= stack.max_size {
                 crate::invalid!("Stack[{}] overflowed its max_size ({})", stack.name, stack.max_size);
@@ -92,14 +94,14 @@ fn pop(init: &KernelInit<'_>) -> Result<Kernel> {
         let popped = stack.change(|values| Ok(values.pop()))?;
         let value = popped
             .ok_or_else(|| Error::invalid(format!("Stack[{}] is empty when calling Pop().", stack.name)))?;
-        if value.dtype() != dtype {
+        if stack.dtype != dtype {
             return Err(Error::internal(format!(
                 "Output 0 of type {} does not match declared output type {dtype} for node {{{{node {}}}}}",
-                value.dtype(),
+                stack.dtype,
                 ctx.node().name
             )));
         }
-        ctx.set_output(0, Value::Host(value));
+        ctx.set_output(0, value);
         Ok(())
     })
 }

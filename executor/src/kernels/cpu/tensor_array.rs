@@ -1,14 +1,18 @@
 //! Kernels of arrays of tensors, which live as long as their step.
 
 mod array;
+mod memory;
 
-use super::moved::{Moved, moved};
+pub(in crate::kernels) use memory::Memory;
+
 use super::step_object::{HandleKind, address, base_name, object, set_handle, unique_name};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Value;
 use array::{Config, TensorArray};
 use graph::DType::{self, *};
 use graph::{PartialShape, Shape, Tensor};
+use memory::Host;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -46,14 +50,14 @@ macro_rules! generations {
                 op: "TensorArrayPack",
                 types: &[("dtype", GATHERED)],
                 host_memory: &["handle"],
-                make: |init| gather(init, true),
+                make: |init| gather(init, Host, true),
                 ..KernelDef::NEW
             },
             KernelDef {
                 op: "TensorArrayUnpack",
                 types: &[("T", ELEMENTS)],
                 host_memory: &["handle"],
-                make: |_| Kernel::sync(|ctx| scatter(ctx, true)),
+                make: |init| scatter(init, Host, true),
                 ..KernelDef::NEW
             },
         ]
@@ -61,20 +65,20 @@ macro_rules! generations {
 }
 
 pub(super) const KERNELS: &[KernelDef] = generations! {
-    "TensorArray" "TensorArrayV2" "TensorArrayV3": &[], &["size", "handle"], create;
+    "TensorArray" "TensorArrayV2" "TensorArrayV3": &[], &["size", "handle"], |init| create(init, Host);
     "TensorArrayGrad" "TensorArrayGradV2" "TensorArrayGradV3": &[], &["handle", "grad_handle"], gradient;
     "TensorArrayWrite" "TensorArrayWriteV2" "TensorArrayWriteV3":
-        &[("T", ELEMENTS)], &["handle", "index"], |_| Kernel::sync(write);
+        &[("T", ELEMENTS)], &["handle", "index"], |init| write(init, Host);
     "TensorArrayRead" "TensorArrayReadV2" "TensorArrayReadV3":
-        &[("dtype", ELEMENTS)], &["handle", "index"], read;
+        &[("dtype", ELEMENTS)], &["handle", "index"], |init| read(init, Host);
     "TensorArrayGather" "TensorArrayGatherV2" "TensorArrayGatherV3":
-        &[("dtype", GATHERED)], &["handle", "indices"], |init| gather(init, false);
+        &[("dtype", GATHERED)], &["handle", "indices"], |init| gather(init, Host, false);
     "TensorArrayScatter" "TensorArrayScatterV2" "TensorArrayScatterV3":
-        &[("T", ELEMENTS)], &["handle", "indices"], |_| Kernel::sync(|ctx| scatter(ctx, false));
+        &[("T", ELEMENTS)], &["handle", "indices"], |init| scatter(init, Host, false);
     "TensorArrayConcat" "TensorArrayConcatV2" "TensorArrayConcatV3":
-        &[("dtype", CONCATENATED)], &["handle", "lengths"], concat;
+        &[("dtype", CONCATENATED)], &["handle", "lengths"], |init| concat(init, Host);
     "TensorArraySplit" "TensorArraySplitV2" "TensorArraySplitV3":
-        &[("T", ELEMENTS)], &["handle", "lengths"], |_| Kernel::sync(split);
+        &[("T", ELEMENTS)], &["handle", "lengths"], |init| split(init, Host);
     "TensorArraySize" "TensorArraySizeV2" "TensorArraySizeV3": &[], &["handle", "size"], |_| Kernel::sync(size);
     "TensorArrayClose" "TensorArrayCloseV2" "TensorArrayCloseV3": &[], &["handle"], |_| Kernel::sync(|ctx| {
         object::<TensorArray>(ctx)?.close();
@@ -85,7 +89,8 @@ pub(super) const KERNELS: &[KernelDef] = generations! {
 const CONTAINER: &str = "_tensor_arrays";
 const OF_GRADIENTS: &str = "_tensor_array_grads";
 
-fn create(init: &KernelInit<'_>) -> Result<Kernel> {
+/// The kernels that follow are for elements of any memory; what a handle, an index or a length is, is on the host.
+pub(in crate::kernels) fn create(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (base, kind) = (base_name(init, "tensor_array_name")?, HandleKind::of_output(init));
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("element_shape")?);
     let is_dynamic = init.attr::<bool>("dynamic_size")?;
@@ -110,15 +115,20 @@ fn create(init: &KernelInit<'_>) -> Result<Kernel> {
         };
         ctx.step().resources.lookup_or_create(CONTAINER, &name, || TensorArray::new(config))?;
         set_handle::<TensorArray>(ctx, kind, CONTAINER, &name)?;
-        set_flow(ctx, 1);
+        if ctx.num_outputs() > 1 {
+            let flow = memory.zeros(ctx, Float, Shape::scalar())?;
+            ctx.set_output(1, flow);
+        }
         Ok(())
     })
 }
 
-/// Orders what comes after behind what was done: its value says nothing.
-fn set_flow(ctx: &mut KernelContext<'_>, output: usize) {
+/// Orders what comes after behind what was done: its value says nothing, and goes on from the input that it came by,
+/// in whichever memory it is.
+fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     if output < ctx.num_outputs() {
-        ctx.set_output(output, Tensor::scalar(0.0f32));
+        let flow = ctx.take_value(input);
+        ctx.set_output(output, flow);
     }
 }
 
@@ -142,15 +152,14 @@ fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
         let make = || forward.gradient(own.clone(), prefix.as_ref().map(Shape::dims));
         ctx.step().resources.lookup_or_create(OF_GRADIENTS, &own, make)?;
         set_handle::<TensorArray>(ctx, kind, OF_GRADIENTS, &own)?;
-        set_flow(ctx, 1);
+        pass_flow(ctx, 1, 1);
         Ok(())
     })
 }
 
-fn writable(ctx: &KernelContext<'_>, value: usize) -> Result<Arc<TensorArray>> {
-    let (array, value) = (object::<TensorArray>(ctx)?, ctx.input(value)?);
-    if array.dtype != value.dtype() {
-        let dtype = value.dtype();
+fn writable(ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<TensorArray>> {
+    let array = object::<TensorArray>(ctx)?;
+    if array.dtype != dtype {
         crate::invalid!("TensorArray dtype is {} but Op is trying to write dtype {dtype}.", array.dtype);
     }
     Ok(array)
@@ -172,25 +181,39 @@ fn index(ctx: &KernelContext<'_>) -> Result<i32> {
     Ok(index.item::<i32>()?)
 }
 
-fn write(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (index, array) = (index(ctx)?, writable(ctx, 2)?);
-    let value = ctx.take_input(2)?;
-    array.write(index, value)?;
-    set_flow(ctx, 0);
-    Ok(())
+pub(in crate::kernels) fn write(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = init.attr::<DType>("T")?;
+    Kernel::sync(move |ctx| {
+        let (index, array) = (index(ctx)?, writable(ctx, dtype)?);
+        let value = ctx.take_value(2);
+        array.write(index, value, |sum, by| memory.add(ctx, sum, by))?;
+        pass_flow(ctx, 3, 0);
+        Ok(())
+    })
 }
 
-fn read(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn read(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
-        let value = readable(ctx, dtype)?.read(index(ctx)?)?;
+        let array = readable(ctx, dtype)?;
+        let value = array.read(index(ctx)?, |shape| memory.zeros(ctx, dtype, shape))?;
         ctx.set_output(0, value);
         Ok(())
     })
 }
 
-fn read_all(array: &TensorArray, indices: impl Iterator<Item = i32>) -> Result<Vec<Tensor>> {
-    indices.map(|index| array.read(index)).collect()
+fn read_all(
+    ctx: &KernelContext<'_>,
+    array: &TensorArray,
+    memory: &impl Memory,
+    indices: impl Iterator<Item = i32>,
+) -> Result<Vec<(Value, Shape)>> {
+    let element = |index| {
+        let value = array.read(index, |shape| memory.zeros(ctx, array.dtype, shape))?;
+        let shape = value.shape().ok_or_else(|| Error::internal(format!("an element is {value:?}")))?;
+        Ok((value, shape))
+    };
+    indices.map(element).collect()
 }
 
 /// The numbers of all elements; an array of so many that they have none cannot be made.
@@ -200,21 +223,21 @@ fn all(array: &TensorArray) -> Result<Range<i32>> {
 }
 
 /// Stacks elements: those of the indices, or `every` one.
-fn gather(init: &KernelInit<'_>, every: bool) -> Result<Kernel> {
+pub(in crate::kernels) fn gather(init: &KernelInit<'_>, memory: impl Memory, every: bool) -> Result<Kernel> {
     let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape")?);
     Kernel::sync(move |ctx| {
         let array = readable(ctx, dtype)?;
         let elements = if every {
-            read_all(&array, all(&array)?)?
+            read_all(ctx, &array, &memory, all(&array)?)?
         } else {
             let indices = ctx.input(1)?;
             if indices.shape().rank() != 1 {
                 crate::invalid!("Expected indices to be a vector, but received shape: {}", indices.shape());
             }
-            read_all(&array, indices.values::<i32>()?.iter().copied())?
+            read_all(ctx, &array, &memory, indices.values::<i32>()?.iter().copied())?
         };
         let shape = match elements.first() {
-            Some(first) => first.shape().clone(),
+            Some((_, shape)) => shape.clone(),
             None => wanted.as_shape().ok_or_else(|| {
                 Error::unimplemented(format!(
                     "TensorArray has size zero, but element shape {wanted} is not fully defined. Currently only \
@@ -227,105 +250,80 @@ fn gather(init: &KernelInit<'_>, every: bool) -> Result<Kernel> {
                 "TensorArray was passed element_shape {wanted} which does not match the Tensor at index 0: {shape}"
             );
         }
-        if let Some((i, other)) = elements.iter().enumerate().find(|(_, e)| *e.shape() != shape) {
+        if let Some((i, other)) = elements.iter().enumerate().find(|(_, e)| e.1 != shape) {
             crate::invalid!(
                 "TensorArray has inconsistent shapes.  Index 0 has shape: {shape} but index {i} has shape: {}",
-                other.shape()
+                other.1
             );
         }
         let whole = Shape::new(&[&[elements.len()], shape.dims()].concat())?;
-        ctx.set_output(0, joined(dtype, &elements, whole)?);
+        let parts: Vec<Value> = elements.into_iter().map(|(value, _)| value).collect();
+        let whole = memory.joined(ctx, dtype, &parts, whole)?;
+        ctx.set_output(0, whole);
         Ok(())
-    })
-}
-
-/// The elements of all tensors in a row.
-fn joined(dtype: DType, parts: &[Tensor], shape: Shape) -> Result<Tensor> {
-    if dtype == Variant {
-        let mut values = Vec::new();
-        for part in parts {
-            values.extend_from_slice(part.as_variants()?);
-        }
-        return Ok(Tensor::variants(values, shape)?);
-    }
-    moved!(dtype, E => E::build(dtype, shape, |mut out| {
-        for part in parts {
-            let part = E::view(part)?;
-            let (here, rest) = out.split_at_mut(part.len());
-            here.clone_from_slice(part);
-            out = rest;
-        }
-        Ok(())
-    }))
-}
-
-/// Some of a tensor's elements.
-fn part(value: &Tensor, range: Range<usize>, shape: Shape) -> Result<Tensor> {
-    let dtype = value.dtype();
-    if dtype == Variant {
-        return Ok(Tensor::variants(value.as_variants()?[range].to_vec(), shape)?);
-    }
-    moved!(dtype, E => {
-        let from = &E::view(value)?[range];
-        E::build(dtype, shape, |out| {
-            out.clone_from_slice(from);
-            Ok(())
-        })
     })
 }
 
 /// Writes the rows of a value to the elements of the indices, or one after the other.
-fn scatter(ctx: &mut KernelContext<'_>, every: bool) -> Result<()> {
-    let at = if every { 1 } else { 2 };
-    let array = writable(ctx, at)?;
-    let value = ctx.input(at)?;
-    let Some((&rows, of_row)) = value.shape().split_first() else {
-        crate::invalid!(
-            "Input value for unpack must be at least a vector but received shape: {}",
-            value.shape()
-        );
-    };
-    let indices: Vec<i32> = if every {
-        let rows = i32::try_from(rows).map_err(|_| Error::invalid(format!("{rows} rows are too many")))?;
-        (0..rows).collect()
-    } else {
-        let indices = ctx.input(1)?;
-        if indices.shape().rank() != 1 {
-            crate::invalid!("Expected indices to be a vector, but received shape: {}", indices.shape());
+pub(in crate::kernels) fn scatter(init: &KernelInit<'_>, memory: impl Memory, every: bool) -> Result<Kernel> {
+    let (dtype, at) = (init.attr::<DType>("T")?, if every { 1 } else { 2 });
+    let flow = if every { 2 } else { 3 };
+    Kernel::sync(move |ctx| {
+        let array = writable(ctx, dtype)?;
+        let shape = ctx.shape(at)?;
+        let Some((&rows, of_row)) = shape.split_first() else {
+            crate::invalid!("Input value for unpack must be at least a vector but received shape: {shape}");
+        };
+        let indices: Vec<i32> = if every {
+            let rows =
+                i32::try_from(rows).map_err(|_| Error::invalid(format!("{rows} rows are too many")))?;
+            (0..rows).collect()
+        } else {
+            let indices = ctx.input(1)?;
+            if indices.shape().rank() != 1 {
+                crate::invalid!("Expected indices to be a vector, but received shape: {}", indices.shape());
+            }
+            indices.values::<i32>()?.to_vec()
+        };
+        if indices.len() != rows {
+            crate::invalid!(
+                "Expected len(indices) == values.shape[0], but saw: {} vs. {rows}",
+                indices.len()
+            );
         }
-        indices.values::<i32>()?.to_vec()
-    };
-    if indices.len() != rows {
-        crate::invalid!("Expected len(indices) == values.shape[0], but saw: {} vs. {rows}", indices.len());
-    }
-    let highest = indices.iter().copied().max().unwrap_or(-1);
-    let needed = usize::try_from(i64::from(highest) + 1).unwrap_or(0);
-    array.grow_to(needed)?;
-    let size = array.len()?;
-    if every && size != rows {
-        crate::invalid!("Input value must have first dimension equal to the array size ({rows} vs. {size})");
-    }
-    if needed > size {
-        crate::invalid!("Max scatter index must be < array size ({highest} vs. {size})");
-    }
-    let (shape, len) = (Shape::new(of_row)?, of_row.iter().product::<usize>());
-    for (row, index) in indices.into_iter().enumerate() {
-        array.write(index, part(value, row * len..(row + 1) * len, shape.clone())?)?;
-    }
-    set_flow(ctx, 0);
-    Ok(())
+        let highest = indices.iter().copied().max().unwrap_or(-1);
+        let needed = usize::try_from(i64::from(highest) + 1).unwrap_or(0);
+        array.grow_to(needed)?;
+        let size = array.len()?;
+        if every && size != rows {
+            crate::invalid!(
+                "Input value must have first dimension equal to the array size ({rows} vs. {size})"
+            );
+        }
+        if needed > size {
+            crate::invalid!("Max scatter index must be < array size ({highest} vs. {size})");
+        }
+        let (shape, len) = (Shape::new(of_row)?, of_row.iter().product::<usize>());
+        let value = ctx.take_value(at);
+        for (row, index) in indices.into_iter().enumerate() {
+            let row = memory.part(ctx, &value, row * len, shape.clone())?;
+            array.write(index, row, |sum, by| memory.add(ctx, sum, by))?;
+        }
+        pass_flow(ctx, flow, 0);
+        Ok(())
+    })
 }
 
 /// Joins all elements along their first axis.
-fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn concat(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape_except0")?);
     Kernel::sync(move |ctx| {
         let array = readable(ctx, dtype)?;
-        let elements = read_all(&array, all(&array)?)?;
+        let elements = read_all(ctx, &array, &memory, all(&array)?)?;
         let mut rest: Option<Shape> = None;
         let mut lengths = Vec::with_capacity(elements.len());
-        for (i, element) in elements.iter().enumerate() {
-            let Some((&length, others)) = element.shape().split_first() else {
+        for (i, (_, shape)) in elements.iter().enumerate() {
+            let Some((&length, others)) = shape.split_first() else {
                 crate::invalid!(
                     "Concat saw a scalar shape at index {i} but requires at least vectors.  Did you mean to call \
                      pack?"
@@ -358,57 +356,63 @@ fn concat(init: &KernelInit<'_>) -> Result<Kernel> {
             lengths.iter().try_fold(0i64, |sum, l| sum.checked_add(*l)).and_then(|r| r.try_into().ok());
         let rows: usize = rows.ok_or_else(|| Error::invalid("the result is too large"))?;
         let whole = Shape::new(&[&[rows], rest.dims()].concat())?;
-        ctx.set_output(0, joined(dtype, &elements, whole)?);
+        let parts: Vec<Value> = elements.into_iter().map(|(value, _)| value).collect();
+        let whole = memory.joined(ctx, dtype, &parts, whole)?;
+        ctx.set_output(0, whole);
         ctx.set_output(1, Tensor::vector(&lengths)?);
         Ok(())
     })
 }
 
 /// Writes parts of a value, cut along the first axis, to the elements one after the other.
-fn split(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let array = writable(ctx, 1)?;
-    let (value, lengths) = (ctx.input(1)?, ctx.input(2)?);
-    if lengths.shape().rank() != 1 {
-        crate::invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
-    }
-    let Some((&rows, of_row)) = value.shape().split_first() else {
-        crate::invalid!("Expected value to be at least a vector, but received shape: {}", value.shape());
-    };
-    let lengths = lengths.values::<i64>()?;
-    let mut sizes = Vec::with_capacity(lengths.len());
-    for &length in lengths {
-        let Ok(size) = usize::try_from(length) else {
-            crate::invalid!("Expected lengths >= 0, but saw {length}");
+pub(in crate::kernels) fn split(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = init.attr::<DType>("T")?;
+    Kernel::sync(move |ctx| {
+        let array = writable(ctx, dtype)?;
+        let (shape, lengths) = (ctx.shape(1)?, ctx.input(2)?);
+        if lengths.shape().rank() != 1 {
+            crate::invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
+        }
+        let Some((&rows, of_row)) = shape.split_first() else {
+            crate::invalid!("Expected value to be at least a vector, but received shape: {shape}");
         };
-        sizes.push(size);
-    }
-    let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
-    let sum = sum.ok_or_else(|| Error::invalid("the sum of lengths is too large"))?;
-    if sum != rows {
-        crate::invalid!(
-            "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum} and value's shape \
-             is: {}",
-            value.shape()
-        );
-    }
-    array.grow_to(sizes.len())?;
-    let size = array.len()?;
-    if size != sizes.len() {
-        crate::invalid!(
-            "TensorArray's size is not equal to the size of lengths ({size} vs. {}), and the TensorArray is not \
-             marked as dynamically resizeable",
-            sizes.len()
-        );
-    }
-    let per_row: usize = of_row.iter().product();
-    let mut row = 0;
-    for (index, size) in sizes.into_iter().enumerate() {
-        let shape = Shape::new(&[&[size], of_row].concat())?;
-        array.write(index as i32, part(value, row * per_row..(row + size) * per_row, shape)?)?;
-        row += size;
-    }
-    set_flow(ctx, 0);
-    Ok(())
+        let lengths = lengths.values::<i64>()?;
+        let mut sizes = Vec::with_capacity(lengths.len());
+        for &length in lengths {
+            let Ok(size) = usize::try_from(length) else {
+                crate::invalid!("Expected lengths >= 0, but saw {length}");
+            };
+            sizes.push(size);
+        }
+        let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
+        let sum = sum.ok_or_else(|| Error::invalid("the sum of lengths is too large"))?;
+        if sum != rows {
+            crate::invalid!(
+                "Expected sum of lengths to be equal to values.shape[0], but sum of lengths is {sum} and value's shape \
+                 is: {shape}"
+            );
+        }
+        array.grow_to(sizes.len())?;
+        let size = array.len()?;
+        if size != sizes.len() {
+            crate::invalid!(
+                "TensorArray's size is not equal to the size of lengths ({size} vs. {}), and the TensorArray is not \
+                 marked as dynamically resizeable",
+                sizes.len()
+            );
+        }
+        let (of_row, per_row) = (of_row.to_vec(), of_row.iter().product::<usize>());
+        let value = ctx.take_value(1);
+        let mut row = 0;
+        for (index, size) in sizes.into_iter().enumerate() {
+            let shape = Shape::new(&[&[size], &*of_row].concat())?;
+            let part = memory.part(ctx, &value, row * per_row, shape)?;
+            array.write(index as i32, part, |sum, by| memory.add(ctx, sum, by))?;
+            row += size;
+        }
+        pass_flow(ctx, 3, 0);
+        Ok(())
+    })
 }
 
 fn size(ctx: &mut KernelContext<'_>) -> Result<()> {

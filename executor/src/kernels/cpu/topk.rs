@@ -64,6 +64,21 @@ fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
     }
 }
 
+/// The number of columns, and the shape with `k` of them in their place.
+pub(in crate::kernels) fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
+    let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
+    let Some(&columns) = input.last() else {
+        invalid!("input must be >= 1-D, got shape {input}");
+    };
+    if columns < wanted {
+        invalid!("input must have at least k columns. Had {columns}, needed {wanted}");
+    }
+    let mut dims: SmallVec<[usize; 6]> = input.dims().into();
+    let last = dims.len() - 1;
+    dims[last] = wanted;
+    Ok((columns, Shape::new(&dims)?))
+}
+
 /// `sorted`: from the largest on; otherwise in any order.
 fn top<T: Element + PartialOrd>(
     ctx: &mut KernelContext<'_>,
@@ -71,18 +86,8 @@ fn top<T: Element + PartialOrd>(
     sorted: bool,
     index: DType,
 ) -> Result<()> {
-    let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
-    let input = ctx.input(0)?;
-    let Some(&columns) = input.shape().last() else {
-        invalid!("input must be >= 1-D, got shape {}", input.shape());
-    };
-    if columns < wanted {
-        invalid!("input must have at least k columns. Had {columns}, needed {wanted}");
-    }
-    let mut dims: SmallVec<[usize; 6]> = input.shape().dims().into();
-    let last = dims.len() - 1;
-    dims[last] = wanted;
-    let shape = Shape::new(&dims)?;
+    let (columns, shape) = top_shape(ctx.shape(0)?, k)?;
+    let (input, wanted) = (ctx.input(0)?, shape[shape.rank() - 1]);
     let mut values = ctx.allocate(T::DTYPE, shape.clone())?;
     let mut found: Vec<usize> = Vec::with_capacity(shape.num_elements());
     if wanted > 0 {
@@ -134,12 +139,13 @@ fn top<T: Element + PartialOrd>(
     Ok(())
 }
 
-fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
-    let (predictions, targets) = (ctx.input(0)?, ctx.input(1)?);
-    let &[rows, classes] = predictions.shape().dims() else {
+/// Rows and classes of the predictions, of which there is a target each.
+pub(in crate::kernels) fn classified(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
+    let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
+    let &[rows, classes] = predictions.dims() else {
         invalid!("predictions must be 2-dimensional");
     };
-    if targets.shape().rank() != 1 {
+    if targets.rank() != 1 {
         invalid!("targets must be 1-dimensional");
     }
     if targets.num_elements() != rows {
@@ -148,6 +154,12 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
             targets.num_elements()
         );
     }
+    Ok([rows, classes])
+}
+
+fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
+    let [rows, classes] = classified(ctx)?;
+    let (predictions, targets) = (ctx.input(0)?, ctx.input(1)?);
     let values = predictions.values::<f32>()?;
     let mut out = Vec::with_capacity(rows);
     for (i, &target) in targets.to_i64s()?.iter().enumerate() {

@@ -65,13 +65,20 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
 /// The one scalar whose rank the peer does not look at.
 const OF_ANY_RANK: &str = "sign_decay";
 
+pub(in crate::kernels) fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
+    if shape.rank() > 0 && !(name == OF_ANY_RANK && shape.num_elements() == 1) {
+        crate::invalid!("{name} is not a scalar: {shape}");
+    }
+    Ok(())
+}
+
 /// Where the arguments of an optimizer's op are.
 pub(in crate::kernels) struct Arguments {
     /// The variable's and its slots' names, in order.
     pub(in crate::kernels) variables: Vec<&'static str>,
     /// Position and name.
     pub(in crate::kernels) grad: (usize, &'static str),
-    indices: Option<usize>,
+    pub(in crate::kernels) indices: Option<usize>,
     pub(in crate::kernels) scalars: Vec<(usize, &'static str)>,
 }
 
@@ -94,11 +101,7 @@ impl Arguments {
     fn scalars<T: Lane<Wide: Analytic>>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
-            let is_one =
-                value.shape().rank() == 0 || (name == OF_ANY_RANK && value.shape().num_elements() == 1);
-            if !is_one {
-                crate::invalid!("{name} is not a scalar: {}", value.shape());
-            }
+            check_scalar(name, value.shape())?;
             match value.dtype() {
                 DType::Int64 => Ok(T::Wide::of_real(value.item::<i64>()? as f64)),
                 _ => Ok(value.item::<T>()?.to_wide()),
@@ -185,12 +188,12 @@ pub(in crate::kernels) fn same_shape(var: &Shape, name: &str, shape: &Shape) -> 
     Ok(())
 }
 
-/// The rows that a sparse gradient is for: one row of the variable's shape each.
-fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
+/// Checks that a sparse gradient has one row of the variable's shape for each index; gives the variable's rows.
+pub(in crate::kernels) fn check_rows(var: &Shape, grad: &Shape, indices: &Shape) -> Result<usize> {
     let Some((&count, row)) = var.split_first() else {
         crate::invalid!("var must be at least 1 dimensional");
     };
-    if indices.shape().rank() != 1 {
+    if indices.rank() != 1 {
         crate::invalid!("indices must be one-dimensional");
     }
     if grad.rank() != var.rank() {
@@ -199,9 +202,15 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     if let Some(axis) = (1..var.rank()).find(|&axis| row[axis - 1] != grad[axis]) {
         crate::invalid!("var and grad must match in dimension {axis}");
     }
-    if grad[0] != indices.shape()[0] {
+    if grad[0] != indices[0] {
         crate::invalid!("grad must be the same size as indices in the first dimension.");
     }
+    Ok(count)
+}
+
+/// The rows that a sparse gradient is for.
+fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
+    let count = check_rows(var, grad, indices.shape())?;
     let check = |(i, index): (usize, i64)| match usize::try_from(index) {
         Ok(row) if row < count => Ok(row),
         _ => crate::invalid!("Index {index} at offset {i} in indices is out of range"),

@@ -3,7 +3,7 @@
 use super::complex::conjugate;
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
-use super::strided::{Layout, Taken, pack, permuted, taking};
+use super::strided::{Layout, Taken, give, pack, permuted, taking};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -33,8 +33,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Tile", &[("T", MOVED), ("Tmultiples", INDEX)], |init| taking(init, tile)),
     KernelDef::of("ReverseV2", &[("T", MOVED), ("Tidx", INDEX)], |init| taking(init, reverse_axes)),
     KernelDef::of("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where)),
-    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| blocks(init, true)),
-    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| blocks(init, false)),
+    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| move_blocks(init, true)),
+    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| move_blocks(init, false)),
 ];
 
 pub(in crate::kernels) fn transpose(ctx: &KernelContext<'_>) -> Result<Taken> {
@@ -135,7 +135,7 @@ pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken>
     reversed_along(ctx.shape(0)?, &reversed)
 }
 
-fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub(in crate::kernels) fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
     let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
     match ctx.shape(0)?.first() {
         // A scalar has nothing to reverse.
@@ -163,15 +163,21 @@ fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<Taken> {
     Ok(taken)
 }
 
-fn blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
+fn move_blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
     let attrs = BlockAttrs::of(init.node)?;
-    moved!(init.input_type(0), E => Kernel::sync(move |ctx| move_blocks::<E>(ctx, attrs, to_depth)))
+    moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+        let taken = blocks(ctx, attrs, to_depth)?;
+        give::<E>(ctx, taken)
+    }))
 }
 
 /// An image axis is (block, place in the block), the depth axis (place in the block down, across, channel).
-fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<()> {
-    let input = ctx.input(0)?;
-    let shape = input.shape();
+pub(in crate::kernels) fn blocks(
+    ctx: &KernelContext<'_>,
+    attrs: BlockAttrs,
+    to_depth: bool,
+) -> Result<Taken> {
+    let shape = ctx.shape(0)?;
     if shape.rank() != 4 {
         invalid!("Input rank should be: 4 instead of: {}", shape.rank());
     }
@@ -198,9 +204,7 @@ fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_dept
     }
     let dims = Shape::new(&dims)?;
     if dims.num_elements() == 0 {
-        let out = E::build(input.dtype(), dims, |_| Ok(()))?;
-        ctx.set_output(0, out);
-        return Ok(());
+        return Ok(Taken::whole(dims));
     }
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
@@ -220,7 +224,5 @@ fn move_blocks<E: Moved>(ctx: &mut KernelContext<'_>, attrs: BlockAttrs, to_dept
     }
     let boxed: SmallVec<[usize; 6]> = parts.iter().flatten().map(|p| p.0).collect();
     let from = Layout { offset: 0, strides: parts.iter().flatten().map(|p| p.1).collect() };
-    let out = E::build(input.dtype(), dims, |out| pack(&boxed, E::view(input)?, &from, out))?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(Taken { shape: dims, dims: boxed, from })
 }

@@ -2,8 +2,10 @@
 
 use super::support::{allocate, function, launch, read, type_name, write};
 use crate::cuda::{Arguments, Source};
+use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::cast::bitcast_shape;
 use graph::DType::{self, *};
 
 static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };
@@ -11,7 +13,15 @@ static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") 
 const TYPES: &[DType] =
     &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 
-pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast)];
+/// Types whose bytes can be those of another.
+const NUMBERS: &[DType] = &[
+    Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64, Complex64, Complex128,
+];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
+    KernelDef::of("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
+];
 
 fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
@@ -27,6 +37,17 @@ fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
         let n = y.shape.num_elements();
         launch(ctx, &function, n, Arguments::new().address(read(&x)?).address(write(&y)?).count(n))?;
         ctx.set_output(0, y);
+        Ok(())
+    })
+}
+
+/// The same bytes as elements of another type.
+fn bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    Kernel::sync(move |ctx| {
+        let x = ctx.take_device_input(0)?;
+        let shape = bitcast_shape(&x.shape, from, to)?;
+        ctx.set_output(0, DeviceTensor { dtype: to, shape, memory: x.memory });
         Ok(())
     })
 }

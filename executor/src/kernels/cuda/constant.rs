@@ -1,12 +1,20 @@
 //! Sources of values.
 
-use super::moved::{Filler, SOURCE, zeros};
-use super::support::{MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write};
+use super::moved::{Filler, Mover, SOURCE, taking, zeros};
+use super::support::{
+    MOVED, NUMBERS, allocate, allocate_or_reuse, function, launch, moved_type_name, read, type_name, write,
+};
 use crate::cuda::{Arguments, CudaDevice};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use graph::DType::{self, Int32, Int64, UInt8};
+use crate::kernels::cpu::constant::{along_diagonal, band, diag_part, with_diagonal};
+use crate::kernels::cpu::dispatch::INDEX;
+use crate::kernels::cpu::strided::Layout;
+use graph::DType::{self, BFloat16, Complex64, Complex128, Double, Float, Half, Int32, Int64, UInt8};
 use graph::{Shape, Tensor};
+
+/// Types of diagonals.
+const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Const", &[("dtype", MOVED)], constant),
@@ -23,6 +31,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["depth"],
         ..KernelDef::of("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
+    },
+    KernelDef::of("Diag", &[("T", DIAGONAL)], diagonal),
+    KernelDef::of("DiagPart", &[("T", DIAGONAL)], |init| taking(init, diag_part)),
+    KernelDef {
+        host_memory: &["num_lower", "num_upper"],
+        ..KernelDef::of("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)
     },
 ];
 
@@ -105,6 +119,42 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(inner);
         launch(ctx, &one_hot, n, arguments)?;
         ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn diagonal(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let mover = Mover::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let shape = with_diagonal(ctx)?;
+        let x = ctx.device_input(0)?;
+        let n = x.shape.num_elements();
+        let out = zeros(ctx, dtype, shape)?;
+        mover.copy(ctx, &[n], (x, &Layout::packed(&[n])), (&out, &along_diagonal(n)))?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn band_part(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let keep = function(init, &SOURCE, format!("band<{}>", moved_type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let ([rows, columns], [lower, upper]) = band(ctx)?;
+        let mut x = ctx.take_device_input(0)?;
+        let (shape, n) = (x.shape.clone(), x.shape.num_elements());
+        let y = allocate_or_reuse(ctx, &mut x, dtype, shape)?;
+        let arguments = Arguments::new()
+            .address(read(&x)?)
+            .address(write(&y)?)
+            .count(n)
+            .count(rows)
+            .count(columns)
+            .integer(lower)
+            .integer(upper);
+        launch(ctx, &keep, n, arguments)?;
+        ctx.set_output(0, y);
         Ok(())
     })
 }

@@ -1,6 +1,8 @@
 //! Convolutions over images, and their gradients. The library wants filters in another order than ours, and as much
 //! padding after an image as before it: where either differs, elements are moved.
 
+mod depthwise;
+
 use super::moved::{Mover, zeros};
 use super::support::{allocate, engine, read, write};
 use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image};
@@ -22,6 +24,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |init| make(init, Direction::Filter))
+    },
+    KernelDef::of("DepthwiseConv2dNative", &[("T", FLOATS)], |i| depthwise::make(i, Direction::Forward)),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::of("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |init| {
+            depthwise::make(init, Direction::Input)
+        })
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::of("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |init| {
+            depthwise::make(init, Direction::Filter)
+        })
     },
 ];
 

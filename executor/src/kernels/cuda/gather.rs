@@ -1,7 +1,6 @@
 //! Picking and placing elements by index. Where the CPU refuses an index that is out of range, these give zeros, as
 //! TensorFlow's do: a kernel has nobody to tell.
 
-use super::moved::zeros;
 use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::device::DeviceTensor;
@@ -13,10 +12,6 @@ use graph::{DType, Shape};
 use smallvec::SmallVec;
 
 static SOURCE: Source = Source { file: "gather.cu", text: include_str!("gather.cu") };
-static SCATTER: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
-
-/// Types that several threads can add to one element of.
-pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
@@ -41,10 +36,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     },
     KernelDef::of("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
-    KernelDef {
-        host_memory: &["shape"],
-        ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
-    },
 ];
 
 /// Rows of a tensor by the indices in input 1.
@@ -111,7 +102,7 @@ impl Gather {
 const MOST_INDEXED: usize = 8;
 
 /// Depth, sizes and strides of the axes that index vectors name.
-fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
+pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
     if depth > MOST_INDEXED {
         return Err(Error::unimplemented(format!(
             "kernels of GPUs take index vectors of no more than {MOST_INDEXED}, not {depth}"
@@ -159,55 +150,6 @@ fn gather_nd(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(params.shape[depth..].iter().product())
             .structure(indexed(&params.shape, depth)?);
         launch(ctx, &gather, n, arguments)?;
-        ctx.set_output(0, out);
-        Ok(())
-    })
-}
-
-fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
-    let dtype = init.output_type(0);
-    let name = format!("scatter_nd<Add, {}, {}>", type_name(dtype)?, type_name(init.input_type(0))?);
-    let scatter = function(init, &SCATTER, name)?;
-    Kernel::sync(move |ctx| {
-        let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
-        if sizes.shape().rank() != 1 {
-            crate::invalid!("Shape must be a vector");
-        }
-        let shape = Shape::from_i64(&sizes.to_i64s()?)?;
-        let Some((&depth, outer)) = indices.shape.split_last() else {
-            crate::invalid!("Indices shape must have rank at least one. Found:{}", indices.shape);
-        };
-        let (count, given) = (outer.len(), &updates.shape);
-        if shape.num_elements() == 0 && (indices.shape.num_elements() > 0 || given.num_elements() > 0) {
-            crate::invalid!(
-                "Indices and updates specified for empty output.  indices shape: {}",
-                indices.shape
-            );
-        }
-        if given.get(..count) != Some(outer) {
-            crate::invalid!(
-                "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
-                indices.shape
-            );
-        }
-        if depth > shape.rank() || given[count..] != shape[depth..] {
-            crate::invalid!(
-                "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of \
-                 updates[shape={given}]",
-                shape.rank(),
-                given.rank()
-            );
-        }
-        let out = zeros(ctx, dtype, shape.clone())?;
-        let n = given.num_elements();
-        let arguments = Arguments::new()
-            .address(write(&out)?)
-            .address(read(indices)?)
-            .address(read(updates)?)
-            .count(n)
-            .count(shape[depth..].iter().product())
-            .structure(indexed(&shape, depth)?);
-        launch(ctx, &scatter, n, arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

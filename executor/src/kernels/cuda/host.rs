@@ -46,6 +46,7 @@ macro_rules! rows {
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];
+        "IdentityN" "T" &[];
         "StopGradient" "T" &[];
         "PreventGradient" "T" &[];
         "Snapshot" "T" &[];
@@ -60,7 +61,7 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
         "Rank" "T" &["output"];
     elsewhere:
         "NoOp" "Assert" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Placeholder"
-        "PlaceholderV2" "Range" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg"
+        "PlaceholderV2" "Range" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg" "FakeParam" "ToBool" "DeviceIndex"
     int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "Mod" "Maximum" "Minimum" "Neg"
         "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less" "LessEqual" "Greater"
         "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice" "Pad" "PadV2" "Tile"

@@ -5,31 +5,45 @@ mod activation;
 mod bias;
 mod binary;
 mod cast;
+mod color;
 mod compare;
 mod concat;
 mod constant;
 mod conv;
+mod diagonal;
 mod elementwise;
 mod gather;
+mod histogram;
 mod host;
+mod identity;
 mod matmul;
 mod moved;
 mod normalization;
 mod pad;
+mod partition;
+mod placed;
 mod pool;
 mod random;
 mod reduce;
+mod resize;
 mod resource;
 mod scatter;
 mod segment;
 mod select;
+mod sequence;
 mod shape;
 mod slice;
 mod softmax;
+mod space;
+mod sparse;
+mod stack;
 mod support;
+mod tensor_array;
+mod topk;
 mod training;
 mod transpose;
 mod unary;
+mod unique;
 mod variable;
 
 use crate::kernel::KernelDef;
@@ -41,26 +55,39 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     bias::KERNELS,
     binary::KERNELS,
     cast::KERNELS,
+    color::KERNELS,
     compare::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    diagonal::KERNELS,
     gather::KERNELS,
+    histogram::KERNELS,
+    identity::KERNELS,
     matmul::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
+    partition::KERNELS,
     pool::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
+    resize::KERNELS,
     resource::KERNELS,
     scatter::KERNELS,
     segment::KERNELS,
     select::KERNELS,
     shape::KERNELS,
+    sequence::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
+    space::KERNELS,
+    sparse::KERNELS,
+    stack::KERNELS,
+    tensor_array::KERNELS,
+    topk::KERNELS,
     training::KERNELS,
     transpose::KERNELS,
     unary::KERNELS,
+    unique::KERNELS,
     variable::KERNELS,
 ];

@@ -25,3 +25,24 @@ __global__ void one_hot(const I *indices, const E *on, const E *off, E *out, i64
         out[i] = (i64)indices[row] == place ? *on : *off;
     }
 }
+
+// Slices of `inner` elements moved between places that a table of pairs (from, to) names, the same in each of several
+// batches, which are so many elements apart.
+template <class E>
+__global__ void placed(const E *from, E *to, const i64 *table, i64 n, i64 count, i64 inner, i64 from_step, i64 to_step) {
+    EACH(i, n) {
+        i64 pair = i / inner % count, batch = i / inner / count, k = i % inner;
+        to[batch * to_step + table[2 * pair + 1] * inner + k] = from[batch * from_step + table[2 * pair] * inner + k];
+    }
+}
+
+// Diagonals of [rows, columns] matrices that are not from `lower` below to `upper` above the main one become zero.
+template <class E> __global__ void band(const E *x, E *y, i64 n, i64 rows, i64 columns, i64 lower, i64 upper) {
+    EACH(i, n) {
+        i64 row = i / columns % rows, column = i % columns;
+        E value = {};
+        if (row - column <= lower && column - row <= upper)
+            value = x[i];
+        y[i] = value;
+    }
+}

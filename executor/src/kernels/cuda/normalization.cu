@@ -86,3 +86,47 @@ __global__ void data_gradient(const T *dy, const T *x, const float *scale, const
         dx[i] = narrow<T>(factor * slope);
     }
 }
+
+// Local response: `bias + alpha * sum of squares` of a channel and those near it, to the power of -beta.
+struct Neighbours {
+    i64 channels, radius;
+    double bias, alpha, beta;
+
+    template <class T> __device__ inline float norm(const T *pixel, i64 channel) const {
+        i64 from = channel > radius ? channel - radius : 0;
+        i64 to = channel + radius < channels ? channel + radius + 1 : channels;
+        float sum = 0;
+        for (i64 c = from; c < to; c++) {
+            float value = wide(pixel[c]);
+            sum += value * value;
+        }
+        return (float)bias + (float)alpha * sum;
+    }
+    __device__ inline float power(float norm) const {
+        return powf(norm, (float)-beta);
+    }
+};
+
+template <class T> __global__ void local_response(const T *x, T *y, i64 n, Neighbours near) {
+    EACH(i, n) {
+        const T *pixel = x + i / near.channels * near.channels;
+        y[i] = narrow<T>(wide(x[i]) * near.power(near.norm(pixel, i % near.channels)));
+    }
+}
+
+// What the outputs of a channel and of those near it owe to the channel.
+template <class T>
+__global__ void local_response_gradient(const T *dy, const T *x, const T *y, T *dx, i64 n, Neighbours near) {
+    EACH(i, n) {
+        i64 start = i / near.channels * near.channels, channel = i % near.channels;
+        i64 from = channel > near.radius ? channel - near.radius : 0;
+        i64 to = channel + near.radius < near.channels ? channel + near.radius + 1 : near.channels;
+        float factor = -2.0f * (float)near.alpha * (float)near.beta * wide(x[i]), sum = 0;
+        for (i64 c = from; c < to; c++) {
+            float norm = near.norm(x + start, c);
+            float share = factor * wide(y[start + c]) / norm + (c == channel ? near.power(norm) : 0.0f);
+            sum += share * wide(dy[start + c]);
+        }
+        dx[i] = narrow<T>(sum);
+    }
+}

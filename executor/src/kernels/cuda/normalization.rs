@@ -1,4 +1,6 @@
-//! Normalisation over batches, by the mean and variance of each channel.
+//! Normalisation over batches, by the mean and variance of each channel, and over neighbouring channels.
+
+mod local;
 
 use super::moved::zeros;
 use super::support::{allocate, engine, function, launch, read, type_name, write};
@@ -22,6 +24,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FusedBatchNormGrad", &[("T", &[Float])], backward),
     KernelDef::of("FusedBatchNormGradV2", MIXED, backward),
     KernelDef::of("FusedBatchNormGradV3", MIXED, backward),
+    KernelDef::of("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
+    KernelDef::of("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
 ];
 
 /// How data lie: `Data` of the `.cu` file.

@@ -13,6 +13,9 @@ static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") 
 type Types = &'static [(&'static str, &'static [DType])];
 
 const OF_NODE: Types = &[("dtype", FLOATS), ("T", INDEX)];
+const INT64: &[DType] = &[DType::Int64];
+const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
+const KEY: &[&str] = &["shape", "key", "counter", "alg"];
 const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
 
 macro_rules! kernels {
@@ -24,8 +27,20 @@ macro_rules! kernels {
             },)*
             KernelDef {
                 host_memory: &["shape", "minval", "maxval"],
-                ..KernelDef::of("RandomUniformInt", &[("Tout", &[DType::Int64]), ("T", INDEX)], |init| {
+                ..KernelDef::of("RandomUniformInt", &[("Tout", INT64), ("T", INDEX)], |init| {
                     integers(init, Source::of_node(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["shape", "seed", "minval", "maxval"],
+                ..KernelDef::of("StatelessRandomUniformInt", &[("dtype", INT64), ("T", INDEX), ("Tseed", INDEX)], |init| {
+                    integers(init, seeds(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["shape", "key", "counter", "alg", "minval", "maxval"],
+                ..KernelDef::of("StatelessRandomUniformIntV2", &[("dtype", INT64), ("Tshape", INDEX)], |init| {
+                    integers(init, key(init)?)
                 })
             },
         ]
@@ -39,10 +54,17 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "StatelessRandomUniform" SEEDED &["shape", "seed"], seeds, "random<Uniform, ";
     "StatelessRandomNormal" SEEDED &["shape", "seed"], seeds, "random<Normal, ";
     "StatelessTruncatedNormal" SEEDED &["shape", "seed"], seeds, "random_truncated<";
+    "StatelessRandomUniformV2" KEYED KEY, key, "random<Uniform, ";
+    "StatelessRandomNormalV2" KEYED KEY, key, "random<Normal, ";
+    "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
 };
 
 fn seeds(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Seeds(1))
+}
+
+fn key(_: &KernelInit<'_>) -> Result<Source> {
+    Ok(Source::Key(1))
 }
 
 fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {

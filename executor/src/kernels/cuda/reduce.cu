@@ -121,3 +121,34 @@ template <class F, class T, class I> __global__ void extreme(const T *x, I *y, i
         y[i] = (I)place;
     }
 }
+
+// Running sums and products along the middle one of three axes: a block a line, which it walks in pieces of one element
+// a thread.
+template <class F, class T>
+__global__ void scan(const T *x, T *y, i64 lines, i64 size, i64 inner, i64 exclusive, i64 reverse) {
+    typedef Wide<T> W;
+    __shared__ W shared[THREADS];
+    EACH_BLOCK(line, lines) {
+        i64 start = line / inner * size * inner + line % inner;
+        W before = F::template start<W>();
+        for (i64 first = 0; first < size; first += THREADS) {
+            i64 k = first + threadIdx.x;
+            i64 at = start + (reverse ? size - 1 - k : k) * inner;
+            W sum = k < size ? wide(x[at]) : F::template start<W>();
+            __syncthreads();
+            shared[threadIdx.x] = sum;
+            for (int reach = 1; reach < THREADS; reach *= 2) {
+                __syncthreads();
+                W other = threadIdx.x >= reach ? shared[threadIdx.x - reach] : F::template start<W>();
+                __syncthreads();
+                sum = F::combine(other, sum);
+                shared[threadIdx.x] = sum;
+            }
+            __syncthreads();
+            W own = exclusive ? (threadIdx.x > 0 ? shared[threadIdx.x - 1] : F::template start<W>()) : sum;
+            if (k < size)
+                y[at] = narrow<T>(F::combine(before, own));
+            before = F::combine(before, shared[THREADS - 1]);
+        }
+    }
+}

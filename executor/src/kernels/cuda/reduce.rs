@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::reduce::Layout;
+use crate::kernels::cpu::reduce::scan::{Direction, lines};
 use graph::{DType, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -27,6 +28,14 @@ macro_rules! kernels {
             KernelDef {
                 host_memory: &["dimension"],
                 ..KernelDef::of("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
+            },
+            KernelDef {
+                host_memory: &["axis"],
+                ..KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| running(init, "Sum"))
+            },
+            KernelDef {
+                host_memory: &["axis"],
+                ..KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| running(init, "Prod"))
             },
         ]
     };
@@ -157,6 +166,28 @@ fn extreme(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
         let arguments =
             Arguments::new().address(read(x)?).address(write(&out)?).count(n).count(size).count(inner);
         launch(ctx, &function, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn running(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let (dtype, direction) = (init.output_type(0), Direction::of(init)?);
+    let scan = function(init, &SOURCE, format!("scan<{named}, {}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let (size, inner) = lines(ctx)?;
+        let x = ctx.device_input(0)?;
+        let out = allocate(ctx, dtype, x.shape.clone())?;
+        let lines = x.shape.num_elements().checked_div(size).unwrap_or(0);
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(write(&out)?)
+            .count(lines)
+            .count(size)
+            .count(inner)
+            .flag(direction.exclusive)
+            .flag(direction.reverse);
+        engine(ctx)?.launch_blocks(&scan, lines, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

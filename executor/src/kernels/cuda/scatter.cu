@@ -1,6 +1,31 @@
 // Rows changed by index, in no order where they come twice. An index out of range is passed over: there is nobody to
 // tell.
 
+// Words of an element's size, by which it is exchanged while nobody has changed it in between.
+template <int size> struct WordOf;
+template <> struct WordOf<4> {
+    typedef u32 type;
+};
+template <> struct WordOf<8> {
+    typedef u64 type;
+};
+template <class F, class T> __device__ inline void exchange(T *to, T by) {
+    typedef typename WordOf<sizeof(T)>::type Word;
+    union Either {
+        T value;
+        Word word;
+    };
+    Either old, changed;
+    old.word = *(volatile Word *)to;
+    for (;;) {
+        changed.value = F::of(old.value, by);
+        Word found = atomicCAS((Word *)to, old.word, changed.word);
+        if (found == old.word)
+            return;
+        old.word = found;
+    }
+}
+
 __device__ inline void add(float *to, float by) {
     atomicAdd(to, by);
 }
@@ -26,6 +51,19 @@ struct Update {
         *to = by;
     }
 };
+#define EXCHANGED(NAME, VALUE)                                                                                         \
+    struct NAME {                                                                                                      \
+        template <class T> static __device__ inline T of(T x, T by) {                                                  \
+            return VALUE;                                                                                              \
+        }                                                                                                              \
+        template <class T> static __device__ inline void apply(T *to, T by) {                                          \
+            exchange<NAME>(to, by);                                                                                    \
+        }                                                                                                              \
+    };
+EXCHANGED(Mul, x *by)
+EXCHANGED(Div, x / by)
+EXCHANGED(Min, by < x ? by : x)
+EXCHANGED(Max, x < by ? by : x)
 
 // Rows of `inner` elements; updates of `step` 0 are one for all.
 template <class F, class T, class I>
@@ -55,4 +93,50 @@ __global__ void scatter_nd(T *to, const I *indices, const T *updates, i64 n, i64
         if (inside)
             F::apply(to + at + i % length, updates[i]);
     }
+}
+
+// What is the least or the greatest of no numbers, and their product.
+template <class T> struct Ends;
+template <> struct Ends<float> {
+    static __device__ inline float least() {
+        return __int_as_float(0xff7fffff);
+    }
+    static __device__ inline float greatest() {
+        return __int_as_float(0x7f7fffff);
+    }
+};
+template <> struct Ends<double> {
+    static __device__ inline double least() {
+        return __longlong_as_double(0xffefffffffffffffLL);
+    }
+    static __device__ inline double greatest() {
+        return __longlong_as_double(0x7fefffffffffffffLL);
+    }
+};
+template <> struct Ends<i64> {
+    static __device__ inline i64 least() {
+        return lowest<i64>();
+    }
+    static __device__ inline i64 greatest() {
+        return highest<i64>();
+    }
+};
+template <class F, class T> struct Start;
+template <class T> struct Start<Max, T> {
+    static __device__ inline T of() {
+        return Ends<T>::least();
+    }
+};
+template <class T> struct Start<Min, T> {
+    static __device__ inline T of() {
+        return Ends<T>::greatest();
+    }
+};
+template <class T> struct Start<Mul, T> {
+    static __device__ inline T of() {
+        return (T)1;
+    }
+};
+template <class F, class T> __global__ void start(T *to, i64 n) {
+    EACH(i, n) to[i] = Start<F, T>::of();
 }

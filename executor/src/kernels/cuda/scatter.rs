@@ -1,43 +1,94 @@
-//! Kernels that update some rows of a variable. Rows that come twice are updated in no order; an index that is out of
-//! range is passed over, for a kernel has nobody to tell.
+//! Kernels that update some rows, or some slices, of a variable or a tensor. What comes twice is updated in no order; an
+//! index that is out of range is passed over, for a kernel has nobody to tell.
 
-use super::gather::ADDED;
-use super::support::{function, launch, read, type_name, write};
-use super::variable::changed;
+use super::gather::indexed;
+use super::moved::zeros;
+use super::support::{MOVED, function, launch, moved_type_name, read, type_name, write};
+use super::variable::{changed, own};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
-use crate::kernels::cpu::scatter::give_reference;
+use crate::kernels::cpu::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use crate::variable::VariableInput;
-use graph::DType;
+use graph::{DType, Shape};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
 
+/// Types that several threads can change one element of.
+pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
+
+/// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
+/// file.
 macro_rules! kernels {
-    ($($op:literal $type_attr:literal $function:literal;)*) => {
-        &[$(KernelDef::of($op, &[($type_attr, ADDED), ("Tindices", INDEX)], |init| rows(init, $function))),*]
+    ($($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*) => {
+        &[
+            $(KernelDef::of($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),)*
+            KernelDef {
+                host_memory: &["shape"],
+                ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+            },
+        ]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    "ScatterAdd" "T" "Add";
-    "ScatterSub" "T" "Sub";
-    "ScatterUpdate" "T" "Update";
-    "ResourceScatterAdd" "dtype" "Add";
-    "ResourceScatterSub" "dtype" "Sub";
-    "ResourceScatterUpdate" "dtype" "Update";
+    "ScatterAdd" "T" ADDED rows "Add";
+    "ScatterSub" "T" ADDED rows "Sub";
+    "ScatterMul" "T" ADDED rows "Mul";
+    "ScatterDiv" "T" ADDED rows "Div";
+    "ScatterMin" "T" ADDED rows "Min";
+    "ScatterMax" "T" ADDED rows "Max";
+    "ScatterUpdate" "T" MOVED rows "Update";
+    "ResourceScatterAdd" "dtype" ADDED rows "Add";
+    "ResourceScatterSub" "dtype" ADDED rows "Sub";
+    "ResourceScatterMul" "dtype" ADDED rows "Mul";
+    "ResourceScatterDiv" "dtype" ADDED rows "Div";
+    "ResourceScatterMin" "dtype" ADDED rows "Min";
+    "ResourceScatterMax" "dtype" ADDED rows "Max";
+    "ResourceScatterUpdate" "dtype" MOVED rows "Update";
+    "ScatterNdAdd" "T" ADDED slices "Add";
+    "ScatterNdSub" "T" ADDED slices "Sub";
+    "ScatterNdMin" "T" ADDED slices "Min";
+    "ScatterNdMax" "T" ADDED slices "Max";
+    "ScatterNdUpdate" "T" MOVED slices "Update";
+    "ResourceScatterNdAdd" "T" ADDED slices "Add";
+    "ResourceScatterNdSub" "T" ADDED slices "Sub";
+    "ResourceScatterNdMin" "T" ADDED slices "Min";
+    "ResourceScatterNdMax" "T" ADDED slices "Max";
+    "ResourceScatterNdUpdate" "T" MOVED slices "Update";
+    "TensorScatterAdd" "T" ADDED on_tensor "Add";
+    "TensorScatterSub" "T" ADDED on_tensor "Sub";
+    "TensorScatterMin" "T" ADDED on_tensor "Min";
+    "TensorScatterMax" "T" ADDED on_tensor "Max";
+    "TensorScatterUpdate" "T" MOVED on_tensor "Update";
 };
+
+/// A kernel of the `.cu` file for an update, which is of elements of one type, or only moves them.
+fn updating(
+    init: &KernelInit<'_>,
+    kernel: &str,
+    named: &str,
+    dtype: DType,
+    index: DType,
+) -> Result<Arc<Function>> {
+    let element = if named == "Update" { moved_type_name(dtype)? } else { type_name(dtype)? };
+    function(init, &SOURCE, format!("{kernel}<{named}, {element}, {}>", type_name(index)?))
+}
+
+/// What fills a tensor with what an update leaves as it finds it.
+pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Arc<Function>> {
+    function(init, &SOURCE, format!("start<{named}, {}>", type_name(dtype)?))
+}
 
 /// Rows of a tensor changed by rows of another.
 pub(super) struct Scatter(Arc<Function>);
 
 impl Scatter {
     pub(super) fn new(init: &KernelInit<'_>, named: &str, dtype: DType, index: DType) -> Result<Scatter> {
-        let name = format!("scatter<{named}, {}, {}>", type_name(dtype)?, type_name(index)?);
-        Ok(Scatter(function(init, &SOURCE, name)?))
+        Ok(Scatter(updating(init, "scatter", named, dtype, index)?))
     }
 
     /// `updates` are a row for each index, or one element for all.
@@ -90,6 +141,111 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
             scatter.run(ctx, params, indices, updates)
         })?;
         give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+/// Slices of a tensor changed by those of another.
+struct Slices(Arc<Function>);
+
+impl Slices {
+    fn new(init: &KernelInit<'_>, named: &str, dtype: DType, index: DType) -> Result<Slices> {
+        Ok(Slices(updating(init, "scatter_nd", named, dtype, index)?))
+    }
+
+    /// `depth`: numbers of an index.
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        to: &DeviceTensor,
+        indices: &DeviceTensor,
+        updates: &DeviceTensor,
+        depth: usize,
+    ) -> Result<()> {
+        let n = updates.shape.num_elements();
+        let arguments = Arguments::new()
+            .address(write(to)?)
+            .address(read(indices)?)
+            .address(read(updates)?)
+            .count(n)
+            .count(to.shape[depth..].iter().product())
+            .structure(indexed(&to.shape, depth)?);
+        launch(ctx, &self.0, n, arguments)
+    }
+}
+
+fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.input_type(2);
+    let scatter = Slices::new(init, named, dtype, init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        changed(ctx, &target, |params| {
+            if params.dtype != dtype {
+                crate::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype);
+            }
+            check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
+            let read_in = one_for_each(&indices.shape);
+            let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
+            scatter.run(ctx, params, indices, updates, depth)
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+/// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
+fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let scatter = Slices::new(init, named, init.input_type(2), init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let mut params = ctx.take_device_input(0)?;
+        let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
+        let depth = check_slices(&params.shape, &indices.shape, &indices.shape, &updates.shape)?;
+        own(ctx, &mut params)?;
+        scatter.run(ctx, &params, indices, updates, depth)?;
+        ctx.set_output(0, params);
+        Ok(())
+    })
+}
+
+fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let scatter = Slices::new(init, "Add", dtype, init.input_type(0))?;
+    Kernel::sync(move |ctx| {
+        let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
+        if sizes.shape().rank() != 1 {
+            crate::invalid!("Shape must be a vector");
+        }
+        let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+        let Some((&depth, outer)) = indices.shape.split_last() else {
+            crate::invalid!("Indices shape must have rank at least one. Found:{}", indices.shape);
+        };
+        let (count, given) = (outer.len(), &updates.shape);
+        if shape.num_elements() == 0 && (indices.shape.num_elements() > 0 || given.num_elements() > 0) {
+            crate::invalid!(
+                "Indices and updates specified for empty output.  indices shape: {}",
+                indices.shape
+            );
+        }
+        if given.get(..count) != Some(outer) {
+            crate::invalid!(
+                "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
+                indices.shape
+            );
+        }
+        if depth > shape.rank() || given[count..] != shape[depth..] {
+            crate::invalid!(
+                "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of \
+                 updates[shape={given}]",
+                shape.rank(),
+                given.rank()
+            );
+        }
+        let out = zeros(ctx, dtype, shape)?;
+        scatter.run(ctx, &out, indices, updates, depth)?;
+        ctx.set_output(0, out);
         Ok(())
     })
 }

@@ -2,10 +2,13 @@
 
 use super::moved::{Mover, taking, zeros};
 use super::support::MOVED;
+use super::variable::{changed, own};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::slice::{layout, plan, slice, strided_slice};
+use crate::kernels::cpu::scatter::give_reference;
+use crate::kernels::cpu::slice::{Written, layout, plan, slice, strided_slice, written};
 use crate::kernels::cpu::strided::Layout;
+use crate::variable::VariableInput;
 use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
 
@@ -25,7 +28,48 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["shape", "begin", "end", "strides"],
         ..KernelDef::of("StridedSliceGrad", &[("T", MOVED)], gradient)
     },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::of("StridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::of("ResourceStridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::of("TensorStridedSliceUpdate", &[("T", MOVED)], update) },
 ];
+
+const BOUNDS: &[&str] = &["begin", "end", "strides"];
+
+fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let (variable, dtype) = (VariableInput::new(init, 0), init.input_type(4));
+    let mover = Mover::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        changed(ctx, &target, |tensor| {
+            if tensor.dtype != dtype {
+                crate::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
+            }
+            match written(ctx, attrs, &tensor.shape)? {
+                Some(Written { dims, from, to }) => {
+                    mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (tensor, &to))
+                }
+                None => Ok(()),
+            }
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+fn update(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let mover = Mover::new(init, init.input_type(4))?;
+    Kernel::sync(move |ctx| {
+        let mut tensor = ctx.take_device_input(0)?;
+        if let Some(Written { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
+            own(ctx, &mut tensor)?;
+            mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
+        }
+        ctx.set_output(0, tensor);
+        Ok(())
+    })
+}
 
 fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;

@@ -101,7 +101,7 @@ pub(super) fn write(tensor: &DeviceTensor) -> Result<Address> {
 }
 
 /// Axes that a kernel can walk.
-const MOST_AXES: usize = 8;
+pub(super) const MOST_AXES: usize = 8;
 
 /// How a kernel walks `N` tensors together: `Axes<N>` of the `.cu` files.
 #[derive(Clone, Debug)]

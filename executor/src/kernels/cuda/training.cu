@@ -23,7 +23,7 @@ template <class T> struct Scalars {
     };
 
 template <class W> __device__ inline W sign_of(W x) {
-    return (W)((x > (W)0) - (x < (W)0));
+    return x != x ? x : (W)((x > (W)0) - (x < (W)0));
 }
 
 STEP(GradientDescent, 1, s[0] -= scalar[0] * g;)
@@ -76,29 +76,103 @@ STEP(Adadelta, 3, {
     s[0] -= update * lr;
 })
 
-// With `flag` the third state holds the learning rate times what it holds without.
+STEP(AdamWithAmsgrad, 4, {
+    W lr = scalar[2], beta1 = scalar[3], beta2 = scalar[4], epsilon = scalar[5];
+    W alpha = lr * sqrt((W)1 - scalar[1]) / ((W)1 - scalar[0]);
+    s[1] += (g - s[1]) * ((W)1 - beta1);
+    s[2] += (g * g - s[2]) * ((W)1 - beta2);
+    s[3] = s[3] < s[2] ? s[2] : s[3];
+    s[0] -= s[1] * alpha / (sqrt(s[3]) + epsilon);
+})
+STEP(AdaMax, 3, {
+    W lr = scalar[1], beta1 = scalar[2], beta2 = scalar[3], epsilon = scalar[4];
+    W alpha = lr / ((W)1 - scalar[0]), decayed = beta2 * s[2];
+    s[1] += (g - s[1]) * ((W)1 - beta1);
+    s[2] = decayed < fabs(g) ? fabs(g) : decayed;
+    s[0] -= alpha * (s[1] / (s[2] + epsilon));
+})
+STEP(AddSign, 2, {
+    W lr = scalar[0], alpha = scalar[1], decay = scalar[2], beta = scalar[3];
+    s[1] = s[1] * beta + g * ((W)1 - beta);
+    s[0] -= lr * (alpha + decay * (sign_of(g) * sign_of(s[1]))) * g;
+})
+STEP(PowerSign, 2, {
+    W lr = scalar[0], base = scalar[1], decay = scalar[2], beta = scalar[3];
+    s[1] = s[1] * beta + g * ((W)1 - beta);
+    s[0] -= lr * exp(base * decay * (sign_of(g) * sign_of(s[1]))) * g;
+})
+
+// The point that minimises the distance to `x` and both penalties.
+template <class W> __device__ inline W proximal(W x, W lr, W l1, W l2) {
+    W rest = fabs(x) - lr * l1;
+    W nearer = l1 > (W)0 ? sign_of(x) * (rest < (W)0 ? (W)0 : rest) : x;
+    return nearer / ((W)1 + l2 * lr);
+}
+STEP(ProximalGradientDescent, 1, s[0] = proximal<W>(s[0] - scalar[0] * g, scalar[0], scalar[1], scalar[2]);)
+STEP(ProximalAdagrad, 2, {
+    s[1] += g * g;
+    W lr = scalar[0] / sqrt(s[1]);
+    s[0] = proximal<W>(s[0] - g * lr, lr, scalar[1], scalar[2]);
+})
+
+// With `flag` the third state holds the learning rate times what it holds without. What is no number is not beyond the
+// bound, and makes the variable zero; `keeps_nan`: it makes it NaN.
 template <class W>
-__device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag) {
+__device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag,
+                            bool keeps_nan = false) {
     bool is_root = lr_power == (W)-0.5;
     W scale = flag ? lr : (W)1, per = flag ? (W)1 : lr;
     W shrunk = g + (W)2 * shrinkage * s[0], grown = s[1] + g * g;
     W root = is_root ? sqrt(grown) : pow(grown, -lr_power), old = is_root ? sqrt(s[1]) : pow(s[1], -lr_power);
     s[2] += shrunk * scale - (root - old) / per * s[0];
     W bound = l1 * scale;
-    s[0] = fabs(s[2]) > bound ? (sign_of(s[2]) * bound - s[2]) / (root / per + (W)2 * l2 * scale) : (W)0;
+    bool is_beyond = fabs(s[2]) > bound || (keeps_nan && s[2] != s[2]);
+    s[0] = is_beyond ? (sign_of(s[2]) * bound - s[2]) / (root / per + (W)2 * l2 * scale) : (W)0;
     s[1] = grown;
 }
 STEP(Ftrl, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], (W)0, scalar[3], flag);)
 STEP(FtrlV2, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], scalar[3], scalar[4], flag);)
 
+STEP(SparseFtrl, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], (W)0, scalar[3], flag, true);)
+STEP(SparseFtrlV2, 3, ftrl<W>(s, g, scalar[0], scalar[1], scalar[2], scalar[3], scalar[4], flag, true);)
+
+template <template <class> class Step, class T>
+__device__ inline void step_one(const State<T> &state, i64 i, T gradient, const Scalars<T> &scalars, bool flag) {
+    Wide<T> s[Step<T>::count];
+    for (int k = 0; k < Step<T>::count; k++)
+        s[k] = wide(state.of[k][i]);
+    Step<T>::change(s, wide(gradient), scalars, flag);
+    for (int k = 0; k < Step<T>::count; k++)
+        state.of[k][i] = narrow<T>(s[k]);
+}
+
 template <template <class> class Step, class T>
 __global__ void step(State<T> state, const T *gradient, i64 n, i64 flag, Scalars<T> scalars) {
-    EACH(i, n) {
-        Wide<T> s[Step<T>::count];
-        for (int k = 0; k < Step<T>::count; k++)
-            s[k] = wide(state.of[k][i]);
-        Step<T>::change(s, wide(gradient[i]), scalars, flag);
-        for (int k = 0; k < Step<T>::count; k++)
-            state.of[k][i] = narrow<T>(s[k]);
+    EACH(i, n) step_one<Step>(state, i, gradient[i], scalars, flag);
+}
+
+// A row of the gradient is a block's. Rows of the variable that come twice are stepped once after the other, in no
+// order: each is behind one of the locks, and a block holds one at a time. An index out of range is passed over.
+#define LOCKS 4096
+template <template <class> class Step, class T, class I>
+__global__ void sparse_step(State<T> state, const T *gradient, i64 count, i64 flag, Scalars<T> scalars,
+                            const I *indices, u32 *locks, i64 rows, i64 inner) {
+    EACH_BLOCK(k, count) {
+        i64 row = indices[k];
+        if (row < 0 || row >= rows)
+            continue;
+        u32 *lock = locks + row % LOCKS;
+        if (threadIdx.x == 0) {
+            while (atomicCAS(lock, 0u, 1u) != 0u) {
+            }
+            __threadfence();
+        }
+        __syncthreads();
+        for (i64 c = threadIdx.x; c < inner; c += THREADS)
+            step_one<Step>(state, row * inner + c, gradient[k * inner + c], scalars, flag);
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            atomicExch(lock, 0u);
     }
 }

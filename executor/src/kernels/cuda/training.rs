@@ -1,48 +1,72 @@
 //! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and enqueue the optimizer's rule.
 //! Rates and other scalars are in the GPU's memory, where what computes them is.
 
-use super::support::{function, launch, read, type_name, write};
+use super::moved::zeros;
+use super::support::{engine, function, launch, read, type_name, write};
 use super::variable::own;
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Source};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::scatter::give_reference;
-use crate::kernels::cpu::training::{Arguments as Places, same_shape};
+use crate::kernels::cpu::training::{Arguments as Places, check_rows, check_scalar, same_shape};
 use crate::variable::{Variable, VariableInput, lock_all_on_device};
-use graph::DType;
+use graph::{DType, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "training.cu", text: include_str!("training.cu") };
 
-/// Rows for forms of one optimizer: its rule, how many variables it has (slots included), and its flag.
+/// Rows for forms of one optimizer: its rule, how many variables it has (slots included), and its flag; then the ops
+/// whose gradients are of some rows.
 macro_rules! kernels {
-    ($($rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
-        &[$($(
-            KernelDef::of($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),
-        )*)*]
+    ($($rule:ident $count:literal $flag:literal: $($op:literal)* $(, of rows: $($sparse:literal)*)?;)*) => {
+        &[$(
+            $(KernelDef::of($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),)*
+            $($(KernelDef::of($sparse, &[("T", FLOATS), ("Tindices", INDEX)], |init| {
+                step::<$count>(init, $flag, stringify!($rule))
+            }),)*)?
+        )*]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     GradientDescent 1 "": "ApplyGradientDescent" "ResourceApplyGradientDescent";
-    Momentum 2 "use_nesterov": "ApplyMomentum" "ResourceApplyMomentum";
-    KerasMomentum 2 "use_nesterov": "ResourceApplyKerasMomentum";
+    Momentum 2 "use_nesterov": "ApplyMomentum" "ResourceApplyMomentum",
+        of rows: "SparseApplyMomentum" "ResourceSparseApplyMomentum";
+    KerasMomentum 2 "use_nesterov": "ResourceApplyKerasMomentum", of rows: "ResourceSparseApplyKerasMomentum";
     Adam 3 "use_nesterov": "ApplyAdam" "ResourceApplyAdam";
-    Adagrad 2 "update_slots": "ApplyAdagrad" "ResourceApplyAdagrad";
-    AdagradV2 2 "update_slots": "ApplyAdagradV2" "ResourceApplyAdagradV2";
-    RmsProp 3 "": "ApplyRMSProp" "ResourceApplyRMSProp";
-    CenteredRmsProp 4 "": "ApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp";
-    Adadelta 3 "": "ApplyAdadelta" "ResourceApplyAdadelta";
+    AdamWithAmsgrad 4 "": "ResourceApplyAdamWithAmsgrad";
+    AdaMax 3 "": "ApplyAdaMax" "ResourceApplyAdaMax";
+    Adagrad 2 "update_slots": "ApplyAdagrad" "ResourceApplyAdagrad",
+        of rows: "SparseApplyAdagrad" "ResourceSparseApplyAdagrad";
+    AdagradV2 2 "update_slots": "ApplyAdagradV2" "ResourceApplyAdagradV2",
+        of rows: "SparseApplyAdagradV2" "ResourceSparseApplyAdagradV2";
+    RmsProp 3 "": "ApplyRMSProp" "ResourceApplyRMSProp",
+        of rows: "SparseApplyRMSProp" "ResourceSparseApplyRMSProp";
+    CenteredRmsProp 4 "": "ApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp",
+        of rows: "SparseApplyCenteredRMSProp" "ResourceSparseApplyCenteredRMSProp";
+    Adadelta 3 "": "ApplyAdadelta" "ResourceApplyAdadelta",
+        of rows: "SparseApplyAdadelta" "ResourceSparseApplyAdadelta";
     Ftrl 3 "multiply_linear_by_lr": "ApplyFtrl" "ResourceApplyFtrl";
     FtrlV2 3 "multiply_linear_by_lr": "ApplyFtrlV2" "ResourceApplyFtrlV2";
+    SparseFtrl 3 "multiply_linear_by_lr":, of rows: "SparseApplyFtrl" "ResourceSparseApplyFtrl";
+    SparseFtrlV2 3 "multiply_linear_by_lr":, of rows: "SparseApplyFtrlV2" "ResourceSparseApplyFtrlV2";
+    ProximalGradientDescent 1 "": "ApplyProximalGradientDescent" "ResourceApplyProximalGradientDescent",
+        of rows: "SparseApplyProximalGradientDescent" "ResourceSparseApplyProximalGradientDescent";
+    ProximalAdagrad 2 "": "ApplyProximalAdagrad" "ResourceApplyProximalAdagrad",
+        of rows: "SparseApplyProximalAdagrad" "ResourceSparseApplyProximalAdagrad";
+    AddSign 2 "": "ApplyAddSign" "ResourceApplyAddSign";
+    PowerSign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
 /// Variables and scalars that a kernel can take: `State` and `Scalars` of the `.cu` file.
 const MOST_VARIABLES: usize = 4;
 const MOST_SCALARS: usize = 8;
+
+/// Locks of rows: `LOCKS` of the `.cu` file.
+const LOCKS: usize = 4096;
 
 fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result<Kernel> {
     let places = Places::new(init)?;
@@ -51,15 +75,18 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
     }
     let dtype = init.attr::<DType>("T")?;
     let flag = !flag.is_empty() && init.attr::<bool>(flag)?;
-    let step = function(init, &SOURCE, format!("step<{rule}, {}>", type_name(dtype)?))?;
+    let element = type_name(dtype)?;
+    let step = match places.indices {
+        None => format!("step<{rule}, {element}>"),
+        Some(i) => format!("sparse_step<{rule}, {element}, {}>", type_name(init.input_type(i))?),
+    };
+    let step = function(init, &SOURCE, step)?;
     let variables: [VariableInput; V] = std::array::from_fn(|i| VariableInput::new(init, i));
     Kernel::sync(move |ctx| {
         let mut scalars = [Address(0); MOST_SCALARS];
         for (to, &(i, name)) in scalars.iter_mut().zip(&places.scalars) {
             let scalar = ctx.device_input(i)?;
-            if scalar.shape.rank() != 0 {
-                crate::invalid!("{name} is not a scalar: {}", scalar.shape);
-            }
+            check_scalar(name, &scalar.shape)?;
             *to = read(scalar)?;
         }
         let (grad, name) = (ctx.device_input(places.grad.0)?, places.grad.1);
@@ -69,26 +96,44 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
         }
         let mut guards = lock_all_on_device::<V>(std::array::from_fn(|i| &*found[i]))?;
         let mut states = [Address(0); MOST_VARIABLES];
-        let mut shape = None;
+        let mut shape: Option<Shape> = None;
         for (i, (guard, variable)) in guards.iter_mut().zip(&found).enumerate() {
             let value = guard.as_mut().ok_or_else(|| variable.uninitialized())?;
             let first = shape.get_or_insert_with(|| value.shape.clone());
             same_shape(first, places.variables[i], &value.shape)?;
-            same_shape(first, name, &grad.shape)?;
+            if places.indices.is_none() {
+                same_shape(first, name, &grad.shape)?;
+            }
             if value.dtype != dtype {
                 crate::invalid!("{} is of {}, not {dtype}", places.variables[i], value.dtype);
             }
             own(ctx, value)?;
             states[i] = write(value)?;
         }
-        let n = grad.shape.num_elements();
-        let arguments = Arguments::new()
-            .structure(states.map(|state| state.0 as i64))
-            .address(read(grad)?)
-            .count(n)
-            .flag(flag)
-            .structure(scalars.map(|scalar| scalar.0 as i64));
-        launch(ctx, &step, n, arguments)?;
+        let with = |count: usize| -> Result<Arguments> {
+            let states = states.map(|state| state.0 as i64);
+            let scalars = scalars.map(|scalar| scalar.0 as i64);
+            let arguments = Arguments::new().structure(states).address(read(grad)?).count(count);
+            Ok(arguments.flag(flag).structure(scalars))
+        };
+        match places.indices {
+            None => {
+                let n = grad.shape.num_elements();
+                launch(ctx, &step, n, with(n)?)?;
+            }
+            Some(i) => {
+                let (indices, shape) = (ctx.device_input(i)?, shape.unwrap_or_default());
+                let rows = check_rows(&shape, &grad.shape, &indices.shape)?;
+                let count = indices.shape.num_elements();
+                let locks = zeros(ctx, DType::UInt32, Shape::new(&[LOCKS])?)?;
+                let arguments = with(count)?
+                    .address(read(indices)?)
+                    .address(write(&locks)?)
+                    .count(rows)
+                    .count(shape[1..].iter().product());
+                engine(ctx)?.launch_blocks(&step, count, &arguments)?;
+            }
+        }
         drop(guards);
         give_reference(ctx, &variables[0], found.swap_remove(0));
         Ok(())

@@ -3,8 +3,9 @@
 use super::moved::taking;
 use super::support::MOVED;
 use crate::kernel::KernelDef;
-use crate::kernels::cpu::transpose::{reverse_axes, tile, transpose};
+use crate::kernels::cpu::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
 use graph::DType;
+use graph::ops::transpose::BlockAttrs;
 
 const WITH_INT32: &[DType] = crate::kernels::cpu::dispatch::PLAIN;
 
@@ -21,4 +22,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["axis"],
         ..KernelDef::of("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
     },
+    KernelDef {
+        host_memory: &["dims"],
+        ..KernelDef::of("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where))
+    },
+    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| {
+        let attrs = BlockAttrs::of(init.node)?;
+        taking(init, move |ctx| blocks(ctx, attrs, true))
+    }),
+    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| {
+        let attrs = BlockAttrs::of(init.node)?;
+        taking(init, move |ctx| blocks(ctx, attrs, false))
+    }),
 ];

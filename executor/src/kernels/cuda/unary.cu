@@ -31,6 +31,28 @@ template <class W> __device__ inline W to_even(W x) {
     return rint(x);
 }
 
+// By the recurrence up to 10, from where the asymptotic series holds to the last bits.
+__device__ inline double digamma(double x) {
+    const double pi = 3.141592653589793;
+    if (x != x || x == lowest<double>() || (x <= 0.0 && x == floor(x)))
+        return __longlong_as_double(0x7ff8000000000000LL);
+    if (x == highest<double>())
+        return x;
+    double sum = 0.0;
+    if (x < 0.0) {
+        sum = -pi / tan(pi * (x - round(x)));
+        x = 1.0 - x;
+    }
+    for (; x < 10.0; x += 1.0)
+        sum -= 1.0 / x;
+    const double bernoulli[7] = {1.0 / 12.0,  -1.0 / 120.0,     1.0 / 252.0, -1.0 / 240.0,
+                                 1.0 / 132.0, -691.0 / 32760.0, 1.0 / 12.0};
+    double square = 1.0 / (x * x), series = 0.0;
+    for (int i = 6; i >= 0; i--)
+        series = (series + bernoulli[i]) * square;
+    return sum + log(x) - 0.5 / x - series;
+}
+
 MAP(Neg, (W)-x)
 MAP(Abs, magnitude(x))
 MAP(Sign, sign_of(x))
@@ -62,6 +84,7 @@ MAP(Sigmoid, (W)1 / ((W)1 + exp(-x)))
 MAP(Erf, erf(x))
 MAP(Erfc, erfc(x))
 MAP(Lgamma, lgamma(x))
+MAP(Digamma, (W)digamma((double)x))
 MAP(IsNan, x != x)
 MAP(IsInf, fabs(x) == highest<W>())
 MAP(IsFinite, fabs(x) < highest<W>())

@@ -25,8 +25,8 @@ macro_rules! kernels {
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     NUMBERS: "Neg" "Abs" "Sign" "Square" "Round";
     FLOATS: "Rint" "Reciprocal" "Exp" "Expm1" "Log" "Log1p" "Sqrt" "Rsqrt" "Floor" "Ceil" "Sin" "Cos" "Tan" "Asin"
-        "Acos" "Atan" "Sinh" "Cosh" "Tanh" "Asinh" "Acosh" "Atanh" "Sigmoid" "Erf" "Erfc" "Lgamma" "IsNan" "IsInf"
-        "IsFinite";
+        "Acos" "Atan" "Sinh" "Cosh" "Tanh" "Asinh" "Acosh" "Atanh" "Sigmoid" "Erf" "Erfc" "Lgamma" "Digamma" "IsNan"
+        "IsInf" "IsFinite";
     => "Reciprocal" = "Inv";
     gradients: "SqrtGrad" "RsqrtGrad" "ReciprocalGrad" "TanhGrad" "SigmoidGrad"
 };

@@ -75,8 +75,11 @@ pub(super) struct Update(Arc<Function>);
 
 impl Update {
     pub(super) fn new(init: &KernelInit<'_>, named: &str) -> Result<Update> {
-        let name = format!("update<{named}, {}>", type_name(init.input_type(1))?);
-        Ok(Update(function(init, &SOURCE, name)?))
+        Update::of(named, init, init.input_type(1))
+    }
+
+    pub(super) fn of(named: &str, init: &KernelInit<'_>, dtype: DType) -> Result<Update> {
+        Ok(Update(function(init, &SOURCE, format!("update<{named}, {}>", type_name(dtype)?))?))
     }
 
     pub(super) fn run(&self, ctx: &KernelContext<'_>, value: &DeviceTensor, by: &DeviceTensor) -> Result<()> {

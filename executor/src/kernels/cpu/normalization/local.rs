@@ -4,19 +4,19 @@ use super::columns::each_row;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::wide::{Lane, narrowed, widened};
-use graph::Tensor;
+use graph::{Shape, Tensor};
 
 /// The attributes.
 #[derive(Clone, Copy)]
-pub(super) struct Neighbours {
-    radius: usize,
-    bias: f32,
-    alpha: f32,
-    beta: f32,
+pub(in crate::kernels) struct Neighbours {
+    pub(in crate::kernels) radius: usize,
+    pub(in crate::kernels) bias: f32,
+    pub(in crate::kernels) alpha: f32,
+    pub(in crate::kernels) beta: f32,
 }
 
 impl Neighbours {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
         let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
         let radius = radius.filter(|&r| r < i32::MAX as usize);
         Ok(Neighbours {
@@ -57,16 +57,28 @@ impl Neighbours {
     }
 }
 
-fn channels(x: &Tensor) -> Result<usize> {
-    match *x.shape().dims() {
+/// How many channels images have.
+pub(in crate::kernels) fn channels(x: &Shape) -> Result<usize> {
+    match *x.dims() {
         [_, _, _, channels] => Ok(channels),
-        _ => crate::invalid!("in must be 4-dimensional, got shape {}", x.shape()),
+        _ => crate::invalid!("in must be 4-dimensional, got shape {x}"),
     }
+}
+
+/// The channels of a gradient's inputs, which are of one shape.
+pub(in crate::kernels) fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
+    let channels = channels(dy)?;
+    if x != dy || y != dy {
+        crate::invalid!(
+            "input_grads, input_image, and out_image should have the same shape, got {dy}, {x} and {y}"
+        );
+    }
+    Ok(channels)
 }
 
 pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
     let x = ctx.input(0)?;
-    let channels = channels(x)?;
+    let channels = channels(x.shape())?;
     let mut out = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
     if x.num_elements() > 0 {
         let x = widened::<T>(x)?;
@@ -83,15 +95,7 @@ pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &
 
 pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
     let (dy, x, y) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let channels = channels(dy)?;
-    if x.shape() != dy.shape() || y.shape() != dy.shape() {
-        crate::invalid!(
-            "input_grads, input_image, and out_image should have the same shape, got {}, {} and {}",
-            dy.shape(),
-            x.shape(),
-            y.shape()
-        );
-    }
+    let channels = common_channels(dy.shape(), x.shape(), y.shape())?;
     let mut dx = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
     if x.num_elements() > 0 {
         let (dy, x, y) = (widened::<T>(dy)?, widened::<T>(x)?, widened::<T>(y)?);

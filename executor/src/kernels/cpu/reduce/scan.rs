@@ -18,15 +18,35 @@ pub(super) enum Operation {
 
 /// Which elements a result takes in.
 #[derive(Clone, Copy, Debug)]
-struct Direction {
+pub(in crate::kernels) struct Direction {
     /// Not the one at its own position.
-    exclusive: bool,
+    pub(in crate::kernels) exclusive: bool,
     /// From the end.
-    reverse: bool,
+    pub(in crate::kernels) reverse: bool,
+}
+
+impl Direction {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Direction> {
+        Ok(Direction { exclusive: init.attr("exclusive")?, reverse: init.attr("reverse")? })
+    }
+}
+
+/// The length of the lines that input 1 names the axis of, and how many elements lie from one of a line to the next.
+pub(in crate::kernels) fn lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
+    let (x, axis) = (ctx.shape(0)?, ctx.input(1)?);
+    if axis.num_elements() != 1 || axis.shape().rank() != 0 {
+        crate::invalid!("ScanOp: axis must be a scalar, not {}", axis.shape());
+    }
+    let (rank, axis) = (x.rank() as i64, axis.to_i64s()?[0]);
+    let at = if axis < 0 { axis.saturating_add(rank) } else { axis };
+    if !(0..rank).contains(&at) {
+        crate::invalid!("ScanOp: Expected scan axis in the range [{}, {rank}), but got {axis}", -rank);
+    }
+    Ok((x[at as usize], x[at as usize + 1..].iter().product()))
 }
 
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
-    let direction = Direction { exclusive: init.attr("exclusive")?, reverse: init.attr("reverse")? };
+    let direction = Direction::of(init)?;
     dispatch!(number, init.input_type(0), T => match operation {
         Operation::Sum => Kernel::sync(move |ctx| scan::<T, Sum>(ctx, direction)),
         Operation::Product => Kernel::sync(move |ctx| scan::<T, Prod>(ctx, direction)),
@@ -37,17 +57,8 @@ fn scan<T: Lane, O: Monoid<T::Wide>>(ctx: &mut KernelContext<'_>, direction: Dir
 where
     T::Wide: Arithmetic,
 {
-    let (x, axis) = (ctx.input(0)?, ctx.input(1)?);
-    if axis.num_elements() != 1 || axis.shape().rank() != 0 {
-        crate::invalid!("ScanOp: axis must be a scalar, not {}", axis.shape());
-    }
-    let (rank, axis) = (x.shape().rank() as i64, axis.to_i64s()?[0]);
-    let at = if axis < 0 { axis.saturating_add(rank) } else { axis };
-    if !(0..rank).contains(&at) {
-        crate::invalid!("ScanOp: Expected scan axis in the range [{}, {rank}), but got {axis}", -rank);
-    }
-    let size = x.shape()[at as usize];
-    let inner: usize = x.shape()[at as usize + 1..].iter().product();
+    let (size, inner) = lines(ctx)?;
+    let x = ctx.input(0)?;
     let mut out = Tensor::unspecified(T::DTYPE, x.shape().clone())?;
     if out.num_elements() > 0 {
         let (values, step) = (x.values::<T>()?, size * inner);

@@ -12,13 +12,13 @@ use rayon::prelude::*;
 
 /// The two input positions around an output position, and how far it is from the first.
 #[derive(Clone, Copy)]
-struct Between {
-    lower: usize,
-    upper: usize,
-    part: f32,
+pub(in crate::kernels) struct Between {
+    pub(in crate::kernels) lower: usize,
+    pub(in crate::kernels) upper: usize,
+    pub(in crate::kernels) part: f32,
 }
 
-fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
+pub(in crate::kernels) fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
     let scale = grid.scale(input, output);
     let place = |i| {
         let at = grid.at(i, scale);

@@ -8,7 +8,7 @@ use crate::kernels::cpu::threads::for_rows;
 use graph::{Element, Shape, Tensor};
 
 /// The input position for each output position.
-fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
+pub(in crate::kernels) fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
         // Unlike elsewhere, the half pixel is not taken off again.
@@ -41,13 +41,19 @@ pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Re
     Ok(())
 }
 
-/// Input 1 is the size of the image that was resized.
-pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
-    let grads = ctx.input(0)?;
-    let &[batch, rows, columns, channels] = grads.shape().dims() else {
-        crate::invalid!("input must be 4-dimensional{}", grads.shape());
+/// Of the gradient: input 0 is the gradient, input 1 the size of the image that was resized.
+pub(in crate::kernels) fn back_sizes(ctx: &KernelContext<'_>) -> Result<Sizes> {
+    let grads = ctx.shape(0)?;
+    let &[batch, rows, columns, channels] = grads.dims() else {
+        crate::invalid!("input must be 4-dimensional{grads}");
     };
-    let [image_rows, image_columns] = size_input(ctx, 1)?;
+    Ok(Sizes { batch, input: size_input(ctx, 1)?, output: [rows, columns], channels })
+}
+
+pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+    let Sizes { batch, input: [image_rows, image_columns], output: [rows, columns], channels } =
+        back_sizes(ctx)?;
+    let grads = ctx.input(0)?;
     let (to_rows, to_columns) = (nearest(grid, image_rows, rows), nearest(grid, image_columns, columns));
     let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[batch, image_rows, image_columns, channels])?)?;
     if out.num_elements() > 0 && grads.num_elements() > 0 {

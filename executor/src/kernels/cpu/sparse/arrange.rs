@@ -13,28 +13,34 @@ pub(super) fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
 }
 
-fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
-    let (indices, shape) = (ctx.input(0)?, ctx.input(1)?);
-    let (values, default) = (ctx.input(2)?, ctx.input(3)?);
-    if indices.shape().rank() > 2 {
-        invalid!("sparse_indices should be a scalar, vector, or matrix, got shape {}", indices.shape());
+/// How many values a dense tensor is made of, and its shape.
+pub(in crate::kernels) fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
+    let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
+    let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
+    if indices.rank() > 2 {
+        invalid!("sparse_indices should be a scalar, vector, or matrix, got shape {indices}");
     }
-    let count = indices.shape().first().copied().unwrap_or(1);
-    let rank = indices.shape().get(1).copied().unwrap_or(1);
+    let count = indices.first().copied().unwrap_or(1);
+    let rank = indices.get(1).copied().unwrap_or(1);
     if shape.shape().rank() != 1 {
         invalid!("output_shape must be rank 1, got shape {}", shape.shape());
     }
     if shape.num_elements() != rank {
         invalid!("output_shape has incorrect number of elements: {} should be: {rank}", shape.num_elements());
     }
-    if values.shape().rank() > 1 || (values.shape().rank() == 1 && values.num_elements() != count) {
-        invalid!("sparse_values has incorrect shape {}, should be [] or [{count}]", values.shape());
+    if values.rank() > 1 || (values.rank() == 1 && values.num_elements() != count) {
+        invalid!("sparse_values has incorrect shape {values}, should be [] or [{count}]");
     }
-    if default.shape().rank() != 0 {
+    if default.rank() != 0 {
         invalid!("default_value should be a scalar.");
     }
-    let dims = shape.to_i64s()?;
-    let shape = Shape::from_i64(&dims)?;
+    Ok((count, Shape::from_i64(&shape.to_i64s()?)?))
+}
+
+fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
+    let (count, shape) = dense_shape(ctx)?;
+    let (indices, values, default) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
+    let (rank, dims) = (shape.rank(), ctx.input(1)?.to_i64s()?);
     let indices = indices.to_i64s()?;
     let rows = || (0..count).map(|i| &indices[i * rank..(i + 1) * rank]);
     if validate {

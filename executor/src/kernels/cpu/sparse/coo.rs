@@ -7,6 +7,33 @@ use crate::kernel::KernelContext;
 use graph::{Shape, Tensor};
 use std::cmp::Ordering;
 
+/// Checks that the shapes of the three parts fit each other; gives how many values there are.
+pub(in crate::kernels) fn check_parts(indices: &Shape, values: &Shape, sizes: &Shape) -> Result<usize> {
+    let [count, rank] = *indices.dims() else {
+        invalid!("Input indices should be a matrix but received shape {indices}");
+    };
+    if values.rank() != 1 {
+        invalid!("Input values should be a vector but received shape {values}");
+    }
+    if sizes.rank() != 1 {
+        invalid!("Input shape should be a vector but received shape {sizes}");
+    }
+    if values.num_elements() != count {
+        invalid!(
+            "Number of values must match first dimension of indices. Got {} values, indices shape: {indices}",
+            values.num_elements()
+        );
+    }
+    if sizes[0] != rank {
+        invalid!(
+            "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
+            shape: {indices}",
+            sizes[0]
+        );
+    }
+    Ok(count)
+}
+
 /// Indices, values and shape of one sparse tensor.
 #[derive(Debug)]
 pub(in super::super) struct Coo<'a> {
@@ -41,31 +68,8 @@ impl<'a> Coo<'a> {
         values: &'a Tensor,
         shape: &'a Tensor,
     ) -> Result<Coo<'a>> {
-        let [count, rank] = *indices.shape().dims() else {
-            invalid!("Input indices should be a matrix but received shape {}", indices.shape());
-        };
-        if values.shape().rank() != 1 {
-            invalid!("Input values should be a vector but received shape {}", values.shape());
-        }
-        if shape.shape().rank() != 1 {
-            invalid!("Input shape should be a vector but received shape {}", shape.shape());
-        }
-        if values.num_elements() != count {
-            invalid!(
-                "Number of values must match first dimension of indices. Got {} values, indices shape: {}",
-                values.num_elements(),
-                indices.shape()
-            );
-        }
+        let count = check_parts(indices.shape(), values.shape(), shape.shape())?;
         let shape = shape.to_i64s()?;
-        if shape.len() != rank {
-            invalid!(
-                "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
-                shape: {}",
-                shape.len(),
-                indices.shape()
-            );
-        }
         Ok(Coo { indices: indices.values()?, values, shape, count })
     }
 

@@ -5,7 +5,7 @@ use super::super::product::{Matrix, Threads, product};
 use super::super::scalar::{Arithmetic, Semiring as _};
 use super::super::wide::{Lane, narrowed, widened};
 use super::arithmetic;
-use super::coo::Coo;
+use super::coo::{Coo, check_parts};
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
@@ -17,20 +17,21 @@ pub(super) fn with_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, adjoint)))
 }
 
-fn multiply<T: Lane>(ctx: &mut KernelContext<'_>, [adjoint_a, adjoint_b]: [bool; 2]) -> Result<()>
-where
-    T::Wide: Arithmetic,
-{
-    let (a_shape, b) = (ctx.input(2)?, ctx.input(3)?);
-    let [b_rows, b_columns] = *b.shape().dims() else {
+/// Rows, inner size and columns of the product of a sparse matrix and a dense one, and its shape.
+pub(in crate::kernels) fn product_sizes(
+    ctx: &KernelContext<'_>,
+    [adjoint_a, adjoint_b]: [bool; 2],
+) -> Result<([usize; 3], Shape)> {
+    let (a_shape, b) = (ctx.input(2)?, ctx.shape(3)?);
+    let [b_rows, b_columns] = *b.dims() else {
         invalid!("Tensor 'b' is not a matrix");
     };
     if a_shape.shape().rank() != 1 || a_shape.num_elements() != 2 {
         invalid!("Tensor 'a_shape' must have 2 elements");
     }
-    let indices = arithmetic::widened(ctx.input(0)?)?;
-    let a = Coo::new(&indices, ctx.input(1)?, a_shape)?;
-    let [mut rows, mut inner] = [a.shape[0] as usize, a.shape[1] as usize];
+    check_parts(ctx.shape(0)?, ctx.shape(1)?, a_shape.shape())?;
+    let a_shape = Shape::from_i64(&a_shape.to_i64s()?)?;
+    let [mut rows, mut inner] = [a_shape[0], a_shape[1]];
     if adjoint_a {
         std::mem::swap(&mut rows, &mut inner);
     }
@@ -38,15 +39,26 @@ where
     if inner != inner_b {
         invalid!(
             "Cannot multiply A and B because inner dimension does not match: {inner} vs. {inner_b}.  Did you forget \
-             a transpose?  Dimensions of A: [{}, {}).  Dimensions of B: {}",
-            a.shape[0],
-            a.shape[1],
-            b.shape()
+             a transpose?  Dimensions of A: [{}, {}).  Dimensions of B: {b}",
+            a_shape[0],
+            a_shape[1]
         );
     }
+    Ok(([rows, inner, columns], Shape::new(&[rows, columns])?))
+}
+
+fn multiply<T: Lane>(ctx: &mut KernelContext<'_>, [adjoint_a, adjoint_b]: [bool; 2]) -> Result<()>
+where
+    T::Wide: Arithmetic,
+{
+    let ([rows, inner, columns], shape) = product_sizes(ctx, [adjoint_a, adjoint_b])?;
+    let b = ctx.input(3)?;
+    let b_columns = b.shape()[1];
+    let indices = arithmetic::widened(ctx.input(0)?)?;
+    let a = Coo::new(&indices, ctx.input(1)?, ctx.input(2)?)?;
     let wide = widened::<T>(b)?;
     let (dense, values) = (wide.values::<T::Wide>()?, a.values.values::<T>()?);
-    let mut out = Tensor::zeros(T::Wide::DTYPE, Shape::new(&[rows, columns])?)?;
+    let mut out = Tensor::zeros(T::Wide::DTYPE, shape)?;
     let sums = out.values_mut::<T::Wide>()?;
     let (row_axis, inner_axis) = if adjoint_a { (1, 0) } else { (0, 1) };
     for (i, (index, &value)) in a.rows().zip(values).enumerate() {

@@ -1,15 +1,14 @@
 //! The array itself: which elements were written and read, and of what shape they are.
 
 use crate::error::{Error, Result};
-use crate::kernels::cpu::dispatch::dispatch;
 use crate::resource::Resource;
-use graph::{Code, DType, Element, PartialShape, Shape, Tensor};
+use crate::value::Value;
+use graph::{Code, DType, PartialShape, Shape};
 use parking_lot::Mutex;
 use std::fmt;
-use std::ops::AddAssign;
 
-/// An array of tensors of one type.
-pub(in crate::kernels::cpu) struct TensorArray {
+/// An array of tensors of one type, all of one memory.
+pub(in crate::kernels) struct TensorArray {
     pub(super) name: String,
     pub(super) dtype: DType,
     clear_after_read: bool,
@@ -29,7 +28,7 @@ struct State {
 
 #[derive(Clone, Default)]
 struct ArrayElement {
-    tensor: Option<Tensor>,
+    tensor: Option<Value>,
     /// The shape of what was written; without a tensor, of zeros that nobody has made yet.
     shape: Option<Shape>,
     is_read: bool,
@@ -126,7 +125,13 @@ impl TensorArray {
         drop(elements);
     }
 
-    pub(super) fn write(&self, index: i32, value: Tensor) -> Result<()> {
+    /// `add` is for what is written to an element that is there already.
+    pub(super) fn write(
+        &self,
+        index: i32,
+        value: Value,
+        add: impl FnOnce(&mut Value, &Value) -> Result<()>,
+    ) -> Result<()> {
         let name = &self.name;
         let mut state = self.open()?;
         let State { elements, is_dynamic, shape: of_all, .. } = &mut *state;
@@ -142,8 +147,8 @@ impl TensorArray {
                  {size}"
             );
         };
-        let shape = value.shape();
-        if element.shape.is_none() && !of_all.accepts(shape) {
+        let shape = value.shape().ok_or_else(|| Error::internal(format!("{value:?} is no element")))?;
+        if element.shape.is_none() && !of_all.accepts(&shape) {
             crate::invalid!(
                 "TensorArray {name}: Could not write to TensorArray index {index} because the value shape is \
                  {shape} which is incompatible with the TensorArray's inferred element shape: {of_all} (consider \
@@ -161,26 +166,27 @@ impl TensorArray {
         }
         match &element.shape {
             Some(_) if !self.sums => return refused("written to"),
-            Some(existing) if existing != shape => crate::invalid!(
+            Some(existing) if *existing != shape => crate::invalid!(
                 "TensorArray {name}: Could not aggregate to TensorArray index {index} because the existing shape \
                  is {existing} but the new input shape is {shape}."
             ),
             _ => {}
         }
         if self.identical_shapes && !of_all.is_fully_defined() {
-            *of_all = shape.into();
+            *of_all = (&shape).into();
         }
         match &mut element.tensor {
             Some(sum) => add(sum, &value),
             tensor => {
-                element.shape = Some(shape.clone());
+                element.shape = Some(shape);
                 *tensor = Some(value);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn read(&self, index: i32) -> Result<Tensor> {
+    /// `zeros` makes what nobody has written.
+    pub(super) fn read(&self, index: i32, zeros: impl FnOnce(Shape) -> Result<Value>) -> Result<Value> {
         let name = &self.name;
         let mut state = self.open()?;
         let State { elements, shape: of_all, .. } = &mut *state;
@@ -207,11 +213,9 @@ impl TensorArray {
                          tensor will be returned instead of incurring this error."
                     );
                 };
-                if self.dtype.size().is_none() {
-                    crate::invalid!("tensor_array::TensorSetZero type not supported: {}", self.dtype);
-                }
-                element.shape = Some(shape.clone());
-                Tensor::zeros(self.dtype, shape)?
+                let value = zeros(shape.clone())?;
+                element.shape = Some(shape);
+                value
             }
         };
         element.is_read = true;
@@ -236,41 +240,5 @@ fn grow(elements: &mut Vec<ArrayElement>, size: usize) -> Result<()> {
     }
     elements.try_reserve(size.saturating_sub(elements.len())).map_err(|_| refused())?;
     elements.resize(size, ArrayElement::default());
-    Ok(())
-}
-
-fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
-    fn plain<T: Element + AddAssign>(sum: &mut [T], by: &[T]) {
-        sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
-    }
-    match sum.dtype() {
-        DType::Complex64 => add_parts::<f32>(sum.bytes_mut()?, by.bytes()?),
-        DType::Complex128 => add_parts::<f64>(sum.bytes_mut()?, by.bytes()?),
-        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => add_integers(sum, by),
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => add_integers(sum, by),
-        dtype if dtype.is_floating() => dispatch!(float, dtype, T => {
-            plain::<T>(sum.values_mut()?, by.values()?);
-            Ok(())
-        }),
-        dtype => Err(Error::invalid(format!("tensor_array::AddToTensor type not supported: {dtype}"))),
-    }
-}
-
-/// Sums wrap, as integers do in kernels.
-fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
-    dispatch!(integer, sum.dtype(), T => {
-        let by = by.values::<T>()?;
-        sum.values_mut::<T>()?.iter_mut().zip(by).for_each(|(sum, by)| *sum = sum.wrapping_add(*by));
-        Ok(())
-    })
-}
-
-/// Real and imaginary parts add by themselves.
-fn add_parts<T: bytemuck::Pod + AddAssign>(sum: &mut [u8], by: &[u8]) -> Result<()> {
-    let wrong =
-        |e: bytemuck::PodCastError| Error::internal(format!("complex elements are read wrongly: {e}"));
-    let by: &[T] = bytemuck::try_cast_slice(by).map_err(wrong)?;
-    let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum).map_err(wrong)?;
-    sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
     Ok(())
 }

@@ -1,0 +1,130 @@
+//! What arrays do with elements, in the memory that those lie in.
+
+use crate::error::{Error, Result};
+use crate::kernel::KernelContext;
+use crate::kernels::cpu::dispatch::dispatch;
+use crate::kernels::cpu::moved::{Moved, moved};
+use crate::value::Value;
+use graph::{DType, Element, Shape, Tensor};
+use std::ops::AddAssign;
+
+/// Tensors of one memory, made, joined, cut and summed. All those of one array are of it.
+pub(in crate::kernels) trait Memory: Send + Sync + 'static {
+    fn zeros(&self, ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value>;
+
+    /// Adds a tensor of the same type and shape to `sum`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` of types that are not added.
+    fn add(&self, ctx: &KernelContext<'_>, sum: &mut Value, by: &Value) -> Result<()>;
+
+    /// The elements of all parts in a row, as many as `shape` has.
+    fn joined(&self, ctx: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value>;
+
+    /// Elements of a tensor from number `start` on, as many as `shape` has.
+    fn part(&self, ctx: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value>;
+}
+
+/// The host's, of elements of any type.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::kernels) struct Host;
+
+impl Memory for Host {
+    fn zeros(&self, _: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value> {
+        if dtype.size().is_none() {
+            crate::invalid!("tensor_array::TensorSetZero type not supported: {dtype}");
+        }
+        Ok(Tensor::zeros(dtype, shape)?.into())
+    }
+
+    fn add(&self, _: &KernelContext<'_>, sum: &mut Value, by: &Value) -> Result<()> {
+        let by = tensor(by)?;
+        match sum {
+            Value::Host(sum) => add(sum, by),
+            other => Err(elsewhere(other)),
+        }
+    }
+
+    fn joined(&self, _: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value> {
+        if dtype == DType::Variant {
+            let mut values = Vec::new();
+            for part in parts {
+                values.extend_from_slice(tensor(part)?.as_variants()?);
+            }
+            return Ok(Tensor::variants(values, shape)?.into());
+        }
+        let whole = moved!(dtype, E => E::build(dtype, shape, |mut out| {
+            for part in parts {
+                let part = E::view(tensor(part)?)?;
+                let (here, rest) = out.split_at_mut(part.len());
+                here.clone_from_slice(part);
+                out = rest;
+            }
+            Ok(())
+        }))?;
+        Ok(whole.into())
+    }
+
+    fn part(&self, _: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value> {
+        let whole = tensor(whole)?;
+        let (dtype, range) = (whole.dtype(), start..start + shape.num_elements());
+        if dtype == DType::Variant {
+            return Ok(Tensor::variants(whole.as_variants()?[range].to_vec(), shape)?.into());
+        }
+        let part = moved!(dtype, E => {
+            let from = &E::view(whole)?[range];
+            E::build(dtype, shape, |out| {
+                out.clone_from_slice(from);
+                Ok(())
+            })
+        })?;
+        Ok(part.into())
+    }
+}
+
+fn tensor(value: &Value) -> Result<&Tensor> {
+    match value {
+        Value::Host(tensor) => Ok(tensor),
+        other => Err(elsewhere(other)),
+    }
+}
+
+fn elsewhere(value: &Value) -> Error {
+    Error::internal(format!("an element of an array is {value:?}"))
+}
+
+fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
+    fn plain<T: Element + AddAssign>(sum: &mut [T], by: &[T]) {
+        sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
+    }
+    match sum.dtype() {
+        DType::Complex64 => add_parts::<f32>(sum.bytes_mut()?, by.bytes()?),
+        DType::Complex128 => add_parts::<f64>(sum.bytes_mut()?, by.bytes()?),
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => add_integers(sum, by),
+        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => add_integers(sum, by),
+        dtype if dtype.is_floating() => dispatch!(float, dtype, T => {
+            plain::<T>(sum.values_mut()?, by.values()?);
+            Ok(())
+        }),
+        dtype => Err(Error::invalid(format!("tensor_array::AddToTensor type not supported: {dtype}"))),
+    }
+}
+
+/// Sums wrap, as integers do in kernels.
+fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
+    dispatch!(integer, sum.dtype(), T => {
+        let by = by.values::<T>()?;
+        sum.values_mut::<T>()?.iter_mut().zip(by).for_each(|(sum, by)| *sum = sum.wrapping_add(*by));
+        Ok(())
+    })
+}
+
+/// Real and imaginary parts add by themselves.
+fn add_parts<T: bytemuck::Pod + AddAssign>(sum: &mut [u8], by: &[u8]) -> Result<()> {
+    let wrong =
+        |e: bytemuck::PodCastError| Error::internal(format!("complex elements are read wrongly: {e}"));
+    let by: &[T] = bytemuck::try_cast_slice(by).map_err(wrong)?;
+    let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum).map_err(wrong)?;
+    sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
+    Ok(())
+}

@@ -1,0 +1,93 @@
+// Depthwise convolutions and their gradients: each input channel has filters of its own. Sums come in the same order
+// every time.
+
+struct Depthwise {
+    // Channels of the input, and filters of each.
+    i64 depth, multiplier;
+    // Rows and columns.
+    i64 input[2], output[2], filter[2], stride[2], dilation[2], pad[2];
+    // Where images lie: elements from one image, row, column and channel to the next.
+    i64 in_steps[4], out_steps[4];
+
+    // Image, row, column, channel of the i-th element of a batch of images.
+    static __device__ inline void split(i64 i, const i64 (&sizes)[2], i64 channels, i64 (&at)[4]) {
+        at[3] = i % channels;
+        i /= channels;
+        at[2] = i % sizes[1];
+        i /= sizes[1];
+        at[1] = i % sizes[0];
+        at[0] = i / sizes[0];
+    }
+    static __device__ inline i64 place(i64 image, i64 row, i64 column, i64 channel, const i64 (&steps)[4]) {
+        return image * steps[0] + row * steps[1] + column * steps[2] + channel * steps[3];
+    }
+    // The input position under a tap at an output, or less than 0 where that is in the padding.
+    __device__ inline i64 under(int axis, i64 out, i64 tap) const {
+        i64 at = out * stride[axis] + tap * dilation[axis] - pad[axis];
+        return at < input[axis] ? at : -1;
+    }
+    // The output whose tap is over an input position, or less than 0 where there is none.
+    __device__ inline i64 over(int axis, i64 in, i64 tap) const {
+        i64 at = in + pad[axis] - tap * dilation[axis];
+        return at >= 0 && at % stride[axis] == 0 && at / stride[axis] < output[axis] ? at / stride[axis] : -1;
+    }
+};
+
+template <class T> __global__ void depthwise(const T *x, const T *w, T *y, i64 n, Depthwise d) {
+    i64 channels = d.depth * d.multiplier;
+    EACH(i, n) {
+        i64 at[4];
+        Depthwise::split(i, d.output, channels, at);
+        Wide<T> sum = 0;
+        for (i64 r = 0; r < d.filter[0]; r++)
+            for (i64 c = 0; c < d.filter[1]; c++) {
+                i64 row = d.under(0, at[1], r), column = d.under(1, at[2], c);
+                if (row >= 0 && column >= 0)
+                    sum += wide(x[Depthwise::place(at[0], row, column, at[3] / d.multiplier, d.in_steps)]) *
+                           wide(w[(r * d.filter[1] + c) * channels + at[3]]);
+            }
+        y[Depthwise::place(at[0], at[1], at[2], at[3], d.out_steps)] = narrow<T>(sum);
+    }
+}
+
+template <class T> __global__ void depthwise_input(const T *dy, const T *w, T *dx, i64 n, Depthwise d) {
+    i64 channels = d.depth * d.multiplier;
+    EACH(i, n) {
+        i64 at[4];
+        Depthwise::split(i, d.input, d.depth, at);
+        Wide<T> sum = 0;
+        for (i64 r = 0; r < d.filter[0]; r++)
+            for (i64 c = 0; c < d.filter[1]; c++) {
+                i64 row = d.over(0, at[1], r), column = d.over(1, at[2], c);
+                if (row < 0 || column < 0)
+                    continue;
+                for (i64 m = 0; m < d.multiplier; m++) {
+                    i64 channel = at[3] * d.multiplier + m;
+                    sum += wide(dy[Depthwise::place(at[0], row, column, channel, d.out_steps)]) *
+                           wide(w[(r * d.filter[1] + c) * channels + channel]);
+                }
+            }
+        dx[Depthwise::place(at[0], at[1], at[2], at[3], d.in_steps)] = narrow<T>(sum);
+    }
+}
+
+// An element of the filter is a block's.
+template <class T>
+__global__ void depthwise_filter(const T *x, const T *dy, T *dw, i64 n, i64 images, Depthwise d) {
+    i64 channels = d.depth * d.multiplier, pixels = images * d.output[0] * d.output[1];
+    EACH_BLOCK(i, n) {
+        i64 channel = i % channels, tap = i / channels;
+        Wide<T> sum = 0;
+        for (i64 p = threadIdx.x; p < pixels; p += THREADS) {
+            i64 at[4];
+            Depthwise::split(p, d.output, 1, at);
+            i64 row = d.under(0, at[1], tap / d.filter[1]), column = d.under(1, at[2], tap % d.filter[1]);
+            if (row >= 0 && column >= 0)
+                sum += wide(x[Depthwise::place(at[0], row, column, channel / d.multiplier, d.in_steps)]) *
+                       wide(dy[Depthwise::place(at[0], at[1], at[2], channel, d.out_steps)]);
+        }
+        sum = over_block<Plus>(sum);
+        if (threadIdx.x == 0)
+            dw[i] = narrow<T>(sum);
+    }
+}

@@ -1,0 +1,102 @@
+//! Depthwise convolutions and their gradients: each input channel has filters of its own.
+
+use super::super::moved::zeros;
+use super::super::support::{allocate, engine, function, launch, read, type_name, write};
+use crate::cuda::driver::Direction;
+use crate::cuda::{Arguments, Source};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
+use crate::kernels::cpu::conv::{input_shape, sizes_input};
+use graph::Shape;
+use graph::ops::conv::{Conv, ConvSizes};
+use graph::ops::window::{DataFormat, Window};
+
+static SOURCE: Source = Source { file: "conv.cu", text: include_str!("../conv.cu") };
+
+pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
+    let (conv, dtype) = (Conv::of_gradient_of_images(init.node)?, init.output_type(0));
+    let name = match direction {
+        Direction::Forward => "depthwise",
+        Direction::Input => "depthwise_input",
+        Direction::Filter => "depthwise_filter",
+    };
+    let function = function(init, &SOURCE, format!("{name}<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let (input, filter) = shapes(ctx, &conv, direction)?;
+        let nothing = |ctx: &mut KernelContext<'_>, shape: &Shape| -> Result<()> {
+            let out = zeros(ctx, dtype, shape.clone())?;
+            ctx.set_output(0, out);
+            Ok(())
+        };
+        if direction == Direction::Filter && filter.num_elements() == 0 {
+            return nothing(ctx, &filter);
+        }
+        let sizes = conv.depthwise_sizes(&input, &filter)?;
+        let output = conv.output_shape(&sizes)?;
+        if direction != Direction::Forward && *ctx.shape(2)? != output {
+            crate::invalid!(
+                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
+                ctx.node().op.name(),
+                ctx.shape(2)?
+            );
+        }
+        let result = match direction {
+            Direction::Forward => &output,
+            Direction::Input => &input,
+            Direction::Filter => &filter,
+        };
+        if [&input, &filter, &output].iter().any(|shape| shape.num_elements() == 0) {
+            return nothing(ctx, result);
+        }
+        let (a, b) = match direction {
+            Direction::Forward => (ctx.device_input(0)?, ctx.device_input(1)?),
+            Direction::Input => (ctx.device_input(2)?, ctx.device_input(1)?),
+            Direction::Filter => (ctx.device_input(0)?, ctx.device_input(2)?),
+        };
+        let out = allocate(ctx, dtype, result.clone())?;
+        let n = out.shape.num_elements();
+        let arguments = Arguments::new().address(read(a)?).address(read(b)?).address(write(&out)?).count(n);
+        let words = words(&conv, &sizes);
+        match direction {
+            Direction::Filter => {
+                let arguments = arguments.count(sizes.batch).structure(words);
+                engine(ctx)?.launch_blocks(&function, n, &arguments)?;
+            }
+            _ => launch(ctx, &function, n, arguments.structure(words))?,
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Of the input and the filter, of which an op is given one as sizes.
+fn shapes(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<(Shape, Shape)> {
+    Ok(match direction {
+        Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
+        Direction::Input => (input_shape(ctx, conv)?, ctx.shape(1)?.clone()),
+        Direction::Filter => (ctx.shape(0)?.clone(), Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?),
+    })
+}
+
+/// `Depthwise` of the `.cu` file.
+fn words(conv: &Conv, sizes: &ConvSizes) -> Vec<i64> {
+    let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
+    let steps = |[h, w]: [usize; 2], c: usize| match conv.format {
+        DataFormat::Nhwc => [h * w * c, w * c, c, 1],
+        DataFormat::Nchw => [h * w * c, w, 1, h * w],
+    };
+    let (input, output) = (of_axes(|w| w.input), of_axes(|w| w.output));
+    let multiplier = sizes.out_channels / sizes.in_channels.max(1);
+    let words = [
+        &[sizes.in_channels, multiplier][..],
+        &input,
+        &output,
+        &of_axes(|w| w.filter),
+        &of_axes(|w| w.stride),
+        &of_axes(|w| w.dilation),
+        &of_axes(|w| w.pad_before),
+        &steps(input, sizes.in_channels),
+        &steps(output, sizes.out_channels),
+    ];
+    words.concat().into_iter().map(|word| word as i64).collect()
+}

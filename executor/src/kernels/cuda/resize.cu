@@ -1,0 +1,74 @@
+// Images resized, and the gradients of that, by tables of which input positions an output position takes along rows and
+// columns. What several outputs give to one input position is added in no order.
+
+struct Images {
+    i64 input[2], output[2], channels;
+
+    // Batch, row, column, channel of an element of the output.
+    __device__ inline void at(i64 i, i64 (&place)[4]) const {
+        place[3] = i % channels;
+        i /= channels;
+        place[2] = i % output[1];
+        i /= output[1];
+        place[1] = i % output[0];
+        place[0] = i / output[0];
+    }
+    __device__ inline i64 in(i64 image, i64 row, i64 column, i64 channel) const {
+        return ((image * input[0] + row) * input[1] + column) * channels + channel;
+    }
+};
+
+// Of a table each position has two input positions, and of the second one its part.
+struct Between {
+    i64 lower, upper;
+    double part;
+};
+
+template <class T>
+__global__ void bilinear(const T *x, const Between *rows, const Between *columns, float *y, i64 n, Images images) {
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        Between row = rows[at[1]], column = columns[at[2]];
+        float line[2];
+        for (int k = 0; k < 2; k++) {
+            i64 from = k ? row.upper : row.lower;
+            float left = (float)wide(x[images.in(at[0], from, column.lower, at[3])]);
+            float right = (float)wide(x[images.in(at[0], from, column.upper, at[3])]);
+            line[k] = left + (right - left) * (float)column.part;
+        }
+        y[i] = line[0] + (line[1] - line[0]) * (float)row.part;
+    }
+}
+template <class T>
+__global__ void bilinear_gradient(const float *dy, const Between *rows, const Between *columns, T *dx, i64 n,
+                                  Images images) {
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        Between row = rows[at[1]], column = columns[at[2]];
+        for (int k = 0; k < 4; k++) {
+            float part = (k / 2 ? (float)row.part : 1.0f - (float)row.part) *
+                         (k % 2 ? (float)column.part : 1.0f - (float)column.part);
+            i64 to = images.in(at[0], k / 2 ? row.upper : row.lower, k % 2 ? column.upper : column.lower, at[3]);
+            atomicAdd(dx + to, (T)(dy[i] * part));
+        }
+    }
+}
+
+template <class E>
+__global__ void nearest(const E *x, const i64 *rows, const i64 *columns, E *y, i64 n, Images images) {
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        y[i] = x[images.in(at[0], rows[at[1]], columns[at[2]], at[3])];
+    }
+}
+template <class T>
+__global__ void nearest_gradient(const T *dy, const i64 *rows, const i64 *columns, T *dx, i64 n, Images images) {
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        atomicAdd(dx + images.in(at[0], rows[at[1]], columns[at[2]], at[3]), dy[i]);
+    }
+}

@@ -1,0 +1,53 @@
+// Rows combined into segments. A segment's rows come in their order, so that sums are the same every time.
+
+#define COMBINATION(NAME, EMPTY, COMBINE, FINISH)                                                                      \
+    struct NAME {                                                                                                      \
+        template <class W> static __device__ inline W empty() {                                                        \
+            return EMPTY;                                                                                              \
+        }                                                                                                              \
+        template <class W> static __device__ inline W combine(W x, W y) {                                              \
+            return COMBINE;                                                                                            \
+        }                                                                                                              \
+        template <class W> static __device__ inline W finish(W x, i64 count) {                                         \
+            return FINISH;                                                                                             \
+        }                                                                                                              \
+    };
+
+COMBINATION(Sum, (W)0, x + y, x)
+COMBINATION(Mean, (W)0, x + y, x / (W)count)
+COMBINATION(SqrtN, (W)0, x + y, x / (W)sqrt((double)count))
+COMBINATION(Prod, (W)1, x *y, x)
+COMBINATION(Max, (W)0, (y > x ? y : x), x)
+COMBINATION(Min, (W)0, (y < x ? y : x), x)
+
+// A segment has the rows from its start to the next one's, or those that `indices`, if there are any, have there. An
+// index out of range adds nothing: there is nobody to tell.
+template <class F, class T, class I>
+__global__ void segments(const T *data, const I *indices, const i64 *starts, T *out, i64 n, i64 inner, i64 rows) {
+    typedef Wide<T> W;
+    EACH(i, n) {
+        i64 segment = i / inner, from = starts[segment], to = starts[segment + 1];
+        W sum = F::template empty<W>();
+        bool is_first = true;
+        for (i64 k = from; k < to; k++) {
+            i64 row = indices ? (i64)indices[k] : k;
+            if (row < 0 || row >= rows)
+                continue;
+            W value = wide(data[row * inner + i % inner]);
+            sum = is_first ? value : F::combine(sum, value);
+            is_first = false;
+        }
+        out[i] = narrow<T>(from < to ? F::finish(sum, to - from) : sum);
+    }
+}
+
+// Each index's row gets its segment's part: `table` has the segment and how many indices that has.
+template <class F, class T, class I>
+__global__ void spread(const T *grad, const I *indices, const i64 *table, T *out, i64 n, i64 inner, i64 rows) {
+    EACH(i, n) {
+        i64 k = i / inner, row = indices[k];
+        T part = F::finish(grad[table[2 * k] * inner + i % inner], table[2 * k + 1]);
+        if (row >= 0 && row < rows)
+            atomicAdd(out + row * inner + i % inner, part);
+    }
+}

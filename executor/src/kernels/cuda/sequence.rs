@@ -1,0 +1,38 @@
+//! Elements turned along axes.
+
+use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use crate::cuda::{Arguments, Source};
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::INDEX;
+use crate::kernels::cpu::sequence::sequences;
+
+static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
+
+pub(super) const KERNELS: &[KernelDef] =
+    &[KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence)];
+
+fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
+    let (dtype, length) = (init.output_type(0), init.input_type(1));
+    let name = format!("reverse_sequence<{}, {}>", moved_type_name(dtype)?, type_name(length)?);
+    let reverse = function(init, &SOURCE, name)?;
+    Kernel::sync(move |ctx| {
+        let (x, lengths) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let (batch, sequence) = sequences(&x.shape, &lengths.shape, batch, sequence)?;
+        let (strides, n) = (x.shape.strides(), x.shape.num_elements());
+        let out = allocate(ctx, dtype, x.shape.clone())?;
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(read(lengths)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(strides[batch])
+            .count(x.shape[batch])
+            .count(strides[sequence])
+            .count(x.shape[sequence]);
+        launch(ctx, &reverse, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

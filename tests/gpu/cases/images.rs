@@ -1,0 +1,45 @@
+//! Inputs for ops of images.
+
+use super::{Fallible, Random, numbers};
+use graph::{DType, Tensor};
+
+pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+    let t = types.first().copied().unwrap_or(DType::Float);
+    let second = types.get(1).copied().unwrap_or(t);
+    Ok(Some(match name {
+        "ResizeBilinear" | "ResizeNearestNeighbor" => {
+            let mut all = Vec::new();
+            for size in [[7, 3], [4, 5], [1, 11]] {
+                all.push(vec![random.tensor(t, &[2, 4, 5, 3])?, numbers(&size)?]);
+            }
+            all
+        }
+        "ResizeBilinearGrad" => {
+            vec![vec![random.tensor(t, &[2, 7, 3, 3])?, random.tensor(second, &[2, 4, 5, 3])?]]
+        }
+        "ResizeNearestNeighborGrad" => vec![vec![random.tensor(t, &[2, 7, 3, 3])?, numbers(&[4, 5])?]],
+        "AdjustContrastv2" | "AdjustHue" | "AdjustSaturation" => {
+            vec![vec![random.tensor(t, &[2, 4, 5, 3])?, Tensor::scalar(0.3f32)]]
+        }
+        "RGBToHSV" | "HSVToRGB" => vec![vec![random.tensor(t, &[4, 5, 3])?]],
+        "LRN" => vec![vec![random.tensor(t, &[2, 3, 4, 15])?]],
+        "LRNGrad" => {
+            let mut of = || random.tensor(t, &[2, 3, 4, 15]);
+            vec![vec![of()?, of()?, of()?]]
+        }
+        "DepthwiseConv2dNative" => {
+            vec![vec![random.tensor(t, &[2, 6, 5, 3])?, random.tensor(t, &[3, 2, 3, 2])?]]
+        }
+        "DepthwiseConv2dNativeBackpropInput" => vec![vec![
+            numbers(&[2, 6, 5, 3])?,
+            random.tensor(second, &[3, 2, 3, 2])?,
+            random.tensor(second, &[2, 6, 5, 6])?,
+        ]],
+        "DepthwiseConv2dNativeBackpropFilter" => vec![vec![
+            random.tensor(t, &[2, 6, 5, 3])?,
+            numbers(&[3, 2, 3, 2])?,
+            random.tensor(t, &[2, 6, 5, 6])?,
+        ]],
+        _ => return Ok(None),
+    }))
+}

@@ -1,0 +1,79 @@
+//! Inputs for ops of rows: segments, slices, running sums, products of sparse matrices, the largest elements.
+
+use super::{Fallible, Random, WithInt, numbers};
+use graph::{DType, Shape, Tensor};
+
+pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+    let t = types.first().copied().unwrap_or(DType::Float);
+    let second = types.get(1).copied().unwrap_or(t);
+    let third = types.get(2).copied().unwrap_or(t);
+    Ok(Some(match name {
+        "UnsortedSegmentSum" | "UnsortedSegmentProd" | "UnsortedSegmentMax" | "UnsortedSegmentMin" => {
+            let count = Tensor::scalar(4i32).with_int(third)?;
+            // The last segment has no rows.
+            vec![vec![random.tensor(t, &[6, 2])?, random.indices(second, &[6], 3)?, count]]
+        }
+        "SegmentSum" | "SegmentMean" | "SegmentProd" | "SegmentMax" | "SegmentMin" => {
+            let ids = numbers(&[0, 0, 1, 3, 3, 3])?.with_int(second)?;
+            vec![
+                vec![random.tensor(t, &[6, 2])?, ids],
+                vec![random.tensor(t, &[0, 2])?, numbers(&[])?.with_int(second)?],
+            ]
+        }
+        "SparseSegmentSum" | "SparseSegmentMean" | "SparseSegmentSqrtN" => {
+            let ids = numbers(&[0, 0, 1, 3])?.with_int(third)?;
+            vec![vec![random.tensor(t, &[5, 2])?, random.indices(second, &[4], 5)?, ids]]
+        }
+        name if name.starts_with("SparseSegment") && name.ends_with("WithNumSegments") => {
+            let ids = numbers(&[0, 0, 1, 3])?.with_int(third)?;
+            let count = Tensor::scalar(6i32).with_int(types[3])?;
+            vec![vec![random.tensor(t, &[5, 2])?, random.indices(second, &[4], 5)?, ids, count]]
+        }
+        "SparseSegmentSumGrad" | "SparseSegmentMeanGrad" | "SparseSegmentSqrtNGrad" => {
+            let ids = numbers(&[0, 1, 1, 2])?.with_int(third)?;
+            let rows = Tensor::scalar(5i32);
+            vec![vec![random.tensor(t, &[3, 2])?, random.indices(second, &[4], 5)?, ids, rows]]
+        }
+        "TensorScatterUpdate" => {
+            let indices = numbers(&[4, 0, 2])?.reshaped(Shape::new(&[3, 1])?)?.with_int(second)?;
+            vec![vec![random.tensor(t, &[5, 2])?, indices, random.tensor(t, &[3, 2])?]]
+        }
+        "TensorScatterAdd" | "TensorScatterSub" | "TensorScatterMin" | "TensorScatterMax" => {
+            let indices = random.indices(second, &[4, 2], 3)?;
+            vec![vec![random.tensor(t, &[3, 3, 2])?, indices, random.tensor(t, &[4, 2])?]]
+        }
+        "Cumsum" | "Cumprod" => {
+            let mut all = Vec::new();
+            for (dims, axis) in
+                [(&[7][..], 0), (&[3, 5], -1), (&[2, 300, 3], 1), (&[0, 3], 0), (&[2, 1000], 1)]
+            {
+                // Products of many numbers are beyond every float.
+                let x = match name {
+                    "Cumprod" if dims.contains(&300) || dims.contains(&1000) => continue,
+                    _ => random.tensor(t, dims)?,
+                };
+                all.push(vec![x, Tensor::scalar::<i32>(axis).with_int(second)?]);
+            }
+            all
+        }
+        "SparseTensorDenseMatMul" => {
+            let indices = numbers(&[0, 1, 2, 3, 1, 0, 2, 0])?.reshaped(Shape::new(&[4, 2])?)?.with_int(t)?;
+            let shape = numbers(&[3, 4])?.with_int(DType::Int64)?;
+            vec![vec![indices, random.tensor(second, &[4])?, shape, random.tensor(second, &[4, 5])?]]
+        }
+        "TopKV2" => {
+            let mut all = Vec::new();
+            for (dims, k) in [(&[3, 40][..], 5), (&[1000], 1), (&[2, 2, 7], 7), (&[3, 4], 0)] {
+                all.push(vec![random.tensor(t, dims)?, Tensor::scalar::<i32>(k).with_int(second)?]);
+            }
+            all
+        }
+        "TopK" => vec![vec![random.tensor(t, &[3, 40])?]],
+        "InTopK" => vec![vec![random.tensor(t, &[6, 5])?, random.indices(second, &[6], 5)?]],
+        "InTopKV2" => {
+            let k = Tensor::scalar(2i32).with_int(third)?;
+            vec![vec![random.tensor(t, &[6, 5])?, random.indices(second, &[6], 6)?, k]]
+        }
+        _ => return Ok(None),
+    }))
+}
