@@ -5,10 +5,17 @@
 #![cfg(feature = "cuda")]
 
 mod gpu {
+    pub(crate) use crate::support::{Fallible, op_nodes};
     pub(crate) mod absent;
     pub(crate) mod cases;
+    pub(crate) mod compile;
+    pub(crate) mod demo;
+    pub(crate) mod jobs;
     pub(crate) mod kernels;
     pub(crate) mod life;
+    pub(crate) mod placed;
+    pub(crate) mod variable_cases;
+    pub(crate) mod walk;
 }
 mod support;
 

@@ -27,7 +27,8 @@ pub(crate) fn lstm(layers: &Layers<'_>, name: &str, x: Output, units: usize) -> 
     // What comes from inputs is one product for all turns.
     let flat = scope.matmul(scope.reshape(x, &[-1, k as i64]), weights.inputs);
     let given = scope.reshape(scope.bias_add(flat, weights.biases), &[turns as i64, n as i64, gates as i64]);
-    let (mut state, mut memory) = (scope.zeros(DType::Float, &[n, units]), scope.zeros(DType::Float, &[n, units]));
+    let (mut state, mut memory) =
+        (scope.zeros(DType::Float, &[n, units]), scope.zeros(DType::Float, &[n, units]));
     for given in scope.unpack(given, turns, 0) {
         let gates = scope.split(scope.add(given, scope.matmul(state, weights.states)), 4, 1);
         let [input, forget, new, output] = gates[..] else { break };

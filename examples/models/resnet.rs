@@ -28,7 +28,13 @@ impl ResNet {
         for (stage, blocks) in self.blocks.into_iter().enumerate() {
             for block in 0..blocks {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                x = bottleneck(layers, &format!("stage_{stage}/block_{block}"), x, self.width << stage, stride);
+                x = bottleneck(
+                    layers,
+                    &format!("stage_{stage}/block_{block}"),
+                    x,
+                    self.width << stage,
+                    stride,
+                );
             }
         }
         layers.dense("scores", scope.mean(x, &[1, 2], false), self.classes)

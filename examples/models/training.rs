@@ -45,12 +45,13 @@ impl Model {
         let labels = variables.get_untrained("batch/labels", DType::Int64, &[batch.examples], &labels);
         let averages = std::cell::RefCell::default();
         let data = [inputs.value, labels.value];
-        let training = Strategy::Local.minimize(&scope, &variables, optimizer, &data, |scope, variables, data| {
-            let layers = Layers::new(scope, variables);
-            let losses = scope.sparse_softmax_cross_entropy(scores(&layers, data[0]), data[1]);
-            averages.replace(layers.averages());
-            scope.mean(losses, &[0], false)
-        })?;
+        let training =
+            Strategy::Local.minimize(&scope, &variables, optimizer, &data, |scope, variables, data| {
+                let layers = Layers::new(scope, variables);
+                let losses = scope.sparse_softmax_cross_entropy(scores(&layers, data[0]), data[1]);
+                averages.replace(layers.averages());
+                scope.mean(losses, &[0], false)
+            })?;
         let all = [averages.into_inner(), vec![training.train]].concat();
         let step = scope.group(&all);
         let counter = variables.global_step().handle;

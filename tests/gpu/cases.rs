@@ -1,6 +1,7 @@
 //! Inputs for the ops of the GPU's table: random ones, and shapes at the edges.
 
-use crate::support::Fallible;
+use super::Fallible;
+use super::variable_cases;
 use graph::{DType, Node, Shape, Tensor};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -36,6 +37,13 @@ impl Random {
             (0..shape.num_elements()).map(|_| (self.bits() % limit.max(1)) as i64).collect();
         self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
     }
+
+    /// Odd numbers from -3 to 3.
+    fn divisors(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        let shape = Shape::new(dims)?;
+        let numbers: Vec<i64> = (0..shape.num_elements()).map(|_| (self.bits() % 4) as i64 * 2 - 3).collect();
+        self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
+    }
 }
 
 fn numbers(values: &[i32]) -> Fallible<Tensor> {
@@ -43,7 +51,7 @@ fn numbers(values: &[i32]) -> Fallible<Tensor> {
 }
 
 /// Shapes of one operand, and of two that broadcast.
-const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
+pub(super) const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
 const TWO: &[(&[usize], &[usize])] = &[
     (&[], &[]),
     (&[7], &[7]),
@@ -57,11 +65,12 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
-/// Inputs for a node, some sets of them; `None` for ops that only variables show.
+/// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute
+/// nothing.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
     if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {
-        return Ok(None);
+        return variable_cases::inputs(node, random).map(Some);
     }
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
@@ -291,6 +300,17 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.ends_with("Grad") => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
+            }
+        }
+        // A GPU cannot refuse what integers have no quotient or power of.
+        "Div" | "FloorDiv" | "TruncateDiv" | "Mod" | "FloorMod" | "TruncateMod" => {
+            for (x, y) in TWO {
+                all.push(vec![random.tensor(t, x)?, random.divisors(t, y)?]);
+            }
+        }
+        "Pow" if matches!(t, DType::Int32 | DType::Int64) => {
+            for (x, y) in TWO {
+                all.push(vec![random.tensor(t, x)?, random.indices(t, y, 4)?]);
             }
         }
         "ShapeN" => all.push(vec![random.tensor(t, &[2, 3])?, random.tensor(t, &[4])?]),

@@ -6,14 +6,23 @@
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;
 
+#[path = "../../../tests/gpu/cases.rs"]
+mod cases;
+mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod kernels;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
+#[path = "../../../tests/gpu/placed.rs"]
+mod placed;
 mod programs;
 mod recording;
 mod streams;
 mod training;
+#[path = "../../../tests/gpu/variable_cases.rs"]
+mod variable_cases;
+#[path = "../../../tests/gpu/walk.rs"]
+mod walk;
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -119,6 +119,11 @@ impl Recording {
         self.state().races.clone()
     }
 
+    /// The races since the last time, which are forgotten.
+    pub(crate) fn take_races(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().races)
+    }
+
     /// Bytes that are not given back.
     pub(crate) fn used(&self) -> u64 {
         self.state().used

@@ -194,7 +194,8 @@ fn all_memory_can_be_taken_at_once() -> Fallible {
 }
 
 #[test]
-fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_are_as_they_were() -> Fallible {
+fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_are_as_they_were() -> Fallible
+{
     let options = GpuOptions { memory_fraction: 1.0, poison: true, ..GpuOptions::default() };
     let gpu = Gpu::with(1 << 20, &options)?;
     let tensor = Tensor::try_from([1.0f32, 2.0])?;
