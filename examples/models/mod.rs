@@ -1,6 +1,6 @@
 //! Models that everybody knows, each a function from a batch to scores of its classes: examples of how layers are written,
 //! timed on a GPU by `benches/gpu.rs` and checked by `tests/models.rs`.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod cnn;
 mod layers;

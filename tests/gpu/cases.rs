@@ -192,7 +192,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             random.tensor(second, &[2, 4])?,
         ]),
         "Pack" => all.push(vec![random.tensor(t, &[2, 3, 2])?, random.tensor(t, &[2, 3, 2])?]),
-        "Unpack" => all.push(vec![random.tensor(t, &[3, 4, 2])?]),
+        "Unpack" => all.push(vec![random.tensor(t, &[2, 4, 3])?]),
         "Split" => all.push(vec![Tensor::scalar(1i32), random.tensor(second, &[3, 4])?]),
         "SplitV" => all.push(vec![
             random.tensor(t, &[3, 5])?,
