@@ -44,13 +44,7 @@ impl Case {
 /// # Errors
 /// All that is wrong.
 pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
-    let (share, shares) = match std::env::var("ANABRANCH_GPU_SHARE") {
-        Ok(text) => {
-            let (share, shares) = text.split_once('/').ok_or_else(|| format!("{text} is no share"))?;
-            (share.parse::<usize>()?, shares.parse::<usize>()?.max(1))
-        }
-        Err(_) => (1, 1),
-    };
+    let (share, shares) = share()?;
     let mut random = Random(1);
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in rows("GPU")?.into_iter().skip(share - 1).step_by(shares) {
@@ -67,5 +61,16 @@ pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<u
     match wrong.len() {
         0 => Ok(count),
         some => Err(format!("{some} in {count} cases:\n{}", wrong.join("\n")).into()),
+    }
+}
+
+/// The first of one, if there is no variable.
+fn share() -> Fallible<(usize, usize)> {
+    let Ok(text) = std::env::var("ANABRANCH_GPU_SHARE") else { return Ok((1, 1)) };
+    let numbers =
+        text.split_once('/').and_then(|(share, shares)| Some((share.parse().ok()?, shares.parse().ok()?)));
+    match numbers {
+        Some((share, shares)) if (1..=shares).contains(&share) => Ok((share, shares)),
+        _ => Err(format!("ANABRANCH_GPU_SHARE is {text}, no share such as 2/5").into()),
     }
 }
