@@ -30,6 +30,7 @@ impl GpuFlags {
             memory_fraction: self.gpu_memory_fraction,
             allow_growth: !self.gpu_take_all,
             tf32: !self.gpu_no_tf32,
+            poison: false,
         }
     }
 }

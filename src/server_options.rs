@@ -52,6 +52,8 @@ impl ServerOptions {
             }
             let fraction = std::mem::take(&mut gpus.per_process_gpu_memory_fraction);
             own.gpu_memory_fraction = (fraction > 0.0).then_some(fraction);
+            // It grows unless a flag says otherwise: no more is asked for by this.
+            gpus.allow_growth = false;
         }
         // A server's own are not for sessions; what sessions may not see, they say themselves.
         own.ignores_filters = !std::mem::take(&mut config.device_filters).is_empty();
@@ -99,11 +101,17 @@ mod tests {
         let gpus = pb::GpuOptions {
             visible_device_list: "2,0".into(),
             per_process_gpu_memory_fraction: 0.5,
+            allow_growth: true,
             ..Default::default()
         };
         let options = ServerOptions::of(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
+        // Nothing is left to be told of as without effect.
+        assert_eq!(options.sessions.gpu_options, Some(pb::GpuOptions::default()));
         let open = options.gpus(GpuOptions::default());
-        assert_eq!((open.visible, open.memory_fraction), (Visible::These(vec![2, 0]), 0.5));
+        assert_eq!(
+            (open.visible, open.memory_fraction, open.allow_growth),
+            (Visible::These(vec![2, 0]), 0.5, true)
+        );
         let told =
             GpuOptions { visible: Visible::These(vec![1]), memory_fraction: 0.25, ..Default::default() };
         let told = options.gpus(told);

@@ -1,14 +1,22 @@
 //! GPUs. On a machine that has one: every kernel of its table against the CPU's, on random inputs and on edges, in memory
-//! that holds rubbish before; training; memory that does not suffice. On one that has none: what is promised there.
+//! that is poisoned before; training; memory that does not suffice; steps and processes that are cut short. On one that has
+//! none: what is promised there, that the cases are sound, and whole programs with a CPU in its place.
 //!
 //! `scripts/gpu-suite` runs this where there is a GPU and no Rust.
 #![cfg(feature = "cuda")]
 
 mod gpu {
+    pub(crate) use crate::support::{Fallible, op_nodes};
     pub(crate) mod absent;
     pub(crate) mod cases;
+    pub(crate) mod compile;
+    pub(crate) mod demo;
+    pub(crate) mod jobs;
     pub(crate) mod kernels;
     pub(crate) mod life;
+    pub(crate) mod placed;
+    pub(crate) mod variable_cases;
+    pub(crate) mod walk;
 }
 mod support;
 

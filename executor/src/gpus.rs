@@ -52,11 +52,23 @@ pub struct GpuOptions {
     pub allow_growth: bool,
     /// Whether products and convolutions of float32 may round factors to TF32, as TensorFlow's do.
     pub tf32: bool,
+    /// Whether memory is filled with [`POISON`] before a kernel gets it, for tests: what the kernel does not write, or
+    /// reads before anybody has written it, shows.
+    pub poison: bool,
 }
+
+/// Every byte of poisoned memory: not a number of any floating-point type, and -1 of any signed one.
+pub const POISON: u8 = 0xff;
 
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
-        GpuOptions { visible: Visible::All, memory_fraction: 0.0, allow_growth: true, tf32: true }
+        GpuOptions {
+            visible: Visible::All,
+            memory_fraction: 0.0,
+            allow_growth: true,
+            tf32: true,
+            poison: false,
+        }
     }
 }
 

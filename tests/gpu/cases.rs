@@ -7,7 +7,8 @@ mod moved;
 #[path = "cases/rows.rs"]
 mod rows;
 
-use crate::support::Fallible;
+use super::Fallible;
+use super::variable_cases;
 use graph::{DType, Node, Shape, Tensor};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -57,7 +58,7 @@ fn numbers(values: &[i32]) -> Fallible<Tensor> {
 }
 
 /// Shapes of one operand, and of two that broadcast.
-const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
+pub(super) const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
 const TWO: &[(&[usize], &[usize])] = &[
     (&[], &[]),
     (&[7], &[7]),
@@ -71,11 +72,12 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
-/// Inputs for a node, some sets of them; `None` for ops that only variables show.
+/// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute
+/// nothing.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
     if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {
-        return Ok(None);
+        return variable_cases::inputs(node, random).map(Some);
     }
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
@@ -204,7 +206,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             random.tensor(second, &[2, 4])?,
         ]),
         "Pack" => all.push(vec![random.tensor(t, &[2, 3, 2])?, random.tensor(t, &[2, 3, 2])?]),
-        "Unpack" => all.push(vec![random.tensor(t, &[3, 4, 2])?]),
+        "Unpack" => all.push(vec![random.tensor(t, &[2, 4, 3])?]),
         "Split" => all.push(vec![Tensor::scalar(1i32), random.tensor(second, &[3, 4])?]),
         "SplitV" => all.push(vec![
             random.tensor(t, &[3, 5])?,

@@ -1,28 +1,20 @@
-//! Training on a GPU, and memory that does not suffice.
+//! Memory that does not suffice.
 
-use super::kernels::upload;
-use crate::support::Fallible;
+use super::Fallible;
+use super::placed::{download, upload};
+use client::{ServerConfig, Session, SessionOptions};
 use executor::gpus::GpuOptions;
 use executor::testing::run_node_on;
-use graph::{Code, DType, Node, Shape, Tensor};
+use graph::{Code, DType, Node, Scope, Shape, Tensor};
 
-/// The first placement of each op falls on the GPU where it has a kernel.
-#[test]
-fn the_demo_learns() -> Fallible {
-    if crate::first_gpu(&GpuOptions::default())?.is_none() {
-        return Ok(());
-    }
-    let demo = crate::anabranch().arg("demo").output()?;
-    let text = String::from_utf8_lossy(&demo.stdout).into_owned();
-    assert!(demo.status.success(), "{text}\n{}", String::from_utf8_lossy(&demo.stderr));
-    assert!(text.contains("GPU:0"), "nothing ran on the GPU: {text}");
-    Ok(())
+/// Little enough that a test may take it all: 1 % of a GPU's.
+fn little() -> GpuOptions {
+    GpuOptions { memory_fraction: 0.01, ..GpuOptions::default() }
 }
 
 #[test]
-fn memory_that_does_not_suffice_is_an_error_and_the_next_step_runs() -> Fallible {
-    let options = GpuOptions { memory_fraction: 0.01, ..GpuOptions::default() };
-    let Some(device) = crate::first_gpu(&options)? else { return Ok(()) };
+fn memory_that_does_not_suffice_is_an_error_and_the_next_kernel_runs() -> Fallible {
+    let Some(device) = crate::first_gpu(&little())? else { return Ok(()) };
     let op = graph::ops::lookup("Fill").ok_or("no Fill")?;
     let fill = Node::new("fill", op).with_attr("T", DType::Float);
     let value = upload(&device, Tensor::scalar(1.0f32))?;
@@ -36,7 +28,50 @@ fn memory_that_does_not_suffice_is_an_error_and_the_next_step_runs() -> Fallible
         "{error}"
     );
     let small = filled(&[4])?.map_err(|e| e.to_string())?.remove(0);
-    let small = super::kernels::download(&device, small)?;
+    let small = download(&device, small)?;
     assert_eq!(small, Tensor::full(1.0f32, Shape::new(&[4])?)?);
+    Ok(())
+}
+
+/// A variable holds more than half of what may be taken; a step wants as much again.
+#[test]
+fn a_step_that_runs_out_of_memory_names_who_asks_and_who_holds_and_the_next_one_runs() -> Fallible {
+    let Some(device) = crate::first_gpu(&little())? else { return Ok(()) };
+    let bytes = device.attributes().memory_limit * 6 / 10;
+    let count = i64::try_from(bytes / 4)?;
+    let root = Scope::new();
+    let scope = root.device("/device:GPU:0");
+    let variable = scope.var_handle("hog", DType::Float, graph::PartialShape::from([None]));
+    let size = scope.placeholder("size", DType::Int64, [1usize]);
+    let fill = |name: &str| {
+        scope
+            .op("Fill")
+            .name(name)
+            .input(size)
+            .input(scope.constant(1.0f32))
+            .attr("index_type", DType::Int64)
+            .output()
+    };
+    let assigned = scope.assign_variable(variable, fill("holds"));
+    let wanted = scope.sum(fill("wants"), &[0], false);
+    let options = SessionOptions::default();
+    let server = ServerConfig { gpus: little(), ..ServerConfig::default() };
+    let session = Session::local_with(root.finish()?, server, options)?;
+    let sized = |count: i64| -> Fallible<_> { Ok([(size, Tensor::vector(&[count])?)]) };
+    session.run(&sized(count)?, &[], &[assigned])?;
+    let error = session.run(&sized(count)?, &[wanted], &[]).err().ok_or("there was room for both")?;
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    let told = error.to_string();
+    assert!(
+        told.contains("and type float for wants on /job:localhost/replica:0/task:0/device:GPU:0"),
+        "{told}"
+    );
+    assert!(told.contains(&format!(": {} bytes, with ", 4 * count)), "{told}");
+    assert!(
+        told.contains(&format!("most is held by what these nodes made: holds ({})", 4 * count)),
+        "{told}"
+    );
+    let sum = session.run(&sized(1000)?, &[wanted], &[])?.remove(0);
+    assert_eq!(sum.item::<f32>()?, 1000.0);
     Ok(())
 }

@@ -79,6 +79,11 @@ impl Cluster {
         self.flags.push(flag.to_owned());
     }
 
+    /// Processes that are started from now on get these flags and no others.
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
     /// Tasks of this job run this, from now on.
     pub fn run(&mut self, job: &str, program: Program) {
         self.programs.insert(job.to_owned(), program);
@@ -155,7 +160,7 @@ impl Cluster {
     pub fn log_file(&self, job: &str, index: usize) -> PathBuf {
         let port = self.address(job, index).port();
         let name = format!("{job}-{index}-{}-{port}.log", std::process::id());
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+        super::folder::temporary().join(name)
     }
 
     /// The task's resident memory, bytes.

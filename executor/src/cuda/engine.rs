@@ -10,7 +10,7 @@ use super::streams::{Stream, Streams};
 use super::waiter::Waiter;
 use crate::device::{DeviceTensor, Transfer};
 use crate::error::{Error, Result};
-use crate::gpus::GpuOptions;
+use crate::gpus::{GpuOptions, POISON};
 use graph::tensor::Buffer;
 use graph::{DType, Shape, Tensor};
 use std::any::Any;
@@ -27,6 +27,7 @@ pub struct Engine {
     incoming: Waiter,
     outgoing: Waiter,
     tf32: bool,
+    poison: bool,
 }
 
 /// Threads a block.
@@ -51,6 +52,7 @@ impl Engine {
             incoming: Waiter::new("anabranch-gpu-in")?,
             outgoing: Waiter::new("anabranch-gpu-out")?,
             tf32: options.tf32,
+            poison: options.poison,
             driver,
             streams,
             pool,
@@ -88,7 +90,11 @@ impl Engine {
             len => self.pool.allocate(len, self.streams.id(Stream::Compute), node, what)?,
         };
         let memory = Arc::new(Block::new(self.clone(), address, len));
-        Ok(DeviceTensor { dtype, shape, memory })
+        let tensor = DeviceTensor { dtype, shape, memory };
+        if self.poison {
+            self.fill(&tensor, POISON)?;
+        }
+        Ok(tensor)
     }
 
     /// Bytes of the GPU's memory for a kernel's own use.

@@ -8,16 +8,23 @@ extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
+mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod kernels;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
+#[path = "../../../tests/gpu/placed.rs"]
+mod placed;
 mod programs;
 mod recording;
 mod streams;
 mod training;
+#[path = "../../../tests/gpu/variable_cases.rs"]
+mod variable_cases;
+#[path = "../../../tests/gpu/walk.rs"]
+mod walk;
 
 /// As the files that are shared call it.
 mod support {

@@ -76,6 +76,14 @@ fn all_compile_to_ptx() -> Fallible {
 }
 
 #[test]
+fn the_compiler_is_told_of_with_its_version() -> Fallible {
+    load_compiler()?;
+    let found = library::COMPILER.report().found?;
+    assert!(found.starts_with("libnvrtc.so") && found.ends_with(" 13.0"), "{found}");
+    Ok(())
+}
+
+#[test]
 fn what_does_not_compile_is_an_error_that_says_why() -> Fallible {
     load_compiler()?;
     let error = compile("wrong.cu", "__global__ void f() { nonsense; }", &[], "sm_80").err();

@@ -119,7 +119,7 @@ impl Recording {
         self.state().races.clone()
     }
 
-    /// As [`Recording::races`], those since the last time.
+    /// The races since the last time, which are forgotten.
     pub(crate) fn take_races(&self) -> Vec<String> {
         std::mem::take(&mut self.state().races)
     }

@@ -192,3 +192,21 @@ fn all_memory_can_be_taken_at_once() -> Fallible {
     assert_eq!(log[..2], [format!("allocate {} on 0", 1 << 19), format!("free {} on 0", 1 << 19)]);
     Ok(())
 }
+
+#[test]
+fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_are_as_they_were() -> Fallible
+{
+    let options = GpuOptions { memory_fraction: 1.0, poison: true, ..GpuOptions::default() };
+    let gpu = Gpu::with(1 << 20, &options)?;
+    let tensor = Tensor::try_from([1.0f32, 2.0])?;
+    let x = gpu.upload(tensor.clone())?;
+    assert_eq!(gpu.driver.log(), ["allocate 8 on 1", "copy in 8 on 1", "mark 1"]);
+    let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x.clone()])?.remove(0);
+    let wanted = ["allocate 8 on 0", "fill 8 on 0", "wait 0", "map<Exp, float, float> on 0"];
+    assert_eq!(gpu.driver.log(), wanted);
+    // Nobody computes here: the output is what memory was before.
+    assert!(gpu.download(y)?.values::<f32>()?.iter().all(|value| value.is_nan()));
+    assert_eq!(gpu.download(x)?, tensor);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}

@@ -92,8 +92,10 @@ impl Drop for Cluster {
 
 impl Task {
     fn start(cluster: &str, job: &str, index: u32) -> Result<Task, Box<dyn Error + Send + Sync>> {
+        let gpus = if job == "ps" { "none" } else { "all" };
         let process = Command::new(std::env::current_exe()?)
             .args(["worker", "--cluster", cluster, "--job", job, "--task", &index.to_string()])
+            .args(["--gpus", gpus])
             .env_remove("TF_CONFIG")
             .env("RUST_LOG", "warn")
             .stdin(Stdio::null())

@@ -13,7 +13,8 @@ mod training;
 mod wide_and_deep;
 
 use clap::{Args, ValueEnum};
-use mode::{Mode, REPLICAS};
+use executor::gpus::{self, Visible};
+use mode::{Compute, Mode, REPLICAS};
 use std::error::Error;
 
 #[derive(Debug, Args)]
@@ -33,6 +34,10 @@ pub(crate) struct DemoFlags {
     /// Examples a step; the model's own number if not given
     #[arg(long)]
     batch: Option<usize>,
+
+    /// Compute the model on the first GPU of each client's process or worker; parameter servers hold none
+    #[arg(long)]
+    gpu: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,10 +56,16 @@ pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>>
         let wanted = format!("it must be a multiple of {REPLICAS}, and more than 0");
         return Err(format!("--batch is {batch}: {wanted}").into());
     }
+    if flags.gpu
+        && let Err(why) = gpus::found(&Visible::All)
+    {
+        return Err(format!("--gpu: {why}").into());
+    }
     let problem = match flags.model {
         Model::Digits => digits::problem()?,
         Model::WideAndDeep => wide_and_deep::problem()?,
     };
-    report::print(&training::run(&problem, flags.mode, flags.steps, flags.batch)?);
+    let compute = if flags.gpu { Compute::OnGpu } else { Compute::Anywhere };
+    report::print(&training::run(&problem, flags.mode, compute, flags.steps, flags.batch)?);
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! How a model is replicated: what differs between the demo's runs, and nothing else does.
 
 use clap::ValueEnum;
+use client::SessionOptions;
+use graph::Scope;
+use proto::pb;
 use train::{Aggregation, Strategy, SyncMode, VariablePlacement};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,6 +22,31 @@ pub(super) enum Mode {
     Backup,
     /// At their own pace, but no worker more than three steps ahead of the slowest
     BoundedStaleness,
+}
+
+/// Where a model is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compute {
+    /// Wherever placement puts it.
+    Anywhere,
+    /// On the first GPU of the client's process, or its worker's.
+    OnGpu,
+}
+
+impl Compute {
+    /// The scope of a model's nodes, in that of the replica's.
+    pub(super) fn scope(self, replica: &Scope) -> Scope {
+        match self {
+            Compute::Anywhere => replica.clone(),
+            Compute::OnGpu => replica.device("/device:GPU:0"),
+        }
+    }
+
+    /// Nodes of a model without a kernel for a GPU are computed beside it.
+    pub(super) fn session(self) -> SessionOptions {
+        let config = pb::ConfigProto { allow_soft_placement: self == Compute::OnGpu, ..Default::default() };
+        SessionOptions { config, ..SessionOptions::default() }
+    }
 }
 
 /// Towers, or workers that a step or the job needs.

@@ -1,11 +1,12 @@
 //! One client of a job: the graph of its replica, trained to the last step.
 
-use super::mode::Mode;
+use super::mode::{Compute, Mode};
 use super::problem::Problem;
 use super::report::{Outcome, Progress};
 use client::Session;
 use graph::{DType, Graph, Output, Scope, Tensor};
 use proto::pb;
+use std::collections::BTreeMap;
 use std::error::Error;
 use train::{
     Dataset, Hook, Input, LearningRate, Master, MonitoredConfig, MonitoredSession, Role, Training, Variables,
@@ -30,6 +31,7 @@ pub(super) struct Replica {
     input: Input,
     /// The class of each held-out example, `int32 [n]`: the model's guess.
     guesses: Output,
+    compute: Compute,
     worker: u32,
     steps: u64,
 }
@@ -39,6 +41,7 @@ impl Replica {
     pub(super) fn build(
         problem: &Problem,
         mode: Mode,
+        compute: Compute,
         worker: u32,
         steps: u64,
         batch: usize,
@@ -53,11 +56,12 @@ impl Replica {
         let scores = problem.scores;
         let loss = |scope: &Scope, variables: &Variables, batch: &[Output]| {
             let (labels, features) = (batch[batch.len() - 1], &batch[..batch.len() - 1]);
-            let losses = scope.sparse_softmax_cross_entropy(scores(scope, variables, features), labels);
+            let scope = compute.scope(scope);
+            let losses = scope.sparse_softmax_cross_entropy(scores(&scope, variables, features), labels);
             scope.mean(losses, &[0], false)
         };
         let training = strategy.minimize(&scope, &variables, &optimizer, &input.next, loss)?;
-        let apart = scope.name_scope("held_out");
+        let apart = compute.scope(&scope).name_scope("held_out");
         let held_out: Vec<Output> =
             problem.held_out.features.iter().map(|f| apart.constant(f.clone())).collect();
         let axis = apart.constant(1i32);
@@ -67,7 +71,7 @@ impl Replica {
             .input(axis)
             .attr("output_type", DType::Int32)
             .output();
-        Ok(Replica { graph: root.finish()?, training, input, guesses, worker, steps })
+        Ok(Replica { graph: root.finish()?, training, input, guesses, compute, worker, steps })
     }
 
     /// Trains with others until all together have done the steps; what the model is then.
@@ -78,7 +82,8 @@ impl Replica {
             Box::new(progress.hook(self.training.loss)),
             Box::new(hooks::StopAtStep { last_step }),
         ];
-        let config = MonitoredConfig { role: Role::fixed(self.worker == 0), ..MonitoredConfig::default() };
+        let (role, session) = (Role::fixed(self.worker == 0), self.compute.session());
+        let config = MonitoredConfig { role, session, ..MonitoredConfig::default() };
         let (graph, training) = (self.graph.clone(), self.training.clone());
         let mut session = MonitoredSession::new(master, graph, training, None, all, config)?;
         while session.run(&[], &[], &[self.training.train])?.is_some() {}
@@ -87,7 +92,7 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// The accuracy on held-out examples, and where each variable is.
+    /// The accuracy on held-out examples, and where they were computed and each variable is.
     fn evaluate(&self, problem: &Problem, session: &Session) -> Fallible<Outcome> {
         let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
         // Probing every variable makes each appear among the nodes whose devices the step reports.
@@ -102,7 +107,12 @@ impl Replica {
             found.map_or_else(|| "unknown".to_owned(), |n| n.device.clone())
         };
         let variables = self.training.variables.all();
+        let mut nodes = BTreeMap::<String, usize>::new();
+        for node in placed.iter().flat_map(|graph| &graph.node) {
+            *nodes.entry(node.device.clone()).or_default() += 1;
+        }
         Ok(Outcome {
+            nodes: nodes.into_iter().collect(),
             right: right.count(),
             asked: guesses.len(),
             examples: problem.name,
@@ -122,4 +132,32 @@ fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: us
     let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
     let batches = shuffled.repeat(None).batch(mode.share(batch) as i64, true);
     batches.shard(mode.clients(), worker).prefetch(AHEAD).input("examples")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::digits;
+    use clap::ValueEnum;
+
+    /// In every mode; without a GPU, that is all that can be said.
+    #[test]
+    fn the_model_asks_for_a_gpu_and_its_variables_do_not() -> Fallible<()> {
+        let problem = digits::problem()?;
+        for mode in Mode::value_variants() {
+            let replica = Replica::build(&problem, *mode, Compute::OnGpu, 1, 10, 64)?;
+            let step = graph::passes::prune(&replica.graph, &[replica.training.train, replica.guesses.node])?;
+            let asks = |op: &str| -> Vec<bool> {
+                let nodes = step.nodes().filter(|(_, node)| node.op.name() == op);
+                nodes.map(|(_, node)| node.device.contains("GPU:0")).collect()
+            };
+            // Two layers for the batch, or for each tower's share, and two for what is held out.
+            let softmaxes = asks("SparseSoftmaxCrossEntropyWithLogits");
+            assert!(!softmaxes.is_empty() && softmaxes.iter().all(|&asks| asks), "{mode:?}");
+            let products = asks("BiasAdd");
+            assert_eq!(products, vec![true; 2 * softmaxes.len() + 2], "{mode:?}");
+            assert!(asks("VarHandleOp").iter().all(|&asks| !asks), "{mode:?}");
+        }
+        Ok(())
+    }
 }

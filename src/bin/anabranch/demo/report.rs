@@ -75,6 +75,8 @@ pub(super) struct Outcome {
     pub(super) examples: &'static str,
     /// Of all replicas, as the shared counter says.
     pub(super) steps: i64,
+    /// Devices that computed what was asked, and how many nodes each.
+    pub(super) nodes: Vec<(String, usize)>,
     /// Variables and the devices that hold them.
     pub(super) variables: Vec<(String, String)>,
 }
@@ -92,6 +94,9 @@ pub(super) fn print(outcome: &Outcome) {
         "after {steps} steps, {right} of {asked} held-out {examples} are right: {:.2} %",
         outcome.percent()
     );
+    let nodes: Vec<String> =
+        outcome.nodes.iter().map(|(device, count)| format!("{device} ({count})")).collect();
+    println!("nodes that told so were on {}", nodes.join(", "));
     println!("variables:");
     let width = outcome.variables.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, device) in &outcome.variables {

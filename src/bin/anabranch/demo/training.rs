@@ -1,7 +1,7 @@
 //! Runs a job: in this process, or on a cluster with a client for each worker.
 
 use super::cluster::Cluster;
-use super::mode::{Mode, SERVERS};
+use super::mode::{Compute, Mode, SERVERS};
 use super::problem::Problem;
 use super::replica::Replica;
 use super::report::{Outcome, Progress};
@@ -17,13 +17,14 @@ type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 pub(super) fn run(
     problem: &Problem,
     mode: Mode,
+    compute: Compute,
     steps: Option<u64>,
     batch: Option<usize>,
 ) -> Fallible<Outcome> {
     let steps = steps.unwrap_or(problem.steps);
     let batch = batch.unwrap_or(problem.batch);
     let progress = Progress::start(steps);
-    let replica = |worker| Replica::build(problem, mode, worker, steps, batch);
+    let replica = |worker| Replica::build(problem, mode, compute, worker, steps, batch);
     if let Some(cpu_devices) = mode.devices_of_one_process() {
         let server = Server::new(ServerConfig { cpu_devices, ..ServerConfig::default() })?;
         let outcome = replica(0)?.train(problem, Master::InProcess(Arc::new(server)), &progress)?;

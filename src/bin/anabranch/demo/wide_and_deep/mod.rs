@@ -95,7 +95,7 @@ fn looked_up(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::mode::Mode;
+    use crate::demo::mode::{Compute, Mode};
     use crate::demo::problem::Scores;
     use crate::demo::replica::Replica;
     use crate::demo::training;
@@ -104,7 +104,8 @@ mod tests {
 
     /// Held-out accuracy of a model of clicks, percent.
     fn accuracy(scores: Scores) -> Fallible<f64> {
-        let outcome = training::run(&Problem { scores, ..problem()? }, Mode::Local, None, None)?;
+        let outcome =
+            training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;
         Ok(outcome.percent())
     }
 
@@ -132,7 +133,7 @@ mod tests {
     fn only_rows_of_tables_travel() -> Fallible {
         let problem = problem()?;
         for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators] {
-            let replica = Replica::build(&problem, mode, 1, problem.steps, problem.batch)?;
+            let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
             let tables: Vec<_> =
                 replica.training.variables.trainable().into_iter().filter(|v| v.part_of.is_some()).collect();

@@ -1,0 +1,116 @@
+"""Run benches/gpu.rs and PyTorch on one card, in turn, and print the ratios.
+
+    cargo bench --bench gpu --no-run                                        # prints where the binary is
+    python benches/peer/gpu/compare.py --bench target/release/deps/gpu-...   # every workload
+    python benches/peer/gpu/compare.py --bench ... mlp cnn                   # some of them
+    python benches/peer/gpu/compare.py --bench ... --cpu                     # small sizes on a CPU, to see that it runs
+
+Each figure is of a process of its own, in turn (ours, eager, compiled, ours, ...), and each side's median is kept. A
+ratio over 1 means that ours is better; beside it is the ratio that is wanted, and whether it is reached. The last line
+has all of it as JSON. It ends with 1 if a side failed or a ratio is not reached.
+"""
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+
+TORCH = [sys.executable, str(pathlib.Path(__file__).parent / "torch_side.py")]
+
+# The least ratio of ours to each side of the peer, by workload; None where there is nothing to reach.
+WANTED = {
+    "product": {"eager": 0.95, "compiled": None},
+    "mlp": {"eager": 2.0, "compiled": 1.0},
+    "cnn": {"eager": 2.0, "compiled": 1.0},
+    "resnet50": {"eager": None, "compiled": 1.0},
+    "lstm": {"eager": None, "compiled": 1.0},
+    "copy_on_device": {"eager": 0.9},
+    "copy_to_device": {"eager": 0.9},
+    "copy_from_device": {"eager": None},
+}
+
+
+def measure(command, timeout):
+    """A side's figure and its value; or an error."""
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer in {timeout:g} s"}
+    except OSError as error:
+        return {"error": str(error)}
+    for line in out.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line[7:])
+    lines = [line for line in (out.stderr + out.stdout).splitlines() if line.strip()]
+    return {"error": (lines or ["no output"])[-1][:300]}
+
+
+def median(results):
+    """The median of one figure, whose name comes with it."""
+    got = [(figure, value) for result in results for figure, value in result.items() if figure in ("step_us", "MBps")]
+    return (got[0][0], statistics.median(value for _, value in got)) if got else ("", math.nan)
+
+
+def compare(wanted, got):
+    """A row a side of the peer."""
+    figure, ours = median(got["ours"])
+    for side, wanted in wanted.items():
+        _, peer = median(got[side])
+        ratio = ours / peer if figure == "MBps" else peer / ours
+        is_reached = not math.isnan(ratio) and (wanted is None or ratio >= wanted)
+        yield {
+            "figure": figure, "side": side, "peer": peer, "ours": ours, "ratio": ratio, "wanted": wanted,
+            "is_reached": is_reached,
+        }
+
+
+def card():
+    ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(ask, capture_output=True, text=True, timeout=60).stdout.strip() or "none"
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--bench", required=True, help="the binary of benches/gpu.rs")
+    ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--timeout", type=float, default=300.0, help="of one figure, seconds")
+    ap.add_argument("--cpu", action="store_true")
+    ap.add_argument("workloads", nargs="*", metavar="workload", help=", ".join(WANTED))
+    a = ap.parse_args()
+    unknown = [name for name in a.workloads if name not in WANTED]
+    if unknown:
+        ap.error(f"there is no workload {unknown[0]}")
+    small = ["--cpu"] if a.cpu else []
+    print(f"card: {card()}", flush=True)
+    rows = []
+    for name in a.workloads or WANTED:
+        sides = {"ours": [a.bench, *small], "eager": [*TORCH, *small], "compiled": [*TORCH, "--compile", *small]}
+        sides = {side: command for side, command in sides.items() if side == "ours" or side in WANTED[name]}
+        got = {side: [] for side in sides}
+        for _ in range(a.rounds):
+            for side, command in sides.items():
+                got[side].append(measure([*command, name], a.timeout))
+        for side, results in got.items():
+            for error in [r["error"] for r in results if "error" in r][:1]:
+                print(f"{name:16} {side}: {error}", flush=True)
+        # Small sizes on a CPU are no measure of anything.
+        wanted = dict.fromkeys(WANTED[name]) if a.cpu else WANTED[name]
+        for row in compare(wanted, got):
+            rows.append({"workload": name, **row})
+            least = "" if row["wanted"] is None else f"of {row['wanted']:.2f}{'' if row['is_reached'] else ': MISSED'}"
+            print(
+                f"{name:16} {row['figure']:8} {row['side']:9} {row['peer']:12.5g} {row['ours']:12.5g} "
+                f"{row['ratio']:8.2f}x {least}",
+                flush=True,
+            )
+    print("RATIOS " + json.dumps(rows))
+    return 0 if all(row["is_reached"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

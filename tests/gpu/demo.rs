@@ -1,0 +1,71 @@
+//! The demo with its models on a GPU, in every mode.
+
+use super::Fallible;
+use executor::gpus::{self, GpuOptions, Visible};
+
+const MODES: [&str; 7] =
+    ["local", "in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
+
+/// Points of held-out accuracy, in percent, that a GPU may differ from a CPU.
+const TOLERANCE: f64 = 1.0;
+
+/// What the demo says. On a CPU it sees no GPU.
+fn demo(model: &str, mode: &str, on_gpu: bool) -> Fallible<String> {
+    let mut demo = crate::anabranch();
+    demo.args(["demo", "--model", model, "--mode", mode]);
+    if on_gpu {
+        demo.arg("--gpu")
+    } else {
+        demo.env("CUDA_VISIBLE_DEVICES", "")
+    };
+    let said = demo.output()?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    match said.status.success() {
+        true => Ok(text),
+        false => Err(format!("{mode}: {text}\n{}", String::from_utf8_lossy(&said.stderr)).into()),
+    }
+}
+
+fn accuracy(said: &str) -> Fallible<f64> {
+    let line = said.lines().find(|line| line.contains("held-out")).ok_or("no accuracy was printed")?;
+    Ok(line.split_whitespace().rev().nth(1).ok_or("no percentage")?.parse()?)
+}
+
+fn trains_in_every_mode(model: &str) -> Fallible {
+    if crate::first_gpu(&GpuOptions::default())?.is_none() {
+        return Ok(());
+    }
+    let said = demo(model, "local", false)?;
+    assert!(!said.contains("GPU"), "{said}");
+    let on_cpu = accuracy(&said)?;
+    for mode in MODES {
+        let said = demo(model, mode, true)?;
+        let told = said.lines().find(|line| line.starts_with("nodes that told so")).unwrap_or_default();
+        assert!(told.contains("/device:GPU:0 ("), "{mode}: {said}");
+        let found = accuracy(&said)?;
+        assert!((found - on_cpu).abs() <= TOLERANCE, "{mode}: {found} %, on a CPU {on_cpu} %\n{said}");
+        // Of parameter servers, which hold no GPU.
+        let on_servers = said.lines().filter(|line| line.contains("/job:ps/"));
+        assert!(on_servers.clone().all(|line| !line.ends_with("GPU:0")), "{mode}: {said}");
+        assert_eq!(on_servers.count() > 0, !matches!(mode, "local" | "in-graph"), "{mode}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_demo_learns_digits_in_every_mode() -> Fallible {
+    trains_in_every_mode("digits")
+}
+
+#[test]
+fn the_demo_learns_clicks_in_every_mode() -> Fallible {
+    trains_in_every_mode("wide-and-deep")
+}
+
+#[test]
+fn without_a_gpu_the_demo_says_why_there_is_none() -> Fallible {
+    let Err(why) = gpus::found(&Visible::All) else { return Ok(()) };
+    let said = demo("digits", "local", true).err().ok_or("the demo ran")?.to_string();
+    assert!(said.contains(&format!("anabranch: --gpu: {why}")), "{said}");
+    Ok(())
+}

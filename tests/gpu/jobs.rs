@@ -1,0 +1,184 @@
+//! Whole programs with a GPU in them: steps that are cut short, processes that are killed, a cluster. Without a GPU, the same
+//! with a CPU in its place.
+
+use super::Fallible;
+use crate::support::cluster::Cluster;
+use client::{Server, ServerConfig, Session, SessionOptions};
+use graph::{Code, DType, Graph, NodeId, Output, Scope, Tensor};
+use proto::pb;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// `GPU:0`, if there is one.
+fn device() -> Fallible<&'static str> {
+    Ok(if crate::first_gpu(&Default::default())?.is_some() { "GPU:0" } else { "CPU:0" })
+}
+
+fn options() -> SessionOptions {
+    let config = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
+    SessionOptions { config, ..SessionOptions::default() }
+}
+
+/// Work of one device.
+struct Work {
+    graph: Graph,
+    initialize: NodeId,
+    /// How many endless steps have begun.
+    begun: Output,
+    /// Multiplies matrices for ever.
+    endless: NodeId,
+    /// A matrix that is fed, and the sum of all elements of its square.
+    factor: Output,
+    product: Output,
+}
+
+impl Work {
+    fn on(device: &str) -> Fallible<Work> {
+        let root = Scope::new();
+        let (host, scope) = (root.device("/device:CPU:0"), root.device(&format!("/device:{device}")));
+        let counter = host.var_handle("begun", DType::Int64, graph::PartialShape::scalar());
+        let initialize = host.assign_variable(counter, host.constant(0i64));
+        let begins = host.assign_add_variable(counter, host.constant(1i64));
+        let ones =
+            |scope: &Scope, size: i32| scope.fill(scope.constant_vector(&[size; 2]), scope.constant(1.0f32));
+        let first = ones(&scope.control(&[begins]), 256);
+        let turns = scope.control(&[begins]).constant(0i32);
+        let looped = scope.while_loop(
+            &[turns, first],
+            |scope, v| scope.less(v[0], scope.constant(i32::MAX)),
+            |scope, v| {
+                let halved = scope.mul(v[1], scope.constant(1.0f32 / 256.0));
+                vec![scope.add(v[0], scope.constant(1i32)), scope.matmul(halved, v[1])]
+            },
+            &Default::default(),
+        );
+        let factor = scope.placeholder("factor", DType::Float, [64usize, 64]);
+        Ok(Work {
+            factor,
+            initialize,
+            begun: host.read_variable(counter, DType::Int64),
+            endless: looped.get(1).ok_or("no loop")?.node,
+            product: scope.sum(scope.matmul(factor, factor), &[0, 1], false),
+            graph: root.finish()?,
+        })
+    }
+
+    fn computes(&self, session: &Session) -> Fallible {
+        let ones = Tensor::full(1.0f32, graph::Shape::new(&[64, 64])?)?;
+        let step = session.step().feed(self.factor, ones).fetch(self.product);
+        let product = step.timeout(DEADLINE).run()?.values.remove(0);
+        assert_eq!(product.item::<f32>()?, 64.0 * 64.0 * 64.0);
+        Ok(())
+    }
+
+    /// Runs the endless step on another thread, does what ends it once it has begun, and gives the step's error.
+    fn cut_short(
+        &self,
+        session: &Session,
+        timeout: Duration,
+        end: impl FnOnce() -> Fallible,
+    ) -> Fallible<client::Error> {
+        session.run(&[], &[], &[self.initialize])?;
+        thread::scope(|scope| {
+            let step = scope.spawn(|| session.step().target(self.endless).timeout(timeout).run());
+            let deadline = Instant::now() + DEADLINE;
+            while session.run(&[], &[self.begun], &[])?[0].item::<i64>()? == 0 {
+                if step.is_finished() || Instant::now() > deadline {
+                    return Err("the step has not begun".into());
+                }
+                thread::park_timeout(Duration::from_millis(2));
+            }
+            end()?;
+            let ended = step.join().map_err(|_| "the step's thread panicked")?;
+            ended.err().ok_or_else(|| "the endless step has ended".into())
+        })
+    }
+}
+
+#[test]
+fn a_step_in_flight_ends_at_its_deadline_and_the_next_one_runs() -> Fallible {
+    let work = Work::on(device()?)?;
+    let session = Session::local_with(work.graph.clone(), ServerConfig::default(), options())?;
+    let error = work.cut_short(&session, Duration::from_secs(2), || Ok(()))?;
+    assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
+    work.computes(&session)
+}
+
+#[test]
+fn a_step_in_flight_ends_with_its_session_and_another_session_runs() -> Fallible {
+    let work = Work::on(device()?)?;
+    let server = Arc::new(Server::new(ServerConfig::default())?);
+    let session = Session::on(&server, work.graph.clone(), options())?;
+    let error = work.cut_short(&session, DEADLINE, || Ok(session.close()?))?;
+    assert_eq!(error.code(), Code::Cancelled, "{error}");
+    work.computes(&Session::on(&server, work.graph.clone(), options())?)
+}
+
+#[test]
+fn a_worker_that_is_killed_with_work_in_flight_and_started_again_at_once_works() -> Fallible {
+    let work = Work::on(device()?)?;
+    let mut cluster = Cluster::start_with(&[("worker", 1)], &["--gpus", "all"])?;
+    let target = cluster.target("worker", 0);
+    let session = Session::connect(&target, work.graph.clone(), options())?;
+    let error = work.cut_short(&session, DEADLINE, || cluster.kill("worker", 0))?;
+    assert_eq!(error.code(), Code::Unavailable, "{error}");
+    cluster.spawn("worker", 0)?;
+    cluster.wait_until_listening("worker", 0)?;
+    work.computes(&Session::connect(&target, work.graph.clone(), options())?)
+}
+
+/// Gradient descent on the sum of squares of a product whose factor is a variable; where the product was, and what the
+/// variable is after some steps.
+fn descend(
+    variable_on: &str,
+    product_on: &str,
+    open: impl FnOnce(Graph) -> Fallible<Session>,
+) -> Fallible<(String, Tensor)> {
+    let root = Scope::new();
+    let (ps, worker) = (root.device(variable_on), root.device(product_on));
+    let w = ps.var_handle("w", DType::Float, [3usize, 2]);
+    let first =
+        ps.assign_variable(w, ps.constant(Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]])?));
+    let value = ps.read_variable(w, DType::Float);
+    let x = worker.constant(Tensor::try_from([[0.5f32, -1.0, 2.0], [1.5, 0.25, -0.75]])?);
+    let product = worker.op("MatMul").name("product").input(x).input(value).output();
+    let loss = worker.sum(worker.square(product), &[0, 1], false);
+    let gradient =
+        worker.gradients(&[loss], &[value], &[])?.first().copied().flatten().ok_or("no gradient")?;
+    let step = ps.resource_apply_gradient_descent(w, ps.constant(0.01f32), gradient);
+    let session = open(root.finish()?)?;
+    session.run(&[], &[], &[first])?;
+    let record = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
+    let done = session.step().target(step).options(record).timeout(DEADLINE).run()?;
+    let graphs = done.metadata.map(|metadata| metadata.partition_graphs).unwrap_or_default();
+    let placed = graphs.iter().flat_map(|graph| &graph.node).find(|node| node.name == "product");
+    let placed = placed.map(|node| node.device.clone()).ok_or("no product")?;
+    for _ in 0..20 {
+        session.run(&[], &[], &[step])?;
+    }
+    Ok((placed, session.run(&[], &[value], &[])?.remove(0)))
+}
+
+#[test]
+fn a_worker_trains_what_a_parameter_server_without_a_gpu_holds() -> Fallible {
+    let device = device()?;
+    let mut cluster = Cluster::reserve(&[("ps", 1), ("worker", 1)])?;
+    for (job, gpus) in [("ps", "none"), ("worker", "all")] {
+        cluster.set_flags(&["--gpus", gpus]);
+        cluster.spawn(job, 0)?;
+        cluster.wait_until_listening(job, 0)?;
+    }
+    let target = cluster.target("worker", 0);
+    let on = format!("/job:worker/task:0/device:{device}");
+    let (placed, trained) =
+        descend("/job:ps/task:0", &on, |graph| Ok(Session::connect(&target, graph, options())?))?;
+    assert_eq!(placed, format!("/job:worker/replica:0/task:0/device:{device}"));
+    let (_, alone) = descend("/device:CPU:0", "/device:CPU:0", |graph| Ok(Session::local(graph)?))?;
+    for (found, wanted) in trained.values::<f32>()?.iter().zip(alone.values::<f32>()?) {
+        assert!((found - wanted).abs() < 1e-3, "{found} is not {wanted}");
+    }
+    Ok(())
+}

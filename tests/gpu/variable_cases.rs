@@ -1,0 +1,73 @@
+//! Inputs for ops of variables: what each variable holds before, and what comes beside it.
+
+use super::Fallible;
+use super::cases::{ONE, Random};
+use executor::testing::run_op;
+use graph::{DType, Node, Tensor};
+
+/// As [`inputs`](super::cases::inputs), of a node that takes variables.
+pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
+    let t = element(node);
+    let index = node.attr::<DType>("Tindices").unwrap_or(DType::Int64);
+    match node.op.name() {
+        "ResourceGather" => {
+            let cases: [(&[usize], &[usize]); 4] =
+                [(&[5], &[3]), (&[5, 4], &[2, 3]), (&[5, 4], &[0]), (&[5, 2, 3], &[])];
+            let case = |(dims, at): (&[usize], &[usize])| {
+                Ok(vec![random.tensor(t, dims)?, random.indices(index, at, dims[0] as u64)?])
+            };
+            cases.into_iter().map(case).collect()
+        }
+        name if name.contains("Scatter") => scattered(t, index, random),
+        name if name.contains("Apply") => ONE.iter().map(|dims| step(node, t, dims, random)).collect(),
+        _ => {
+            let count = node.input_types()?.len();
+            let values = |dims: &&[usize]| (0..count).map(|_| random.tensor(t, dims)).collect();
+            ONE.iter().map(values).collect()
+        }
+    }
+}
+
+/// The type of what the node's variable holds.
+fn element(node: &Node) -> DType {
+    let named = ["T", "dtype"].into_iter().find_map(|name| node.attr::<DType>(name).ok());
+    named.unwrap_or(DType::Float)
+}
+
+/// Rows once each, for the order of updates of one is nobody's; one update for all rows.
+fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
+    let rows = cast(&Tensor::vector(&[3i64, 0, 4])?, index)?;
+    Ok(vec![
+        vec![random.tensor(t, &[5])?, rows.clone(), random.tensor(t, &[3])?],
+        vec![random.tensor(t, &[5, 400])?, rows.clone(), random.tensor(t, &[3, 400])?],
+        vec![random.tensor(t, &[5, 2, 3])?, rows, random.tensor(t, &[])?],
+        vec![random.tensor(t, &[5, 2])?, random.indices(index, &[0], 5)?, random.tensor(t, &[0, 2])?],
+    ])
+}
+
+/// A variable with its slots, rates, and a gradient.
+fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<Vec<Tensor>> {
+    let ports = node.input_types()?;
+    let input = |(i, (arg, is_variable)): (usize, (&str, bool))| match arg {
+        _ if i == 0 => random.tensor(t, dims),
+        // Slots are sums of squares, or lie where such may.
+        _ if is_variable => share(random, t, dims),
+        "grad" | "delta" => random.tensor(t, dims),
+        "lr_power" => cast(&Tensor::scalar(-0.5f64), t),
+        _ => share(random, t, &[]),
+    };
+    let args = node.op.inputs.iter().map(|arg| arg.name);
+    args.zip(ports.iter().map(|port| port.is_ref_or_resource())).enumerate().map(input).collect()
+}
+
+/// Numbers from 0.1 to 0.9.
+fn share(random: &mut Random, t: DType, dims: &[usize]) -> Fallible<Tensor> {
+    let wide = random.tensor(DType::Double, dims)?;
+    let shares: Vec<f64> = wide.values::<f64>()?.iter().map(|value| 0.5 + value * 0.4 / 3.0).collect();
+    cast(&Tensor::from_slice(&shares, wide.shape().clone())?, t)
+}
+
+fn cast(tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
+    let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
+    Ok(run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
+}

@@ -1,0 +1,76 @@
+//! The cases that kernels of GPUs are tested with: every row of their table, of every type, on every set of inputs.
+
+use super::Fallible;
+use super::cases::{Random, inputs};
+use super::op_nodes::rows;
+use executor::kernel::KernelDef;
+use graph::{Node, Tensor};
+
+/// Attributes that are another rule of the same kernel.
+const FLAGS: &[&str] = &["use_nesterov", "update_slots", "multiply_linear_by_lr"];
+
+/// The node with other rules too, and with seeds: streams without them differ from run to run.
+fn variants(node: Node) -> Vec<Node> {
+    let has = |name: &str| node.op.attrs.iter().any(|spec| spec.name == name);
+    let node = if has("seed") {
+        node.clone().with_attr("seed", 7i64).with_attr("seed2", 11i64)
+    } else {
+        node.clone()
+    };
+    let flag = FLAGS.iter().find(|flag| has(flag));
+    match flag {
+        Some(&flag) => vec![node.clone().with_attr(flag, false), node.with_attr(flag, true)],
+        None => vec![node],
+    }
+}
+
+/// One call of one kernel.
+pub(crate) struct Case {
+    pub(crate) def: &'static KernelDef,
+    pub(crate) node: Node,
+    pub(crate) inputs: Vec<Tensor>,
+}
+
+impl Case {
+    fn name(&self) -> Fallible<String> {
+        let shapes: Vec<String> = self.inputs.iter().map(|tensor| tensor.shape().to_string()).collect();
+        Ok(format!("{:?} of {:?} {}", self.def, self.node.input_types()?, shapes.join(" ")))
+    }
+}
+
+/// Runs `check` on every case of every row; it tells what is wrong. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the
+/// second fifth of the rows out: tools that watch a GPU take their time.
+///
+/// # Errors
+/// All that is wrong.
+pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
+    let (share, shares) = share()?;
+    let mut random = Random(1);
+    let (mut count, mut wrong) = (0, Vec::new());
+    for (def, nodes) in rows("GPU")?.into_iter().skip(share - 1).step_by(shares) {
+        for node in nodes.into_iter().flat_map(variants) {
+            for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
+                let case = Case { def, node: node.clone(), inputs };
+                for how in check(&case)? {
+                    wrong.push(format!("{}: {how}", case.name()?));
+                }
+                count += 1;
+            }
+        }
+    }
+    match wrong.len() {
+        0 => Ok(count),
+        some => Err(format!("{some} in {count} cases:\n{}", wrong.join("\n")).into()),
+    }
+}
+
+/// The first of one, if there is no variable.
+fn share() -> Fallible<(usize, usize)> {
+    let Ok(text) = std::env::var("ANABRANCH_GPU_SHARE") else { return Ok((1, 1)) };
+    let numbers =
+        text.split_once('/').and_then(|(share, shares)| Some((share.parse().ok()?, shares.parse().ok()?)));
+    match numbers {
+        Some((share, shares)) if (1..=shares).contains(&share) => Ok((share, shares)),
+        _ => Err(format!("ANABRANCH_GPU_SHARE is {text}, no share such as 2/5").into()),
+    }
+}

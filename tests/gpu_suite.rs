@@ -1,0 +1,129 @@
+//! `scripts/gpu-suite` runs its parts, says what came of each, and cuts off one that does not end: with programs in the
+//! place of those that need a GPU.
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use support::Fallible;
+use support::folder::Folder;
+
+/// A packed folder. Its tests of clicks fail, and its kernels' do not end.
+fn packed() -> Fallible<Folder> {
+    let folder = Folder::new("gpu-suite")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-suite");
+    fs::copy(script, folder.path().join("gpu-suite"))?;
+    let tests = "case \"$*\" in\n\
+        *clicks*) echo a test fails >&2; exit 101 ;;\n\
+        *kernels::every*) echo \"$ANABRANCH_GPU_SHARE ${ANABRANCH_GPU_UNPOISONED:-poisoned}\" ;;\n\
+        *kernels*) tail -f /dev/null ;;\n\
+        *) echo \"tests: $*; in $ANABRANCH_PROGRAMS\" ;;\n\
+        esac";
+    let sanitizer = "echo \"sanitizer: $1 $2\"\nwhile [ \"${1#*/}\" = \"$1\" ]; do shift; done\nexec \"$@\"";
+    let programs = [
+        ("anabranch", "echo command: $*"),
+        ("gpu-tests", tests),
+        ("gpu-bench", "echo bench: $*"),
+        ("tool", sanitizer),
+    ];
+    for (name, text) in programs {
+        program(&folder.path().join(name), text)?;
+    }
+    Ok(folder)
+}
+
+fn program(path: &PathBuf, text: &str) -> Fallible {
+    fs::write(path, format!("#!/bin/sh\n{text}\n"))?;
+    Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+}
+
+/// Runs the suite; PyTorch is not there.
+fn run(folder: &Folder, arguments: &[&str], seconds: &str) -> Fallible<Output> {
+    let mut suite = Command::new(folder.path().join("gpu-suite"));
+    suite.args(arguments).env("PYTHON", "false").env("PART_SECONDS", seconds).env_remove("OUT");
+    Ok(suite.output()?)
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_part_runs_what_it_is_of_and_the_summary_says_so() -> Fallible {
+    let folder = packed()?;
+    let output = run(&folder, &["run", "doctor", "programs", "bench-mlp"], "60")?;
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let programs = format!("in {}", folder.path().display());
+    assert!(
+        said.contains("command: doctor\n") && said.contains("bench: mlp\n") && said.contains(&programs),
+        "{said}"
+    );
+    for part in ["doctor", "programs", "bench-mlp"] {
+        assert!(said.lines().any(|line| line.starts_with(&format!("{part}: passed, "))), "{part}: {said}");
+    }
+    assert!(said.contains("clicks: not run, for it was not asked for\n"), "{said}");
+    // Each part once.
+    let parts = text(&run(&folder, &["parts"], "60")?);
+    for part in parts.lines() {
+        assert_eq!(
+            said.lines().filter(|line| line.starts_with(&format!("{part}: "))).count(),
+            1,
+            "{part}: {said}"
+        );
+    }
+    assert!(parts.lines().count() > 20, "{parts}");
+    Ok(())
+}
+
+#[test]
+fn a_part_that_fails_or_does_not_end_is_told_and_the_others_run() -> Fallible {
+    let folder = packed()?;
+    let output = run(&folder, &["run", "kernels", "clicks", "digits"], "1")?;
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("kernels: FAILED, for it had not ended after 1 s\n"), "{said}");
+    assert!(said.contains("clicks: FAILED with 101, "), "{said}");
+    assert!(said.contains("digits: passed, "), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_part_that_is_not_known_is_refused_before_any_runs() -> Fallible {
+    let output = run(&packed()?, &["run", "doctor", "doctors"], "60")?;
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!((text(&output).as_str(), &*output.stderr), ("", b"there is no part doctors\n".as_slice()));
+    Ok(())
+}
+
+#[test]
+fn the_output_of_each_part_is_in_a_file_of_its_name() -> Fallible {
+    let folder = packed()?;
+    let out = folder.path().join("out");
+    let mut suite = Command::new(folder.path().join("gpu-suite"));
+    let output = suite.args(["run", "clicks", "doctor"]).env("PYTHON", "false").env("OUT", &out).output()?;
+    assert!(!text(&output).contains("a test fails"), "{}", text(&output));
+    assert_eq!(fs::read_to_string(out.join("clicks.log"))?, "a test fails\n");
+    assert_eq!(fs::read_to_string(out.join("doctor.log"))?, "command: doctor\n");
+    Ok(())
+}
+
+/// Each tool takes a share of the table, and the one that looks for memory that nobody has written sees none poisoned.
+#[test]
+fn kernels_run_under_the_sanitizer_where_it_is_there() -> Fallible {
+    let folder = packed()?;
+    let parts = ["run", "--sanitize", "memcheck-2", "initcheck-4"];
+    let said = text(&run(&folder, &parts, "60")?);
+    assert!(said.contains("memcheck-2: not run, for what it needs is not here\n"), "{said}");
+    fs::rename(folder.path().join("tool"), folder.path().join("compute-sanitizer"))?;
+    let paths = [folder.path().to_owned(), "/usr/bin".into(), "/bin".into()];
+    let mut suite = Command::new(folder.path().join("gpu-suite"));
+    let output = suite.args(parts).env("PATH", std::env::join_paths(paths)?).env_remove("OUT").output()?;
+    let said = text(&output);
+    assert!(said.contains("sanitizer: --tool memcheck\n2/4 poisoned\n"), "{said}");
+    assert!(said.contains("sanitizer: --tool initcheck\n4/4 1\n"), "{said}");
+    assert!(said.contains("initcheck-4: passed, "), "{said}");
+    Ok(())
+}
