@@ -4,6 +4,7 @@ use super::arguments::Arguments;
 use super::program::Program;
 use crate::error::Result;
 use graph::DType;
+use std::any::Any;
 use std::fmt;
 
 /// Where something lies in a GPU's memory.
@@ -41,7 +42,7 @@ pub struct Grid {
 
 /// One GPU, or what a test puts in its place. Calls only enqueue, but where they say that they wait. Whoever calls keeps
 /// what a call names alive until the stream has passed it: [`Engine`](super::Engine) sees to that.
-pub trait Driver: Send + Sync + fmt::Debug {
+pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Bytes of memory: free, and in all.
     fn memory(&self) -> Result<(u64, u64)>;
 
@@ -81,6 +82,19 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
+
+    /// Whether this GPU and another may use each other's memory. From now on they do.
+    fn reach(&self, peer: &dyn Driver) -> Result<bool>;
+
+    /// Copies into the memory of a GPU that is within reach; the stream is this one's.
+    fn copy_to(
+        &self,
+        peer: &dyn Driver,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: StreamId,
+    ) -> Result<()>;
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 

@@ -21,7 +21,7 @@ pub struct Block {
 
 #[derive(Debug)]
 struct Order {
-    /// The stream that has written it last.
+    /// The stream that has written it last, or for which it was taken.
     writer: Stream,
     /// Where the copy that filled it ends, until the kernels have waited for that.
     filled: Option<Arc<Mark>>,
@@ -36,9 +36,15 @@ impl Block {
         Block { engine, address, len, order: Mutex::new(order) }
     }
 
-    /// Memory that a copy fills, up to this mark.
-    pub(super) fn filled(engine: Arc<Engine>, address: Address, len: usize, mark: Arc<Mark>) -> Block {
-        let order = Order { writer: mark.stream, filled: Some(mark), readers: SmallVec::new() };
+    /// Memory taken for what `stream` is given, which a copy fills, up to this mark: it may be in another GPU's stream.
+    pub(super) fn filled(
+        engine: Arc<Engine>,
+        address: Address,
+        len: usize,
+        stream: Stream,
+        mark: Arc<Mark>,
+    ) -> Block {
+        let order = Order { writer: stream, filled: Some(mark), readers: SmallVec::new() };
         Block { engine, address, len, order: Mutex::new(order) }
     }
 
@@ -117,9 +123,13 @@ impl Drop for Block {
         for mark in &order.readers {
             let _ = streams.wait(last, mark);
         }
-        if last != order.writer {
-            let _ = streams.mark(order.writer).and_then(|mark| streams.wait(last, &mark));
-        }
+        let _ = match &order.filled {
+            Some(mark) => streams.wait(last, mark),
+            None if last != order.writer => {
+                streams.mark(order.writer).and_then(|mark| streams.wait(last, &mark))
+            }
+            None => Ok(()),
+        };
         self.engine.pool().free(self.address, streams.id(last));
     }
 }

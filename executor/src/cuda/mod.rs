@@ -15,6 +15,7 @@ mod nvidia;
 mod pinned;
 mod pool;
 mod program;
+mod road;
 mod streams;
 mod waiter;
 

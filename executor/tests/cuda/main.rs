@@ -11,6 +11,7 @@ mod environment;
 mod kernels;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
+mod peers;
 mod programs;
 mod recording;
 mod streams;
