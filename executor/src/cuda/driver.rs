@@ -96,6 +96,10 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
         stream: StreamId,
     ) -> Result<()>;
 
+    /// Enqueues a part on each of several GPUs, of which this is one, none of them twice. Whatever is enqueued on one of
+    /// them for others to take part in is enqueued on all in the same order.
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()>;
+
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
     /// Compiles a kernel and loads it: waits.
@@ -110,6 +114,33 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize>;
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
+}
+
+/// How several numbers become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    Sum,
+    Product,
+    Minimum,
+    Maximum,
+}
+
+/// Tensors of several GPUs become one, element by element, which each of them gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllReduce {
+    pub reduction: Reduction,
+    pub dtype: DType,
+    /// Elements of a tensor, more than none.
+    pub count: usize,
+}
+
+/// What one GPU gives to a collective, and where it gets the result; the stream is the GPU's.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub driver: &'a dyn Driver,
+    pub from: Address,
+    pub to: Address,
+    pub stream: StreamId,
 }
 
 /// `c = a b` for each of `count` pairs of row-major matrices; a flipped factor is stored transposed.

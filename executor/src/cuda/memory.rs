@@ -84,19 +84,39 @@ impl Block {
         copy: impl FnOnce(Address) -> Result<()>,
     ) -> Result<Arc<Mark>> {
         let mut order = self.order.lock();
-        let streams = self.engine.streams();
-        match &order.filled {
-            Some(mark) => streams.wait(stream, mark)?,
-            None => streams.wait(stream, &*streams.mark(order.writer)?)?,
-        }
+        order.precede(&self.engine, stream)?;
         copy(self.address)?;
-        let mark = streams.mark(stream)?;
+        let mark = self.engine.streams().mark(stream)?;
         order.readers.push(mark.clone());
         Ok(mark)
+    }
+
+    /// Where it is, for what `stream` is given next and reads it. Nobody may change it before it is known where that
+    /// [ends](Block::read_until): whoever reads holds it, and what others hold is not changed in place.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn read_on(&self, stream: Stream) -> Result<Address> {
+        self.order.lock().precede(&self.engine, stream)?;
+        Ok(self.address)
+    }
+
+    /// What was enqueued to read it ends at the mark.
+    pub(super) fn read_until(&self, mark: Arc<Mark>) {
+        self.order.lock().readers.push(mark);
     }
 }
 
 impl Order {
+    /// What `stream` is given from now on comes after what wrote the block.
+    fn precede(&self, engine: &Engine, stream: Stream) -> Result<()> {
+        let streams = engine.streams();
+        match &self.filled {
+            Some(mark) => streams.wait(stream, mark),
+            None => streams.wait(stream, &*streams.mark(self.writer)?),
+        }
+    }
+
     /// Kernels that are enqueued from now on come after the copy that filled the block.
     fn join(&mut self, engine: &Engine) -> Result<()> {
         if let Some(mark) = self.filled.take() {

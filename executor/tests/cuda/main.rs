@@ -6,6 +6,7 @@
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;
 
+mod collectives;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod kernels;

@@ -3,7 +3,8 @@
 //! a log and their streams' clocks.
 
 use anabranch_executor::cuda::driver::{
-    Address, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Part, Pinned, Product,
+    StreamId,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
@@ -37,6 +38,8 @@ struct State {
     /// Which GPU's a stream or event is.
     owners: HashMap<Owned, usize>,
     events: HashMap<u64, Clock>,
+    /// Why collectives fail.
+    collectives_failure: Option<Error>,
     /// The GPUs that use each other's memory.
     reached: BTreeSet<[usize; 2]>,
     memory: BTreeMap<u64, Memory>,
@@ -145,6 +148,11 @@ impl Recording {
         let mut state = self.state();
         state.used.push(0);
         Recording { total: self.total, gpu: state.used.len() - 1, is_reachable, state: self.state.clone() }
+    }
+
+    /// From now on collectives fail.
+    pub(crate) fn fail_collectives(&self, error: Error) {
+        self.state().collectives_failure = Some(error);
     }
 
     fn of(driver: &dyn Driver) -> Result<&Recording> {
@@ -357,6 +365,34 @@ impl Driver for Recording {
             memory.bytes[..bytes].copy_from_slice(&source);
         }
         state.log.push(format!("copy {bytes} to GPU {peer} on {}", stream.0));
+        Ok(())
+    }
+
+    /// Sums of `float` alone are computed.
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+        let gpus: Vec<usize> =
+            parts.iter().map(|part| Ok(Recording::of(part.driver)?.gpu)).collect::<Result<_>>()?;
+        let mut state = self.state();
+        if let Some(error) = &state.collectives_failure {
+            return Err(error.clone());
+        }
+        let mut sum = vec![0.0f32; what.count];
+        for (part, &gpu) in parts.iter().zip(&gpus) {
+            state.check("all-reduce", gpu, Owned::Stream(part.stream.0));
+            state.touch("all-reduce", part.from.0, part.stream.0, Use::Read);
+            state.touch("all-reduce", part.to.0, part.stream.0, Use::Write);
+            let bytes = state.memory.get(&part.from.0).map_or(&[][..], |memory| &memory.bytes);
+            for (sum, bytes) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *sum += f32::from_ne_bytes(*bytes);
+            }
+        }
+        for part in parts {
+            if let Some(memory) = state.memory.get_mut(&part.to.0) {
+                let bytes = sum.iter().flat_map(|x| x.to_ne_bytes());
+                memory.bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+            }
+        }
+        state.log.push(format!("{:?} of {} {} on GPUs {gpus:?}", what.reduction, what.count, what.dtype));
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Fallible, session};
 use anabranch_train::{
-    Initializer, Optimizer, Strategy, SyncMode, Training, Variable, VariableCost, VariablePlacement,
-    Variables,
+    Averaging, Initializer, Optimizer, Strategy, SyncMode, Training, Variable, VariableCost,
+    VariablePlacement, Variables,
 };
 use graph::{DType, Output, PartialShape, Scope, Shape, Tensor};
 use proto::pb;
@@ -14,7 +14,7 @@ const COLUMNS: usize = 4;
 
 fn towers(count: usize) -> Strategy {
     let devices = (1..=count).map(|i| format!("/device:CPU:{i}")).collect();
-    Strategy::Towers { devices, variables: "/device:CPU:0".to_owned() }
+    Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::default() }
 }
 
 /// The mean square error of a linear layer.

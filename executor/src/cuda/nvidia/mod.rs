@@ -1,6 +1,7 @@
 //! CUDA, by cudarc's bindings. Every library is checked before the first call into it.
 
 mod blas;
+mod collectives;
 mod compiler;
 mod dnn;
 mod peers;
@@ -9,7 +10,8 @@ pub use compiler::compile;
 
 use super::arguments::Arguments;
 use super::driver::{
-    Address, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Part, Pinned, Product,
+    StreamId,
 };
 use super::library;
 use super::machine::Gpu;
@@ -331,6 +333,10 @@ impl Driver for Nvidia {
             result::memcpy_peer_async(there, to.0, self.context.0, from.0, bytes, stream_of(stream))
         };
         self.check("cuMemcpyPeerAsync", copied)
+    }
+
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+        collectives::all_reduce(what, parts)
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {

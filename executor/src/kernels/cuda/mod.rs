@@ -14,6 +14,7 @@ mod gather;
 mod host;
 mod matmul;
 mod moved;
+mod nccl;
 mod normalization;
 mod pad;
 mod pool;
@@ -47,6 +48,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     conv::KERNELS,
     gather::KERNELS,
     matmul::KERNELS,
+    nccl::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
     pool::KERNELS,
