@@ -4,7 +4,7 @@
 mod support;
 
 use anabranch::client::{Server, ServerConfig};
-use anabranch::train::{Master, Strategy};
+use anabranch::train::{Averaging, Master, Strategy};
 use std::sync::Arc;
 
 fn main() -> support::Fallible {
@@ -12,6 +12,7 @@ fn main() -> support::Fallible {
     let strategy = Strategy::Towers {
         devices: vec!["/device:CPU:1".into(), "/device:CPU:2".into()],
         variables: "/device:CPU:0".into(),
+        averaging: Averaging::BesideVariables,
     };
     let server = Arc::new(Server::new(ServerConfig { cpu_devices: 3, ..ServerConfig::default() })?);
     let found = support::train(&strategy, Master::InProcess(server), true, 300)?;

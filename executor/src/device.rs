@@ -1,6 +1,6 @@
 //! Devices: where kernels run and where their tensors live.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
 use crate::kernels;
 use crate::resource::ResourceStore;
@@ -24,6 +24,20 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Moves a tensor of this device into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
+
+    /// Whether devices of its type in one process [take over](Device::adopt) each other's tensors, so that Send need not
+    /// bring them into host memory.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// Brings a tensor of another device that [hands over](Device::hands_over), or of its own, into its memory; into the
+    /// host's where it cannot reach the other's.
+    fn adopt(&self, tensor: DeviceTensor, done: Transfer<crate::value::Value>) {
+        let DeviceTensor { dtype, shape, .. } = tensor;
+        let message = format!("{} takes over no tensors, such as {dtype}{shape}", self.name());
+        done(Err(Error::internal(message)));
+    }
 
     /// Waits until everything enqueued so far has run: nothing to do where kernels run to their end.
     fn synchronize(&self) -> Result<()> {

@@ -40,13 +40,13 @@ fn plain(op: &'static Op) -> Fallible<Node> {
     let mut node = Node::new("n", op);
     for spec in op.attrs.iter().filter(|spec| spec.default.is_none()) {
         let value: AttrValue = match (spec.kind, spec.is_list) {
-            // The first that is allowed: indices are not of floats.
+            // Here and below the first that is allowed: indices are not of floats.
             (AttrKind::Type, false) => spec.allowed.first().cloned().unwrap_or(DType::Float.into()),
             (AttrKind::Type, true) => vec![DType::Float].into(),
             (AttrKind::Int, false) => 2i64.into(),
             (AttrKind::Int, true) => vec![1i64, 1, 1, 1].into(),
             (AttrKind::Str, true) => AttrValue::List(AttrList::Str(vec!["GPU".into()])),
-            (AttrKind::Str, false) => "SAME".into(),
+            (AttrKind::Str, false) => spec.allowed.first().cloned().unwrap_or("SAME".into()),
             (AttrKind::Bool, _) => false.into(),
             (AttrKind::Float, true) => vec![-1.0f32, 0.0, 1.5].into(),
             (AttrKind::Float, false) => 1.0f32.into(),

@@ -1,8 +1,9 @@
 //! Gradients of a loss with regard to variables: whole, or of those rows only that a lookup touched.
 
 use crate::initializer::number;
+use crate::strategy::Averaging;
 use crate::variables::{Variable, Variables};
-use graph::{DType, Error, Output, Result, Scope};
+use graph::{DType, Error, NodeId, Output, Result, Scope};
 
 /// The gradient with regard to one variable.
 #[derive(Clone, Copy, Debug)]
@@ -107,20 +108,55 @@ fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Grad
     Some(Gradient::Dense(scope.op("AddN").input(all).output()))
 }
 
-/// The mean over towers of each variable's gradient, summed in their order beside the variable.
+/// The mean over towers of each variable's gradient, in the variable's place: summed there, in their order, or between
+/// the towers before.
 pub(crate) fn mean_over_towers(
     scope: &Scope,
+    scopes: &[Scope],
     towers: &[Vec<(Variable, Gradient)>],
+    averaging: Averaging,
 ) -> Vec<(Variable, Gradient)> {
     let Some(first) = towers.first() else { return Vec::new() };
     let mean = |(i, (variable, _)): (usize, &(Variable, Gradient))| {
         let beside = scope.colocate_with(variable.handle.node);
         let parts: Vec<Gradient> = towers.iter().filter_map(|t| t.get(i)).map(|(_, g)| *g).collect();
-        let sum = sum_of(&beside, variable, &parts)?;
+        let between = match averaging {
+            Averaging::Nccl => sum_between(scopes, &beside, variable, &parts),
+            Averaging::BesideVariables => None,
+        };
+        let sum = between.or_else(|| sum_of(&beside, variable, &parts))?;
         let mean = sum.map(|sum| if parts.len() > 1 { over(&beside, sum, parts.len()) } else { sum });
         Some((variable.clone(), mean))
     };
     first.iter().enumerate().filter_map(mean).collect()
+}
+
+/// The sum of gradients that are on GPUs of one task, one in each of the scopes: all take part, and have it; the first
+/// gives it. `None` where they cannot meet.
+fn sum_between(
+    scopes: &[Scope],
+    beside: &Scope,
+    variable: &Variable,
+    parts: &[Gradient],
+) -> Option<Gradient> {
+    let whole = |part: &Gradient| match part {
+        Gradient::Dense(gradient) => Some(*gradient),
+        Gradient::Sparse { .. } => None,
+    };
+    let parts: Vec<Output> = parts.iter().map(whole).collect::<Option<_>>()?;
+    let (&first, others) = parts.split_first()?;
+    let is_taken = matches!(beside.dtype(first), DType::Half | DType::Float | DType::Double);
+    if others.is_empty() || !is_taken {
+        return None;
+    }
+    // A variable may be trained twice in one graph.
+    let name = format!("gradient of {} from {}:{}", variable.name, first.node.index(), first.index);
+    let sums = scopes.iter().zip(&parts).map(|(tower, &part)| tower.nccl_all_sum(part, parts.len(), &name));
+    let sums: Vec<Output> = sums.collect();
+    let (&sum, others) = sums.split_first()?;
+    // What nobody reads would not run.
+    let all: Vec<NodeId> = others.iter().map(|sum| sum.node).collect();
+    Some(Gradient::Dense(beside.control(&all).op("Identity").input(sum).output()))
 }
 
 /// A sum over `count` parts as their mean.

@@ -49,7 +49,7 @@ pub use session::{
     RunArgs, RunValues, hooks,
 };
 pub use staleness::BoundedStaleness;
-pub use strategy::{Aggregation, Strategy, SyncMode, UpdateOptions};
+pub use strategy::{Aggregation, Averaging, Strategy, SyncMode, UpdateOptions};
 pub use sync::{SyncReplicas, SyncReport};
 pub use training::Training;
 pub use variables::{PartOf, PartitionedVariable, Variable, Variables};

@@ -16,10 +16,21 @@ pub enum Strategy {
     Local,
     /// In-graph replication: a copy of the model a device, each on its share of the batch; variables and
     /// averaged gradients on one device.
-    Towers { devices: Vec<String>, variables: String },
+    Towers { devices: Vec<String>, variables: String, averaging: Averaging },
     /// Between-graph replication: each worker runs this graph by itself, and shares the variables, which lie on the
     /// parameter servers, by their names.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
+}
+
+/// Where the gradients of towers become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Averaging {
+    /// On the variables' device, to which each tower's gradients go, in the order of the towers.
+    #[default]
+    BesideVariables,
+    /// Between the towers, by NVIDIA's NCCL, and then to the variables' device once: the towers are GPUs of one task,
+    /// which has the library. Gradients of rows, and of types that `NcclAllReduce` does not take, go as otherwise.
+    Nccl,
 }
 
 /// How far the workers of a [`Strategy::ParameterServer`] wait for each other.
@@ -117,13 +128,23 @@ impl Strategy {
         training::build(self, scope, variables, &training::Update { optimizer, options }, &towers, loss)
     }
 
+    pub(crate) fn averaging(&self) -> Averaging {
+        match self {
+            Strategy::Towers { averaging, .. } => *averaging,
+            Strategy::Local | Strategy::ParameterServer { .. } => Averaging::default(),
+        }
+    }
+
     /// The scope and the inputs of each replica in this graph.
     fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Vec<(Scope, Vec<Output>)>> {
-        let Strategy::Towers { devices, .. } = self else {
+        let Strategy::Towers { devices, averaging, .. } = self else {
             return Ok(vec![(scope.clone(), inputs.to_vec())]);
         };
         if devices.is_empty() {
             return Err(Error::invalid("Strategy::Towers has no devices"));
+        }
+        if *averaging == Averaging::Nccl {
+            check_collective(devices)?;
         }
         let count = devices.len();
         let shares: Vec<Vec<Output>> = inputs.iter().map(|input| scope.split(*input, count, 0)).collect();
@@ -133,4 +154,32 @@ impl Strategy {
         };
         Ok((0..count).map(tower).collect())
     }
+}
+
+/// That towers may meet by NCCL, as far as their names tell.
+fn check_collective(devices: &[String]) -> Result<()> {
+    let specs: Vec<DeviceSpec> =
+        devices.iter().map(|device| DeviceSpec::parse(device)).collect::<Result<_>>()?;
+    for (spec, device) in specs.iter().zip(devices) {
+        if spec.device_type.as_deref() != Some("GPU") || spec.id.is_none() {
+            return Err(Error::invalid(format!(
+                "NCCL averages between GPUs, of which '{device}' names none"
+            )));
+        }
+    }
+    for (i, (spec, device)) in specs.iter().zip(devices).enumerate() {
+        let of_task = |spec: &DeviceSpec| (spec.job.clone(), spec.replica, spec.task);
+        if of_task(spec) != of_task(&specs[0]) {
+            return Err(Error::invalid(format!(
+                "NCCL averages between GPUs of one task, not '{}' and '{device}'",
+                devices[0]
+            )));
+        }
+        if specs[..i].contains(spec) {
+            return Err(Error::invalid(format!(
+                "NCCL averages between different GPUs: '{device}' is there twice"
+            )));
+        }
+    }
+    Ok(())
 }

@@ -89,7 +89,8 @@ pub(crate) fn build(
         });
         losses.push(loss);
     }
-    let gradients = gradient::mean_over_towers(scope, &of_towers);
+    let scopes: Vec<Scope> = towers.iter().map(|(tower, _)| tower.clone()).collect();
+    let gradients = gradient::mean_over_towers(scope, &scopes, &of_towers, strategy.averaging());
     let (worker, sync) = strategy.replica();
     let (train, coordination) = Coordination::build(scope, variables, update, &gradients, worker, sync)?;
     let step = variables.global_step();

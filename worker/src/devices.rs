@@ -105,6 +105,14 @@ impl Device for Renamed {
         self.device.download(tensor, done);
     }
 
+    fn hands_over(&self) -> bool {
+        self.device.hands_over()
+    }
+
+    fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        self.device.adopt(tensor, done);
+    }
+
     fn synchronize(&self) -> executor::Result<()> {
         self.device.synchronize()
     }

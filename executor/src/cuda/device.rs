@@ -2,9 +2,10 @@
 //! its memory.
 
 use super::driver::Driver;
-use super::engine::Engine;
+use super::engine::{Engine, block};
 use super::machine::Gpu;
 use super::nvidia::Nvidia;
+use super::road::Road;
 use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
 use crate::error::{Error, Result};
 use crate::gpus::GpuOptions;
@@ -121,8 +122,25 @@ impl Device for CudaDevice {
     }
 
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
-        match self.engine() {
+        match block(&tensor).map(|block| block.engine().clone()) {
             Ok(engine) => engine.download(tensor, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        let what: Arc<str> = "tensors from other GPUs".into();
+        let own = self.engine().and_then(|own| Ok((own, own.road_from(block(&tensor)?.engine()))));
+        match own {
+            Ok((_, Road::Stay)) => done(Ok(tensor.into())),
+            Ok((own, Road::Peer)) => done(own.adopt(&what, &tensor).map(Value::from)),
+            Ok((_, Road::Host)) => {
+                self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
+            }
             Err(error) => done(Err(error)),
         }
     }

@@ -4,6 +4,7 @@ use super::arguments::Arguments;
 use super::program::Program;
 use crate::error::Result;
 use graph::DType;
+use std::any::Any;
 use std::fmt;
 
 /// Where something lies in a GPU's memory.
@@ -41,7 +42,7 @@ pub struct Grid {
 
 /// One GPU, or what a test puts in its place. Calls only enqueue, but where they say that they wait. Whoever calls keeps
 /// what a call names alive until the stream has passed it: [`Engine`](super::Engine) sees to that.
-pub trait Driver: Send + Sync + fmt::Debug {
+pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Bytes of memory: free, and in all.
     fn memory(&self) -> Result<(u64, u64)>;
 
@@ -82,6 +83,23 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
 
+    /// Whether this GPU and another may use each other's memory. From now on they do.
+    fn reach(&self, peer: &dyn Driver) -> Result<bool>;
+
+    /// Copies into the memory of a GPU that is within reach; the stream is this one's.
+    fn copy_to(
+        &self,
+        peer: &dyn Driver,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: StreamId,
+    ) -> Result<()>;
+
+    /// Enqueues a part on each of several GPUs, of which this is one, none of them twice. Whatever is enqueued on one of
+    /// them for others to take part in is enqueued on all in the same order.
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()>;
+
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
     /// Compiles a kernel and loads it: waits.
@@ -96,6 +114,33 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize>;
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
+}
+
+/// How several numbers become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    Sum,
+    Product,
+    Minimum,
+    Maximum,
+}
+
+/// Tensors of several GPUs become one, element by element, which each of them gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllReduce {
+    pub reduction: Reduction,
+    pub dtype: DType,
+    /// Elements of a tensor, more than none.
+    pub count: usize,
+}
+
+/// What one GPU gives to a collective, and where it gets the result; the stream is the GPU's.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub driver: &'a dyn Driver,
+    pub from: Address,
+    pub to: Address,
+    pub stream: StreamId,
 }
 
 /// `c = a b` for each of `count` pairs of row-major matrices; a flipped factor is stored transposed.

@@ -6,6 +6,7 @@ use super::memory::Block;
 use super::pinned::PinnedPool;
 use super::pool::Pool;
 use super::program::{Function, Program, Programs};
+use super::road::Road;
 use super::streams::{Stream, Streams};
 use super::waiter::Waiter;
 use crate::device::{DeviceTensor, Transfer};
@@ -196,9 +197,47 @@ impl Engine {
                 return Err(error);
             }
         };
-        let block = Block::filled(self.clone(), address, bytes.len(), mark.clone());
+        let block = Block::filled(self.clone(), address, bytes.len(), Stream::In, mark.clone());
         self.incoming.after(mark, move |_| drop(pinned));
         Ok(DeviceTensor { dtype, shape, memory: Arc::new(block) })
+    }
+
+    /// Which way a tensor of another GPU comes here.
+    pub(super) fn road_from(&self, other: &Engine) -> Road {
+        let is_same = std::ptr::eq(self, other);
+        Road::choose(is_same, || other.driver.reach(&*self.driver))
+    }
+
+    /// A tensor of a GPU within reach in this one's memory; the copy is enqueued, and who uses the tensor comes after it.
+    /// It takes a stream of the other GPU's, which waits for what fills the tensor there.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, and the drivers'.
+    pub(super) fn adopt(self: &Arc<Engine>, node: &Arc<str>, tensor: &DeviceTensor) -> Result<DeviceTensor> {
+        let DeviceTensor { dtype, shape, memory } = tensor;
+        let (dtype, len) = (*dtype, memory.len());
+        if len == 0 {
+            return self.allocate(node, dtype, shape.clone());
+        }
+        let from = block(tensor)?;
+        let (source, own) = (from.engine(), self.streams.id(Stream::In));
+        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
+        let address = self.pool.allocate(len, own, node, what)?;
+        let copied = self.streams.mark(Stream::In).and_then(|taken| {
+            source.streams.wait(Stream::Peer, &taken)?;
+            from.copied_by(Stream::Peer, |at| {
+                source.driver.copy_to(&*self.driver, address, at, len, source.streams.id(Stream::Peer))
+            })
+        });
+        let mark = match copied {
+            Ok(mark) => mark,
+            Err(error) => {
+                self.pool.free(address, own);
+                return Err(error);
+            }
+        };
+        let block = Block::filled(self.clone(), address, len, Stream::In, mark);
+        Ok(DeviceTensor { dtype, shape: shape.clone(), memory: Arc::new(block) })
     }
 
     /// Brings a tensor into host memory; `done` is called on another thread when it is there.

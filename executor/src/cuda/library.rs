@@ -42,10 +42,12 @@ pub static DRIVER: Library = Library {
         "cuDeviceTotalMem_v2",
         "cuDeviceGetPCIBusId",
         "cuDeviceGetDefaultMemPool",
+        "cuDeviceCanAccessPeer",
         "cuDevicePrimaryCtxRetain",
         "cuDevicePrimaryCtxRelease_v2",
         "cuCtxSetCurrent",
         "cuCtxSynchronize",
+        "cuCtxEnablePeerAccess",
         "cuMemGetInfo_v2",
         "cuMemAllocAsync",
         "cuMemFreeAsync",
@@ -53,9 +55,11 @@ pub static DRIVER: Library = Library {
         "cuMemFreeHost",
         "cuMemPoolSetAttribute",
         "cuMemPoolTrimTo",
+        "cuMemPoolSetAccess",
         "cuMemcpyHtoDAsync_v2",
         "cuMemcpyDtoHAsync_v2",
         "cuMemcpyDtoDAsync_v2",
+        "cuMemcpyPeerAsync",
         "cuMemsetD8Async",
         "cuStreamCreate",
         "cuStreamDestroy_v2",
@@ -162,12 +166,19 @@ pub static DNN: Library = Library {
     version: |library| whole(library, b"cudnnGetVersion\0"),
 };
 
-/// Looked for and told of; nothing calls it yet.
 pub static COLLECTIVES: Library = Library {
     name: "nccl",
     purpose: "sums over several GPUs",
     file: Some("libnccl.so.2"),
-    symbols: &[],
+    symbols: &[
+        "ncclGetVersion",
+        "ncclGetErrorString",
+        "ncclCommInitAll",
+        "ncclCommAbort",
+        "ncclGroupStart",
+        "ncclGroupEnd",
+        "ncclAllReduce",
+    ],
     version: |library| number(library, b"ncclGetVersion\0").map(|v| parts(v as usize)),
 };
 
@@ -179,6 +190,17 @@ impl Library {
     /// # Errors
     /// `Unavailable`: it is not there, or lacks something that is called in it.
     pub fn find(&self) -> Result<Found> {
+        let (library, found) = self.open()?;
+        // Unloading would run the library's exit code under whoever has it.
+        std::mem::forget(library);
+        Ok(found)
+    }
+
+    /// As [`Library::find`], for who calls it without cudarc.
+    ///
+    /// # Errors
+    /// As [`Library::find`].
+    pub(super) fn open(&self) -> Result<(libloading::Library, Found)> {
         let candidates = cudarc::get_lib_name_candidates(self.name);
         let mut why = None;
         for file in self.file.map(str::to_owned).into_iter().chain(candidates) {
@@ -200,13 +222,13 @@ impl Library {
             // SAFETY: only whether the symbol is there matters; nothing is called.
             let is_missing = |symbol: &&&str| unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_err();
             let missing: Vec<&str> = self.symbols.iter().filter(is_missing).copied().collect();
-            // Unloading would run the library's exit code under whoever has it.
-            std::mem::forget(library);
             if !missing.is_empty() {
+                let missing = missing.join(", ");
+                std::mem::forget(library);
                 let version = version.map_or(String::new(), |v| format!(" ({v})"));
-                return Err(unavailable(format!("{file}{version} has no {}", missing.join(", "))));
+                return Err(unavailable(format!("{file}{version} has no {missing}")));
             }
-            return Ok(Found { file, version });
+            return Ok((library, Found { file, version }));
         }
         let text = why.map_or_else(String::new, |(_, text)| text);
         Err(unavailable(format!("no lib{}.so: {text}", self.name)))

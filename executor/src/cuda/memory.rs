@@ -21,7 +21,7 @@ pub struct Block {
 
 #[derive(Debug)]
 struct Order {
-    /// The stream that has written it last.
+    /// The stream that has written it last, or for which it was taken.
     writer: Stream,
     /// Where the copy that filled it ends, until the kernels have waited for that.
     filled: Option<Arc<Mark>>,
@@ -36,9 +36,15 @@ impl Block {
         Block { engine, address, len, order: Mutex::new(order) }
     }
 
-    /// Memory that a copy fills, up to this mark.
-    pub(super) fn filled(engine: Arc<Engine>, address: Address, len: usize, mark: Arc<Mark>) -> Block {
-        let order = Order { writer: mark.stream, filled: Some(mark), readers: SmallVec::new() };
+    /// Memory taken for what `stream` is given, which a copy fills, up to this mark: it may be in another GPU's stream.
+    pub(super) fn filled(
+        engine: Arc<Engine>,
+        address: Address,
+        len: usize,
+        stream: Stream,
+        mark: Arc<Mark>,
+    ) -> Block {
+        let order = Order { writer: stream, filled: Some(mark), readers: SmallVec::new() };
         Block { engine, address, len, order: Mutex::new(order) }
     }
 
@@ -78,19 +84,39 @@ impl Block {
         copy: impl FnOnce(Address) -> Result<()>,
     ) -> Result<Arc<Mark>> {
         let mut order = self.order.lock();
-        let streams = self.engine.streams();
-        match &order.filled {
-            Some(mark) => streams.wait(stream, mark)?,
-            None => streams.wait(stream, &*streams.mark(order.writer)?)?,
-        }
+        order.precede(&self.engine, stream)?;
         copy(self.address)?;
-        let mark = streams.mark(stream)?;
+        let mark = self.engine.streams().mark(stream)?;
         order.readers.push(mark.clone());
         Ok(mark)
+    }
+
+    /// Where it is, for what `stream` is given next and reads it. Nobody may change it before it is known where that
+    /// [ends](Block::read_until): whoever reads holds it, and what others hold is not changed in place.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn read_on(&self, stream: Stream) -> Result<Address> {
+        self.order.lock().precede(&self.engine, stream)?;
+        Ok(self.address)
+    }
+
+    /// What was enqueued to read it ends at the mark.
+    pub(super) fn read_until(&self, mark: Arc<Mark>) {
+        self.order.lock().readers.push(mark);
     }
 }
 
 impl Order {
+    /// What `stream` is given from now on comes after what wrote the block.
+    fn precede(&self, engine: &Engine, stream: Stream) -> Result<()> {
+        let streams = engine.streams();
+        match &self.filled {
+            Some(mark) => streams.wait(stream, mark),
+            None => streams.wait(stream, &*streams.mark(self.writer)?),
+        }
+    }
+
     /// Kernels that are enqueued from now on come after the copy that filled the block.
     fn join(&mut self, engine: &Engine) -> Result<()> {
         if let Some(mark) = self.filled.take() {
@@ -117,9 +143,13 @@ impl Drop for Block {
         for mark in &order.readers {
             let _ = streams.wait(last, mark);
         }
-        if last != order.writer {
-            let _ = streams.mark(order.writer).and_then(|mark| streams.wait(last, &mark));
-        }
+        let _ = match &order.filled {
+            Some(mark) => streams.wait(last, mark),
+            None if last != order.writer => {
+                streams.mark(order.writer).and_then(|mark| streams.wait(last, &mark))
+            }
+            None => Ok(()),
+        };
         self.engine.pool().free(self.address, streams.id(last));
     }
 }

@@ -5,25 +5,30 @@
 //! finds what is there when the process runs.
 
 mod arguments;
+mod collective;
 mod device;
 pub mod driver;
 mod engine;
 pub mod library;
 mod machine;
+mod meeting;
 mod memory;
 mod nvidia;
 mod pinned;
 mod pool;
 mod program;
+mod road;
 mod streams;
 mod waiter;
 
 pub use arguments::Arguments;
+pub(crate) use collective::{Collective, Share};
 pub use device::CudaDevice;
 pub use driver::Driver;
 pub use engine::Engine;
 pub(crate) use engine::block;
 pub use machine::{Gpu, are_present, gpus, pick};
+pub(crate) use meeting::{Member, Terms};
 pub use memory::Block;
 pub use nvidia::compile;
 pub use program::{Function, Program, Source};

@@ -14,20 +14,27 @@ pub enum Stream {
     In,
     /// To the host's memory.
     Out,
+    /// To other GPUs of the process.
+    Peer,
+    /// What several GPUs compute together.
+    Collective,
 }
 
 /// The streams of one GPU.
 #[derive(Debug)]
 pub(super) struct Streams {
     driver: Arc<dyn Driver>,
-    ids: [StreamId; 3],
+    ids: [StreamId; 5],
     /// Marks that nobody waits for.
     idle: Arc<Mutex<Vec<EventId>>>,
 }
 
 impl Streams {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Streams> {
-        let ids = [driver.create_stream()?, driver.create_stream()?, driver.create_stream()?];
+        let mut ids = [StreamId(0); 5];
+        for id in &mut ids {
+            *id = driver.create_stream()?;
+        }
         Ok(Streams { driver, ids, idle: Arc::default() })
     }
 
@@ -47,9 +54,11 @@ impl Streams {
         Ok(mark)
     }
 
-    /// What `stream` is given from now on waits for the mark; its own marks it has passed anyway.
+    /// What `stream` is given from now on waits for the mark, which may be another GPU's; its own marks it has passed
+    /// anyway.
     pub(super) fn wait(&self, stream: Stream, mark: &Mark) -> Result<()> {
-        if mark.stream == stream { Ok(()) } else { self.driver.wait(self.id(stream), mark.event) }
+        let is_own = mark.stream == stream && Arc::ptr_eq(&mark.idle, &self.idle);
+        if is_own { Ok(()) } else { self.driver.wait(self.id(stream), mark.event) }
     }
 }
 

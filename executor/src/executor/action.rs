@@ -10,14 +10,18 @@ use crate::kernel_cache::KernelCache;
 use crate::rendezvous::{LocalRendezvous, RendezvousKey};
 use crate::value::Value;
 use graph::ops::PortTypes;
-use graph::{Bool8, DType, Node, Op, Role};
+use graph::{Bool8, DType, DeviceName, Node, Op, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What running a node means.
 pub(super) enum Action {
     Kernel(Arc<Kernel>),
-    Send(Arc<RendezvousKey>),
+    /// `hands_over`: who receives takes the tensor over from the device's own memory.
+    Send {
+        key: Arc<RendezvousKey>,
+        hands_over: bool,
+    },
     /// `to_device`: what arrives is moved into the device's own memory.
     Recv {
         key: Arc<RendezvousKey>,
@@ -43,7 +47,11 @@ impl Action {
     ) -> Result<Action> {
         match node.op.role() {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
-            Role::Send => Ok(Action::Send(key(node)?)),
+            Role::Send => {
+                let key = key(node)?;
+                let hands_over = device.hands_over() && are_alike(device.name(), &key.dst_device)?;
+                Ok(Action::Send { key, hands_over })
+            }
             Role::Recv => {
                 let wanted = memories(device, node, &node.op.outputs, outputs)?;
                 let to_device = device.has_own_memory() && wanted.first() == Some(&Wanted::Own);
@@ -59,7 +67,7 @@ impl Action {
     /// Whether running it early lets another device, or an operation that takes time but no thread, go on.
     pub(super) fn is_awaited_elsewhere(&self) -> bool {
         match self {
-            Action::Send(_) | Action::Recv { .. } => true,
+            Action::Send { .. } | Action::Recv { .. } => true,
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
             Action::Nothing | Action::Steer(_) | Action::Constant => false,
         }
@@ -107,6 +115,12 @@ fn chosen(by: Option<&Value>, outputs: usize) -> Result<usize> {
     }
     let number = by.item::<i32>()?;
     Ok(usize::try_from(number).ok().filter(|n| *n < outputs).unwrap_or(outputs - 1))
+}
+
+/// Whether two devices are of one type and task.
+fn are_alike(device: &DeviceName, other: &str) -> Result<bool> {
+    let other = DeviceName::parse(other)?;
+    Ok(DeviceName { id: device.id, ..other } == *device)
 }
 
 /// The key of a Send or Recv, all of whose parts are attributes.

@@ -51,7 +51,7 @@ impl<F: Flow> Run<F> {
                 Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
                 Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
             },
-            Action::Send(key) => self.send(task, key, slots, local),
+            Action::Send { key, hands_over } => self.send(task, key, *hands_over, slots, local),
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
             Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
             Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
@@ -68,7 +68,7 @@ impl<F: Flow> Run<F> {
         // SAFETY: this thread has the task, whose producers have all counted it down.
         empty(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
         match &planned.action {
-            Action::Send(key) => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
+            Action::Send { key, .. } => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
                 Ok(()) => F::deliver(self, task, None, local),
                 Err(error) => self.fail(id, error),
             },
@@ -176,6 +176,7 @@ impl<F: Flow> Run<F> {
         self: &Arc<Run<F>>,
         task: F::Task,
         key: &Arc<RendezvousKey>,
+        hands_over: bool,
         slots: Range<usize>,
         local: &mut Local<F>,
     ) {
@@ -184,7 +185,7 @@ impl<F: Flow> Run<F> {
         // SAFETY: this thread has the task; no other borrow of its inputs is left.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         match std::mem::take(&mut inputs[0]) {
-            Value::Device(tensor) => self.launch(
+            Value::Device(tensor) if !hands_over => self.launch(
                 F::node(&task),
                 local,
                 |done| self.executor.device.download(tensor, done),
@@ -194,7 +195,7 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Sends what is in host memory.
+    /// Sends what is where its receiver takes it.
     fn sent(
         self: &Arc<Run<F>>,
         task: F::Task,
@@ -224,15 +225,45 @@ impl<F: Flow> Run<F> {
             |done| self.step.rendezvous.recv(&key, done),
             move |run, local, sent: Sent| match sent.value {
                 _ if sent.is_dead => F::deliver_dead(run, task, local),
-                Value::Host(tensor) if to_device => run.launch(
-                    F::node(&task),
-                    local,
-                    |done| run.executor.device.upload(tensor, done),
-                    move |run, local, value| run.received(task, value, started, local),
-                ),
-                value => run.received(task, value, started, local),
+                value => run.bring(task, value, to_device, started, local),
             },
         );
+    }
+
+    /// Brings what has arrived where it is wanted. What was handed over by a device out of reach comes by the host.
+    fn bring(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        value: Value,
+        to_device: bool,
+        started: Option<Instant>,
+        local: &mut Local<F>,
+    ) {
+        let (id, device) = (F::node(&task), &self.executor.device);
+        match value {
+            Value::Host(tensor) if to_device => self.launch(
+                id,
+                local,
+                |done| device.upload(tensor, done),
+                move |run, local, value| run.received(task, value, started, local),
+            ),
+            Value::Device(tensor) if to_device => self.launch(
+                id,
+                local,
+                |done| device.adopt(tensor, done),
+                move |run, local, value| match value {
+                    Value::Host(_) => run.bring(task, value, to_device, started, local),
+                    value => run.received(task, value, started, local),
+                },
+            ),
+            Value::Device(tensor) => self.launch(
+                id,
+                local,
+                |done| device.download(tensor, done),
+                move |run, local, tensor| run.received(task, tensor.into(), started, local),
+            ),
+            value => self.received(task, value, started, local),
+        }
     }
 
     fn received(

@@ -72,7 +72,7 @@ impl PlanNode {
     fn is_brief(&self, device: &Arc<dyn Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
-            Action::Send(_) | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
+            Action::Send { .. } | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
             Action::Steer(_) => false,
         };
         is_brief && (!self.has_refs || takes_ref[self.slots.range()].iter().all(|takes| *takes))

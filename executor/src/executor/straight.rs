@@ -124,7 +124,7 @@ fn bury(run: &Arc<Run<Straight>>, id: u32, local: &mut Local<Straight>) {
         empty(unsafe { run.flow.0.slots.inputs(plan.slots(planned)) });
         match &planned.action {
             Action::Nothing | Action::Recv { .. } => run.make_ready(id, local),
-            Action::Send(key) => {
+            Action::Send { key, .. } => {
                 if let Err(error) = run.step.rendezvous.send(key, Sent::dead()) {
                     return run.fail(id, error);
                 }

@@ -8,6 +8,7 @@ extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
+mod collectives;
 mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
@@ -15,6 +16,7 @@ mod kernels;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
+mod peers;
 #[path = "../../../tests/gpu/placed.rs"]
 mod placed;
 mod programs;

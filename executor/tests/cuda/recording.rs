@@ -1,13 +1,16 @@
-//! A GPU in the tests' place: it writes down what it is asked for, keeps memory in vectors of the host, and watches that
-//! no stream touches memory that another one may still be writing, reading, or has given back.
+//! GPUs in the tests' place: they write down what they are asked for, keep memory in vectors of the host, and watch that
+//! no stream touches memory that another one may still be writing, reading, or has given back. GPUs of one machine share
+//! a log and their streams' clocks.
 
 use anabranch_executor::cuda::driver::{
-    Address, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Part, Pinned, Product,
+    StreamId,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far each stream had come.
 type Clock = BTreeMap<u64, u64>;
@@ -15,7 +18,11 @@ type Clock = BTreeMap<u64, u64>;
 #[derive(Debug)]
 pub(crate) struct Recording {
     total: u64,
-    state: Mutex<State>,
+    /// Its number on the machine.
+    gpu: usize,
+    /// Whether others reach its memory, and it theirs.
+    is_reachable: bool,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -24,19 +31,35 @@ struct State {
     /// What went wrong: a kernel cannot say so.
     races: Vec<String>,
     next: u64,
-    used: u64,
+    /// By GPU.
+    used: Vec<u64>,
     /// What each stream knows of the others' work, its own included.
     streams: BTreeMap<u64, Clock>,
+    /// Which GPU's a stream or event is.
+    owners: HashMap<Owned, usize>,
     events: HashMap<u64, Clock>,
+    /// Why collectives fail.
+    collectives_failure: Option<Error>,
+    /// The GPUs that use each other's memory.
+    reached: BTreeSet<[usize; 2]>,
     memory: BTreeMap<u64, Memory>,
     pinned: HashMap<usize, Box<[u8]>>,
     programs: Vec<Program>,
     synchronized: usize,
 }
 
+/// What belongs to one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owned {
+    Stream(u64),
+    Event(u64),
+}
+
 #[derive(Debug)]
 struct Memory {
     bytes: Vec<u8>,
+    /// Whose it is.
+    gpu: usize,
     /// The last use by each stream.
     uses: Clock,
     /// The last write: by which stream, and when.
@@ -65,6 +88,13 @@ impl State {
         *now
     }
 
+    /// Who is asked with a stream or event must be its GPU.
+    fn check(&mut self, what: &str, gpu: usize, owned: Owned) {
+        if self.owners.get(&owned) != Some(&gpu) {
+            self.races.push(format!("{what}: {owned:?} is not of GPU {gpu}"));
+        }
+    }
+
     /// Whether work that the stream is given now comes after `time` of `of`.
     fn comes_after(&self, stream: u64, of: u64, time: u64) -> bool {
         self.streams.get(&stream).and_then(|clock| clock.get(&of)).copied().unwrap_or(0) >= time
@@ -80,7 +110,13 @@ impl State {
             self.races.push(format!("{what}: {address:#x} is no memory any more"));
             return;
         }
-        let (uses, written) = (memory.uses.clone(), memory.written);
+        let (uses, written, of) = (memory.uses.clone(), memory.written, memory.gpu);
+        match self.owners.get(&Owned::Stream(stream)) {
+            Some(&gpu) if gpu == of || self.reached.contains(&pair(gpu, of)) => {}
+            other => {
+                self.races.push(format!("{what} on stream {stream} of {other:?} uses memory of GPU {of}"))
+            }
+        }
         if !self.comes_after(stream, written.0, written.1) {
             self.races
                 .push(format!("{what} on stream {stream} does not wait for the write on {}", written.0));
@@ -101,9 +137,27 @@ impl State {
 }
 
 impl Recording {
-    /// A GPU with so many bytes of memory.
+    /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
-        Recording { total, state: Mutex::default() }
+        let state = State { used: vec![0], ..State::default() };
+        Recording { total, gpu: 0, is_reachable: true, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// One more GPU of the same machine.
+    pub(crate) fn beside(&self, is_reachable: bool) -> Recording {
+        let mut state = self.state();
+        state.used.push(0);
+        Recording { total: self.total, gpu: state.used.len() - 1, is_reachable, state: self.state.clone() }
+    }
+
+    /// From now on collectives fail.
+    pub(crate) fn fail_collectives(&self, error: Error) {
+        self.state().collectives_failure = Some(error);
+    }
+
+    fn of(driver: &dyn Driver) -> Result<&Recording> {
+        let any: &dyn Any = driver;
+        any.downcast_ref().ok_or_else(|| Error::internal("a driver that does not record"))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -126,7 +180,7 @@ impl Recording {
 
     /// Bytes that are not given back.
     pub(crate) fn used(&self) -> u64 {
-        self.state().used
+        self.state().used[self.gpu]
     }
 
     /// How often all was waited for.
@@ -140,9 +194,14 @@ impl Recording {
     }
 }
 
+/// Two GPUs, in whichever order.
+fn pair(one: usize, other: usize) -> [usize; 2] {
+    [one.min(other), one.max(other)]
+}
+
 impl Driver for Recording {
     fn memory(&self) -> Result<(u64, u64)> {
-        Ok((self.total - self.state().used, self.total))
+        Ok((self.total - self.used(), self.total))
     }
 
     fn create_stream(&self) -> Result<StreamId> {
@@ -150,11 +209,15 @@ impl Driver for Recording {
         // Streams are numbered in the order in which they are made.
         let id = state.streams.len() as u64;
         state.streams.insert(id, Clock::new());
+        state.owners.insert(Owned::Stream(id), self.gpu);
         Ok(StreamId(id))
     }
 
     fn create_event(&self) -> Result<EventId> {
-        Ok(EventId(self.state().fresh()))
+        let mut state = self.state();
+        let id = state.fresh();
+        state.owners.insert(Owned::Event(id), self.gpu);
+        Ok(EventId(id))
     }
 
     fn destroy_event(&self, event: EventId) {
@@ -163,6 +226,8 @@ impl Driver for Recording {
 
     fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
         let mut state = self.state();
+        state.check("mark", self.gpu, Owned::Event(event.0));
+        state.check("mark", self.gpu, Owned::Stream(stream.0));
         let clock = state.streams.get(&stream.0).cloned().unwrap_or_default();
         state.events.insert(event.0, clock);
         state.log.push(format!("mark {}", stream.0));
@@ -171,6 +236,7 @@ impl Driver for Recording {
 
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
         let mut state = self.state();
+        state.check("wait", self.gpu, Owned::Stream(stream.0));
         let reached = state.events.get(&event.0).cloned().unwrap_or_default();
         let clock = state.streams.entry(stream.0).or_default();
         for (of, time) in reached {
@@ -192,16 +258,17 @@ impl Driver for Recording {
 
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
         let mut state = self.state();
-        if state.used + bytes as u64 > self.total {
+        if state.used[self.gpu] + bytes as u64 > self.total {
             return Ok(None);
         }
-        state.used += bytes as u64;
+        state.used[self.gpu] += bytes as u64;
+        state.check("allocate", self.gpu, Owned::Stream(stream.0));
         // Addresses are never used twice: a late use of freed memory shows.
         let address = state.fresh() << 32;
         let now = state.step(stream.0);
         let uses = Clock::from([(stream.0, now)]);
         // What it held before is nobody's: kernels that read it unwritten show in their results.
-        let memory = Memory { bytes: vec![0xcd; bytes], uses, written: (stream.0, now) };
+        let memory = Memory { bytes: vec![0xcd; bytes], gpu: self.gpu, uses, written: (stream.0, now) };
         state.memory.insert(address, memory);
         state.log.push(format!("allocate {bytes} on {}", stream.0));
         Ok(Some(Address(address)))
@@ -212,10 +279,11 @@ impl Driver for Recording {
             return;
         }
         let mut state = self.state();
+        state.check("free", self.gpu, Owned::Stream(stream.0));
         state.touch("free", address.0, stream.0, Use::Write);
         match state.memory.remove(&address.0) {
             Some(memory) => {
-                state.used -= memory.bytes.len() as u64;
+                state.used[memory.gpu] -= memory.bytes.len() as u64;
                 let bytes = memory.bytes.len();
                 state.log.push(format!("free {bytes} on {}", stream.0));
             }
@@ -272,6 +340,64 @@ impl Driver for Recording {
             memory.bytes[..bytes].copy_from_slice(&source);
         }
         state.log.push(format!("copy {bytes} on {}", stream.0));
+        Ok(())
+    }
+
+    fn reach(&self, peer: &dyn Driver) -> Result<bool> {
+        let peer = Recording::of(peer)?;
+        let can = self.is_reachable && peer.is_reachable && Arc::ptr_eq(&self.state, &peer.state);
+        if can {
+            self.state().reached.insert(pair(self.gpu, peer.gpu));
+        }
+        Ok(can)
+    }
+
+    fn copy_to(
+        &self,
+        peer: &dyn Driver,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: StreamId,
+    ) -> Result<()> {
+        let peer = Recording::of(peer)?.gpu;
+        let mut state = self.state();
+        state.check("copy to a peer", self.gpu, Owned::Stream(stream.0));
+        state.touch("copy to a peer", from.0, stream.0, Use::Read);
+        state.touch("copy to a peer", to.0, stream.0, Use::Write);
+        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
+        if let (Some(source), Some(memory)) = (source, state.memory.get_mut(&to.0)) {
+            memory.bytes[..bytes].copy_from_slice(&source);
+        }
+        state.log.push(format!("copy {bytes} to GPU {peer} on {}", stream.0));
+        Ok(())
+    }
+
+    /// Sums of `float` alone are computed.
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+        let gpus: Vec<usize> =
+            parts.iter().map(|part| Ok(Recording::of(part.driver)?.gpu)).collect::<Result<_>>()?;
+        let mut state = self.state();
+        if let Some(error) = &state.collectives_failure {
+            return Err(error.clone());
+        }
+        let mut sum = vec![0.0f32; what.count];
+        for (part, &gpu) in parts.iter().zip(&gpus) {
+            state.check("all-reduce", gpu, Owned::Stream(part.stream.0));
+            state.touch("all-reduce", part.from.0, part.stream.0, Use::Read);
+            state.touch("all-reduce", part.to.0, part.stream.0, Use::Write);
+            let bytes = state.memory.get(&part.from.0).map_or(&[][..], |memory| &memory.bytes);
+            for (sum, bytes) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *sum += f32::from_ne_bytes(*bytes);
+            }
+        }
+        for part in parts {
+            if let Some(memory) = state.memory.get_mut(&part.to.0) {
+                let bytes = sum.iter().flat_map(|x| x.to_ne_bytes());
+                memory.bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
+            }
+        }
+        state.log.push(format!("{:?} of {} {} on GPUs {gpus:?}", what.reduction, what.count, what.dtype));
         Ok(())
     }
 

@@ -25,10 +25,23 @@ impl Gpu {
     }
 
     pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
-        let driver = Arc::new(Recording::new(memory));
-        let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
+        Gpu::over(Recording::new(memory), 0, options)
+    }
+
+    /// Number `id` of its task.
+    pub(crate) fn over(driver: Recording, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
+        let driver = Arc::new(driver);
+        let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
         let device = Arc::new(CudaDevice::over(driver.clone(), name, options)?);
         Ok(Gpu { driver, device })
+    }
+
+    /// GPUs of one task: the first, and others that it reaches or not.
+    pub(crate) fn together(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
+        let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
+        let first = Recording::new(memory);
+        let others: Vec<Recording> = are_reachable.iter().map(|&can| first.beside(can)).collect();
+        (0..).zip([first].into_iter().chain(others)).map(|(id, gpu)| Gpu::over(gpu, id, &options)).collect()
     }
 
     pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {

@@ -18,6 +18,7 @@ mod file;
 mod gather;
 mod identity;
 mod matmul;
+mod nccl;
 mod pad;
 mod parsing;
 mod partition;

@@ -239,7 +239,7 @@ const fn bitwise(name: &'static str, traits: Traits) -> OpDef {
 }
 
 /// All inputs have one shape.
-fn merged(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn merged(infer: &mut Infer<'_>) -> Result<()> {
     let shape =
         (0..infer.num_inputs()).try_fold(PartialShape::unknown(), |shape, i| shape.merge(&infer.input(i)))?;
     infer.set(0, shape);

@@ -45,6 +45,7 @@ mod linalg;
 mod matmul;
 pub mod morphology;
 mod mutex;
+mod nccl;
 pub mod normalization;
 mod optional;
 mod pad;
@@ -157,6 +158,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     matmul,
     morphology,
     mutex,
+    nccl,
     normalization,
     optional,
     pad,

@@ -2,8 +2,8 @@
 
 use super::{Fallible, session};
 use anabranch_train::{
-    Initializer, Optimizer, Strategy, SyncMode, Training, Variable, VariableCost, VariablePlacement,
-    Variables,
+    Averaging, Initializer, Optimizer, Strategy, SyncMode, Training, Variable, VariableCost,
+    VariablePlacement, Variables,
 };
 use graph::{DType, Output, PartialShape, Scope, Shape, Tensor};
 use proto::pb;
@@ -14,7 +14,7 @@ const COLUMNS: usize = 4;
 
 fn towers(count: usize) -> Strategy {
     let devices = (1..=count).map(|i| format!("/device:CPU:{i}")).collect();
-    Strategy::Towers { devices, variables: "/device:CPU:0".to_owned() }
+    Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::default() }
 }
 
 /// The mean square error of a linear layer.
@@ -128,6 +128,49 @@ fn each_tower_runs_on_its_device() -> Fallible {
     let updates = ran_on(0).iter().filter(|n| n.contains("ResourceApplyAdam")).count();
     assert_eq!(updates, 2, "{:?}", ran_on(0));
     Ok(())
+}
+
+/// Towers on these devices that average by NCCL.
+fn by_nccl(devices: &[&str]) -> Strategy {
+    let devices = devices.iter().map(|&device| device.to_owned()).collect();
+    Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::Nccl }
+}
+
+#[test]
+fn gradients_meet_by_nccl_variable_by_variable_and_all_towers_run() -> Fallible {
+    let built = build(&by_nccl(&["/device:GPU:0", "/device:GPU:1"]), &Optimizer::gradient_descent(0.1))?;
+    let graph = built.scope.finish()?;
+    let step = graph::passes::prune(&graph, &[built.training.train])?;
+    let mut sums = BTreeSet::new();
+    for (_, node) in step.nodes().filter(|(_, node)| node.op.name() == "NcclAllReduce") {
+        assert_eq!(
+            (node.attr::<String>("reduction")?, node.attr::<i64>("num_devices")?),
+            ("sum".to_owned(), 2)
+        );
+        sums.insert((node.attr::<String>("shared_name")?, node.device.to_string()));
+    }
+    let devices: Vec<&str> = sums.iter().map(|(_, device)| &**device).collect();
+    assert_eq!(devices, ["/device:GPU:0", "/device:GPU:1", "/device:GPU:0", "/device:GPU:1"]);
+    let names: BTreeSet<&str> = sums.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    Ok(())
+}
+
+#[test]
+fn towers_that_cannot_meet_by_nccl_are_refused() {
+    let optimizer = Optimizer::gradient_descent(0.1);
+    for (devices, reason) in [
+        (&["/device:GPU:0", "/device:CPU:0"][..], "'/device:CPU:0' names none"),
+        (&["/device:GPU:0", "/task:1"], "'/task:1' names none"),
+        (
+            &["/task:0/device:GPU:0", "/task:1/device:GPU:0"],
+            "GPUs of one task, not '/task:0/device:GPU:0' and '/task:1",
+        ),
+        (&["/device:GPU:0", "/gpu:0"], "'/gpu:0' is there twice"),
+    ] {
+        let error = build(&by_nccl(devices), &optimizer).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(reason), "{devices:?}: {error}");
+    }
 }
 
 /// The device of each variable, by name.

@@ -1,14 +1,17 @@
 //! CUDA, by cudarc's bindings. Every library is checked before the first call into it.
 
 mod blas;
+mod collectives;
 mod compiler;
 mod dnn;
+mod peers;
 
 pub use compiler::compile;
 
 use super::arguments::Arguments;
 use super::driver::{
-    Address, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Pinned, Product, StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Part, Pinned, Product,
+    StreamId,
 };
 use super::library;
 use super::machine::Gpu;
@@ -20,7 +23,9 @@ use cudarc::driver::sys;
 use dnn::Dnn;
 use graph::Code;
 use parking_lot::Mutex;
+use peers::Peers;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -79,6 +84,7 @@ pub(super) struct Nvidia {
     /// What the GPU's own name adds to failures: `GPU 0`.
     number: u32,
     owned: Mutex<Owned>,
+    peers: Peers,
     /// Opened at the first product, and the first convolution.
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
@@ -121,6 +127,7 @@ impl Nvidia {
             architecture: found.capability[0] * 10 + found.capability[1],
             number,
             owned: Mutex::default(),
+            peers: Peers::default(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
         };
@@ -128,14 +135,26 @@ impl Nvidia {
         // What is freed is kept for reuse, until `trim`.
         // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
         unsafe {
-            let pool =
-                gpu.check("cuDeviceGetDefaultMemPool", result::device::get_default_mem_pool(device))?;
+            let pool = gpu.pool()?;
             let mut keep = u64::MAX;
             let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
             let set = result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast());
             gpu.check("cuMemPoolSetAttribute", set)?;
         }
         Ok(gpu)
+    }
+
+    /// A GPU that is driven by CUDA, as all of a process are.
+    fn of(driver: &dyn Driver) -> Result<&Nvidia> {
+        let any: &dyn Any = driver;
+        any.downcast_ref().ok_or_else(|| Error::internal(format!("{driver:?} is no GPU of NVIDIA")))
+    }
+
+    /// What its memory is taken from.
+    fn pool(&self) -> Result<sys::CUmemoryPool> {
+        // SAFETY: the device is the driver's.
+        let pool = unsafe { result::device::get_default_mem_pool(self.device) };
+        self.check("cuDeviceGetDefaultMemPool", pool)
     }
 
     /// Makes the GPU's context this thread's.
@@ -250,8 +269,7 @@ impl Driver for Nvidia {
         self.enter()?;
         // SAFETY: the pool is the device's own.
         unsafe {
-            let pool = result::device::get_default_mem_pool(self.device);
-            let pool = self.check("cuDeviceGetDefaultMemPool", pool)?;
+            let pool = self.pool()?;
             self.check("cuMemPoolTrimTo", result::mem_pool::trim_to(pool, 0))
         }
     }
@@ -294,6 +312,31 @@ impl Driver for Nvidia {
         // SAFETY: see above the block.
         let copied = unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, stream_of(stream)) };
         self.check("cuMemcpyDtoDAsync", copied)
+    }
+
+    fn reach(&self, peer: &dyn Driver) -> Result<bool> {
+        self.peers.reach(self, Nvidia::of(peer)?)
+    }
+
+    fn copy_to(
+        &self,
+        peer: &dyn Driver,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        stream: StreamId,
+    ) -> Result<()> {
+        let there = Nvidia::of(peer)?.context.0;
+        self.enter()?;
+        // SAFETY: see above the block; both contexts live as long as their drivers.
+        let copied = unsafe {
+            result::memcpy_peer_async(there, to.0, self.context.0, from.0, bytes, stream_of(stream))
+        };
+        self.check("cuMemcpyPeerAsync", copied)
+    }
+
+    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+        collectives::all_reduce(what, parts)
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {

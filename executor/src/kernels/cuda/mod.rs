@@ -18,6 +18,7 @@ mod host;
 mod identity;
 mod matmul;
 mod moved;
+mod nccl;
 mod normalization;
 mod pad;
 mod partition;
@@ -65,6 +66,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     histogram::KERNELS,
     identity::KERNELS,
     matmul::KERNELS,
+    nccl::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
     partition::KERNELS,

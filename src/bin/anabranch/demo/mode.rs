@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use client::SessionOptions;
 use graph::Scope;
 use proto::pb;
-use train::{Aggregation, Strategy, SyncMode, VariablePlacement};
+use train::{Aggregation, Averaging, Strategy, SyncMode, VariablePlacement};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -68,7 +68,11 @@ impl Mode {
             Mode::Local => return Strategy::Local,
             Mode::InGraph => {
                 let devices = (1..=REPLICAS).map(|i| format!("/device:CPU:{i}")).collect();
-                return Strategy::Towers { devices, variables: "/device:CPU:0".to_owned() };
+                return Strategy::Towers {
+                    devices,
+                    variables: "/device:CPU:0".to_owned(),
+                    averaging: Averaging::default(),
+                };
             }
             Mode::BetweenGraph => SyncMode::Async,
             Mode::Synchronous => in_step(0, Aggregation::InOrder),

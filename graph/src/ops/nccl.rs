@@ -1,0 +1,44 @@
+//! What several GPUs of one task compute together, with NVIDIA's library or by copies between them.
+
+use super::{OpDef, Traits, binary};
+use crate::error::Result;
+use crate::infer::Infer;
+
+pub(super) const OPS: &[OpDef] = &[
+    // `num_devices` nodes of one `shared_name` meet in a step, each on a GPU of its own.
+    OpDef {
+        name: "NcclAllReduce",
+        inputs: &["input: T"],
+        outputs: &["data: T"],
+        attrs: &[REDUCTION, TYPES, "num_devices: int", "shared_name: string"],
+        infer: same,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "NcclReduce",
+        inputs: &["input: num_devices * T"],
+        outputs: &["data: T"],
+        attrs: &[REDUCTION, TYPES, "num_devices: int >= 1"],
+        infer: binary::merged,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "NcclBroadcast",
+        inputs: &["input: T"],
+        outputs: &["output: T"],
+        attrs: &[TYPES, "shape: shape"],
+        infer: same,
+        traits: Traits::STATEFUL,
+        ..OpDef::NEW
+    },
+];
+
+const REDUCTION: &str = "reduction: {'min', 'max', 'prod', 'sum'}";
+const TYPES: &str = "T: {half, float, double, int32, int64}";
+
+fn same(infer: &mut Infer<'_>) -> Result<()> {
+    infer.set(0, infer.input(0));
+    Ok(())
+}

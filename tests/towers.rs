@@ -1,0 +1,134 @@
+//! Where towers on GPUs go, with the kernels that there are, on a host that is only said to have GPUs.
+#![cfg(feature = "cuda")]
+
+use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName};
+use placer::{DeviceSet, PlaceRequest, place};
+use std::error::Error;
+use train::{Averaging, Initializer, Optimizer, Strategy, Variables};
+use worker::KernelTables;
+
+type Fallible<T = ()> = Result<T, Box<dyn Error>>;
+
+const COLUMNS: usize = 4;
+
+/// One layer.
+fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
+    let w = variables.get("w", DType::Float, &[COLUMNS, 3], &Initializer::Constant(0.5));
+    let b = variables.get("b", DType::Float, &[3], &Initializer::Zeros);
+    let logits = scope.bias_add(scope.matmul(batch[0], w.value), b.value);
+    scope.mean(scope.square(scope.sub(scope.relu(logits), batch[1])), &[0, 1], false)
+}
+
+/// A task with a CPU and so many GPUs.
+fn task(gpus: u32) -> DeviceSet {
+    let task = TaskName::new("localhost", 0);
+    let gpus = (0..gpus).map(|id| DeviceName::new(&task, "GPU", id));
+    let devices = [DeviceName::new(&task, "CPU", 0)].into_iter().chain(gpus);
+    DeviceSet::new(devices.zip(1..)).with_local(task)
+}
+
+struct Towers {
+    graph: Graph,
+    /// Handles of variables.
+    handles: Vec<Output>,
+}
+
+fn towers(variables: &str, optimizer: &Optimizer, averaging: Averaging) -> Fallible<Towers> {
+    let devices = (0..2).map(|i| format!("/device:GPU:{i}")).collect();
+    let strategy = Strategy::Towers { devices, variables: variables.to_owned(), averaging };
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let variables = Variables::new(&for_variables);
+    let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
+    let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(3)]));
+    strategy.minimize(&scope, &variables, optimizer, &[x, y], loss)?;
+    let handles = variables.all().iter().map(|variable| variable.handle).collect();
+    Ok(Towers { graph: root.finish()?, handles })
+}
+
+/// The graph with each node's device.
+fn placed(graph: &Graph, gpus: u32, allow_soft_placement: bool) -> Fallible<Graph> {
+    let devices = task(gpus);
+    let request =
+        PlaceRequest { devices: &devices, kernels: &KernelTables, allow_soft_placement, assigned: &[] };
+    let placement = place(graph, &request)?;
+    let mut placed = graph.clone();
+    placement.apply(&mut placed);
+    Ok(placed)
+}
+
+fn full(device: &str) -> String {
+    format!("/job:localhost/replica:0/task:0{device}")
+}
+
+#[test]
+fn each_tower_is_on_its_gpu_and_variables_where_they_are_asked_for() -> Fallible {
+    for variables in ["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"] {
+        for averaging in [Averaging::BesideVariables, Averaging::Nccl] {
+            for optimizer in [Optimizer::gradient_descent(0.1), Optimizer::adam(0.1)] {
+                let Towers { graph, handles } = towers(variables, &optimizer, averaging)?;
+                // Nothing has to go elsewhere than it was told.
+                let graph = placed(&graph, 2, false)?;
+                for handle in &handles {
+                    assert_eq!(&*graph.node(handle.node).device, full(variables));
+                }
+                let (mut products, mut updates, mut sums) = (0, 0, 0);
+                for (_, node) in graph.nodes() {
+                    for tower in 0..2 {
+                        if node.name.starts_with(&format!("tower_{tower}/")) && node.op.name() == "MatMul" {
+                            assert_eq!(&*node.device, full(&format!("/device:GPU:{tower}")), "{}", node.name);
+                            products += 1;
+                        }
+                    }
+                    if node.op.name().starts_with("ResourceApply") {
+                        assert_eq!(&*node.device, full(variables), "{}", node.name);
+                        updates += 1;
+                    }
+                    if node.op.name() == "NcclAllReduce" {
+                        assert!(node.device.contains("GPU"), "{} is on {}", node.name, node.device);
+                        sums += 1;
+                    }
+                }
+                let expected = if averaging == Averaging::Nccl { 4 } else { 0 };
+                assert!(products >= 4, "{products}");
+                assert_eq!((updates, sums), (2, expected));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_that_meet_by_nccl_leave_their_gpu_once() -> Fallible {
+    // How many gradients cross to the variables' device: `w` and `b` of each tower, or only their sums.
+    for (averaging, crossing) in [(Averaging::BesideVariables, 4), (Averaging::Nccl, 2)] {
+        let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), averaging)?;
+        let graph = placed(&graph, 2, false)?;
+        let is_gradient = |output: Output| {
+            let node = graph.node(output.node);
+            let summed = node.op.name() == "NcclAllReduce";
+            node.device.contains("GPU") && (summed || averaging == Averaging::BesideVariables)
+        };
+        let mut crossed = 0;
+        for (id, node) in graph.nodes() {
+            if ["AddN", "Identity"].contains(&node.op.name()) && node.device.contains("CPU") {
+                crossed += graph.inputs(id).into_iter().filter(|input| is_gradient(*input)).count();
+            }
+        }
+        // The loss of each tower crosses too, to be averaged.
+        let losses = if averaging == Averaging::BesideVariables { 2 } else { 0 };
+        assert_eq!(crossed, crossing + losses);
+    }
+    Ok(())
+}
+
+#[test]
+fn towers_on_gpus_that_are_not_there_are_an_error_by_name() -> Fallible {
+    let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), Averaging::Nccl)?;
+    let error = placed(&graph, 1, false).err().ok_or("it was placed")?.to_string();
+    assert!(error.contains("/device:GPU:1"), "{error}");
+    // Soft placement moves what the CPU can run: a collective of GPUs is not among that.
+    let error = placed(&graph, 0, true).err().ok_or("it was placed")?.to_string();
+    assert!(error.contains("NcclAllReduce") && error.contains("device='GPU'"), "{error}");
+    Ok(())
+}
