@@ -28,9 +28,4 @@ mod variable_cases;
 #[path = "../../../tests/gpu/walk.rs"]
 mod walk;
 
-/// As the files that are shared call it.
-mod support {
-    pub(crate) use super::Fallible;
-}
-
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
