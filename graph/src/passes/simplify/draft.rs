@@ -1,9 +1,9 @@
 //! The graph while rules are applied to it: what became of each node, and what waits for what.
 
 use super::classes::Classes;
-use super::rule::{Form, Input, Rewrite, Rule};
+use super::rule::Rule;
 use super::site::Site;
-use crate::attr::{AttrValue, Attrs};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, NodeId, Output};
 use crate::infer::Shapes;
@@ -11,10 +11,9 @@ use crate::node::Node;
 use crate::ops::{self, Op, Role};
 use crate::passes::lineage::Lineage;
 use crate::passes::{checked, colocation_anchors, is_placeholder, references};
-use crate::tensor::Tensor;
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 /// A node is rewritten so many times at most.
 const MOST_REWRITES: usize = 16;
@@ -27,34 +26,34 @@ pub(super) struct Draft<'a> {
     pub(super) classes: Classes,
     order: Vec<NodeId>,
     fixed: FxHashSet<NodeId>,
-    anchors: FxHashSet<NodeId>,
+    pub(super) anchors: FxHashSet<NodeId>,
     /// Whether each node may give a reference.
-    references: Vec<bool>,
-    has_loops: bool,
+    pub(super) references: Vec<bool>,
+    pub(super) has_loops: bool,
     /// Nodes in another form than before.
-    changed: FxHashMap<NodeId, Changed>,
+    pub(super) changed: FxHashMap<NodeId, Changed>,
     /// Nodes that went, by what their readers take.
-    gone: FxHashMap<NodeId, Output>,
+    pub(super) gone: FxHashMap<NodeId, Output>,
     /// Outputs whose readers take another.
-    instead: FxHashMap<Output, Output>,
+    pub(super) instead: FxHashMap<Output, Output>,
     /// Constants that are new, numbered on from the graph's nodes; each stands before the node that it is for.
-    added: Vec<Added>,
-    identity: &'static Op,
-    constant: &'static Op,
+    pub(super) added: Vec<Added>,
+    pub(super) identity: &'static Op,
+    pub(super) constant: &'static Op,
 }
 
-struct Changed {
-    node: Node,
-    inputs: SmallVec<[Output; 4]>,
-    control: Control,
+pub(super) struct Changed {
+    pub(super) node: Node,
+    pub(super) inputs: SmallVec<[Output; 4]>,
+    pub(super) control: Control,
 }
 
 pub(super) type Control = SmallVec<[NodeId; 2]>;
 
-struct Added {
-    before: NodeId,
-    node: Node,
-    control: Control,
+pub(super) struct Added {
+    pub(super) before: NodeId,
+    pub(super) node: Node,
+    pub(super) control: Control,
 }
 
 impl<'a> Draft<'a> {
@@ -206,141 +205,18 @@ impl<'a> Draft<'a> {
         id.index() < self.graph.len() && !self.fixed.contains(&id) && self.is_open(id).unwrap_or(false)
     }
 
-    /// Whether it has its values from its inputs alone, so that waiting for it is waiting for them.
+    /// Whether nobody can tell when the node runs, so that waiting for it is waiting for its inputs.
     pub(super) fn is_pure(&self, id: NodeId) -> bool {
-        self.may_be_looked_through(id)
+        let reads_state = || {
+            let types = self.node(id).input_types();
+            types.is_ok_and(|types| types.iter().any(|port| port.dtype == DType::Resource))
+        };
+        self.may_be_looked_through(id) && !reads_state()
     }
 
     /// Whether the one has surely run before the other, and lives wherever that does.
     pub(super) fn is_before(&self, one: NodeId, other: NodeId) -> bool {
         one.index().max(other.index()) < self.graph.len() && self.lineage.is_before(one, other)
-    }
-
-    /// Gives the node the form, if all that it waited for can still be waited for; says whether anything changed.
-    fn apply(&mut self, id: NodeId, rewrite: Rewrite) -> Result<bool> {
-        match rewrite.form {
-            Form::Same(source) => self.pass_on(id, source, &rewrite.through),
-            Form::Other { op, attrs, inputs } => self.change(id, op, attrs, inputs, &rewrite.through),
-            Form::Values(values) => self.know(id, values),
-        }
-    }
-
-    fn pass_on(&mut self, id: NodeId, source: Output, through: &[NodeId]) -> Result<bool> {
-        if source.node.index() < self.graph.len() && self.references[source.node.index()] {
-            return Ok(false);
-        }
-        let Some(control) = self.still_awaited(id, through, &[source]) else { return Ok(false) };
-        let is_switch = self.role(source.node) == Role::Switch;
-        let orders = || self.topology.consumers(id).iter().any(|consumer| consumer.is_control());
-        let goes = control.is_empty()
-            && !self.anchors.contains(&id)
-            && source.node.index() < self.graph.len()
-            && self.graph.node(source.node).device == self.graph.node(id).device
-            && !(is_switch && orders());
-        if goes {
-            self.changed.remove(&id);
-            self.gone.insert(id, source);
-            return Ok(true);
-        }
-        let old = self.node(id);
-        if std::ptr::eq(old.op, self.identity) && self.inputs(id).as_slice() == [source] {
-            return Ok(false);
-        }
-        let Some(port) = old.output_types()?.first().copied() else { return Ok(false) };
-        let node = self.with_form(id, self.identity, [("T", port.dtype.into())]);
-        self.changed.insert(id, Changed { node, inputs: smallvec![source], control });
-        Ok(true)
-    }
-
-    fn change(
-        &mut self,
-        id: NodeId,
-        op: &'static Op,
-        attrs: Vec<(&'static str, AttrValue)>,
-        inputs: SmallVec<[Input; 3]>,
-        through: &[NodeId],
-    ) -> Result<bool> {
-        let taken: SmallVec<[Output; 4]> = inputs
-            .iter()
-            .filter_map(|input| match input {
-                Input::From(output) => Some(*output),
-                Input::Constant(_) => None,
-            })
-            .collect();
-        let is_reference = |output: &Output| self.references.get(output.node.index()).is_some_and(|is| *is);
-        if taken.iter().any(is_reference) {
-            return Ok(false);
-        }
-        let Some(control) = self.still_awaited(id, through, &taken) else { return Ok(false) };
-        // Within a loop a constant belongs to its turn by what it waits for.
-        let is_plain =
-            |output: &&Output| self.role(output.node) != Role::Switch && !self.is_constant(output.node);
-        let beside = match taken.iter().find(is_plain) {
-            Some(output) if self.has_loops => smallvec![output.node],
-            None if self.has_loops && taken.len() < inputs.len() => return Ok(false),
-            _ => Control::new(),
-        };
-        let node = self.with_form(id, op, attrs);
-        let sources = inputs.into_iter().map(|input| match input {
-            Input::From(output) => output,
-            Input::Constant(value) => self.add_constant(id, "constant", value, beside.clone()),
-        });
-        let inputs = sources.collect();
-        self.changed.insert(id, Changed { node, inputs, control });
-        Ok(true)
-    }
-
-    fn know(&mut self, id: NodeId, values: Vec<Option<Tensor>>) -> Result<bool> {
-        let Some(control) = self.still_awaited(id, &[], &[]) else { return Ok(false) };
-        let is_read = |index: usize| {
-            self.topology.consumers(id).iter().any(|c| !c.is_control() && c.output == index as u32)
-                && !self.instead.contains_key(&Output::new(id, index))
-        };
-        let wanted: Vec<usize> = (0..values.len()).filter(|index| is_read(*index)).collect();
-        let is_whole = wanted.iter().all(|index| values[*index].is_some());
-        let mut is_new = false;
-        for index in wanted {
-            let Some(value) = &values[index] else { continue };
-            is_new = true;
-            self.shapes.tell(Output::new(id, index), value.clone());
-            if is_whole && index == 0 {
-                let node = self.with_form(id, self.constant, constant_attrs(value.clone()));
-                self.changed.insert(id, Changed { node, inputs: SmallVec::new(), control: control.clone() });
-                continue;
-            }
-            let constant = self.add_constant(id, &format!("output_{index}"), value.clone(), control.clone());
-            self.instead.insert(Output::new(id, index), constant);
-        }
-        Ok(is_new)
-    }
-
-    fn add_constant(&mut self, id: NodeId, what: &str, value: Tensor, control: Control) -> Output {
-        let of = self.graph.node(id);
-        let mut node = Node::new(format!("{}/{what}", of.name), self.constant);
-        node.device = of.device.clone();
-        for (name, attr) in constant_attrs(value.clone()) {
-            node.attrs.set(name, attr);
-        }
-        let output = Output::from(NodeId::new(self.graph.len() + self.added.len()));
-        self.shapes.tell(output, value);
-        self.added.push(Added { before: id, node, control });
-        output
-    }
-
-    /// The node with another op; its name, device and what stands beside its own attributes stay.
-    fn with_form(
-        &self,
-        id: NodeId,
-        op: &'static Op,
-        attrs: impl IntoIterator<Item = (&'static str, AttrValue)>,
-    ) -> Node {
-        let old = self.graph.node(id);
-        let beside = old.attrs.iter().filter(|(name, _)| name.starts_with('_'));
-        let mut kept: Attrs = beside.map(|(name, value)| (name.clone(), value.clone())).collect();
-        for (name, value) in attrs {
-            kept.set(name, value);
-        }
-        Node { op, attrs: kept, ..old.clone() }
     }
 
     /// The graph in the order of its nodes.
@@ -395,8 +271,4 @@ fn is_first(seen: &mut Control, from: NodeId) -> bool {
         seen.push(from);
     }
     is_first
-}
-
-fn constant_attrs(value: Tensor) -> [(&'static str, AttrValue); 2] {
-    [("dtype", value.dtype().into()), ("value", value.into())]
 }

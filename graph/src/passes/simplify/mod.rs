@@ -3,6 +3,7 @@
 
 mod classes;
 mod draft;
+mod forms;
 mod operand;
 mod order;
 mod pass_on;
