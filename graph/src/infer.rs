@@ -22,6 +22,8 @@ pub struct Shapes {
     outputs: Vec<SmallVec<[PartialShape; 1]>>,
     /// Dtype and shape of the variable behind a resource handle.
     handles: FxHashMap<Output, (DType, PartialShape)>,
+    /// Values that somebody has found out, or that must not be looked for.
+    told: FxHashMap<Output, Option<Tensor>>,
 }
 
 impl Shapes {
@@ -30,8 +32,7 @@ impl Shapes {
     /// # Errors
     /// The first contradiction, with the node's name.
     pub fn infer(graph: &Graph) -> Result<Shapes> {
-        let mut shapes =
-            Shapes { outputs: vec![SmallVec::new(); graph.len()], handles: FxHashMap::default() };
+        let mut shapes = Shapes { outputs: vec![SmallVec::new(); graph.len()], ..Shapes::default() };
         for id in Topology::new(graph).order(graph)? {
             shapes.infer_node(graph, id)?;
         }
@@ -68,6 +69,24 @@ impl Shapes {
         if let Some(known) = of_node.and_then(|o| o.get_mut(output.index as usize)) {
             *known = shape;
         }
+    }
+
+    /// Says what an output's value is, which need not be one of the graph.
+    pub(crate) fn tell(&mut self, output: Output, value: Tensor) {
+        let (node, index) = (output.node.index(), output.index as usize);
+        if self.outputs.len() <= node {
+            self.outputs.resize(node + 1, SmallVec::new());
+        }
+        if self.outputs[node].len() <= index {
+            self.outputs[node].resize(index + 1, PartialShape::unknown());
+        }
+        self.outputs[node][index] = PartialShape::from(value.shape());
+        self.told.insert(output, Some(value));
+    }
+
+    /// Says that nothing is to be known of an output, whatever makes it.
+    pub(crate) fn hide(&mut self, output: Output) {
+        self.told.insert(output, None);
     }
 
     /// What is known of an output's shape.

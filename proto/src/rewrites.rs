@@ -10,7 +10,10 @@ pub enum Rewrite {
     ConstantFolding,
     CommonSubexpressions,
     Pruning,
-    /// Waits without need, and work whose results nobody reads.
+    Arithmetic,
+    /// Arithmetic on shapes.
+    Shapes,
+    /// Control edges, and work whose results nobody reads.
     Dependencies,
     /// Several ops in one node.
     Fusion,
@@ -23,6 +26,8 @@ impl Rewrite {
             Rewrite::ConstantFolding => &["constfold", "constant_folding"],
             Rewrite::CommonSubexpressions => &["common_subgraph_elimination"],
             Rewrite::Pruning => &["pruning"],
+            Rewrite::Arithmetic => &["arithmetic", "arithmetic_optimization"],
+            Rewrite::Shapes => &["shape", "shape_optimization"],
             Rewrite::Dependencies => &["dependency", "dependency_optimization"],
             Rewrite::Fusion => &["remap", "remapping"],
         }
@@ -32,6 +37,8 @@ impl Rewrite {
         let toggle = match self {
             Rewrite::ConstantFolding => config.constant_folding,
             Rewrite::CommonSubexpressions => config.common_subgraph_elimination,
+            Rewrite::Arithmetic => config.arithmetic_optimization,
+            Rewrite::Shapes => config.shape_optimization,
             Rewrite::Dependencies => config.dependency_optimization,
             Rewrite::Fusion => config.remapping,
             // By a field of its own, which what is listed does not override.
@@ -88,10 +95,12 @@ impl Rewrites {
 mod tests {
     use super::*;
 
-    const ALL: [Rewrite; 5] = [
+    const ALL: [Rewrite; 7] = [
         Rewrite::ConstantFolding,
         Rewrite::CommonSubexpressions,
         Rewrite::Pruning,
+        Rewrite::Arithmetic,
+        Rewrite::Shapes,
         Rewrite::Dependencies,
         Rewrite::Fusion,
     ];
@@ -114,7 +123,18 @@ mod tests {
         assert_eq!(allowed(|_, _| {}), ALL);
         assert_eq!(allowed(|rewriter, _| rewriter.disable_meta_optimizer = true), []);
         assert_eq!(allowed(|_, optimizer| optimizer.opt_level = Level::L0 as i32), []);
-        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..4]);
+        assert_eq!(allowed(|rewriter, _| rewriter.remapping = Toggle::Off as i32), ALL[..6]);
+        let untied = allowed(|rewriter, _| {
+            rewriter.arithmetic_optimization = Toggle::Off as i32;
+            rewriter.shape_optimization = Toggle::Off as i32;
+        });
+        assert_eq!(untied, [&ALL[..3], &ALL[5..]].concat());
+        let tied = allowed(|rewriter, _| rewriter.dependency_optimization = Toggle::Off as i32);
+        assert_eq!(tied, [&ALL[..5], &ALL[6..]].concat());
+        let listed = allowed(|rewriter, _| {
+            rewriter.optimizers = ["dependency", "shape_optimization", "arithmetic"].map(String::from).into();
+        });
+        assert_eq!(listed, ALL[3..6]);
         assert_eq!(allowed(|rewriter, _| rewriter.constant_folding = Toggle::Off as i32), ALL[1..]);
         assert_eq!(allowed(|rewriter, _| rewriter.optimizers.push("remap".into())), [Rewrite::Fusion]);
         let pruned = allowed(|rewriter, _| {

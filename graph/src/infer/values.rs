@@ -66,6 +66,14 @@ struct Known {
 }
 
 impl Known {
+    fn of(value: &Tensor) -> Option<Known> {
+        if value.shape().rank() > 1 || value.num_elements() > LENGTH {
+            return None;
+        }
+        let values = value.to_i64s().ok()?.into_iter().map(Some).collect();
+        Some(Known { scalar: value.shape().rank() == 0, values })
+    }
+
     fn scalar(value: Option<i64>) -> Known {
         Known { scalar: true, values: vec![value] }
     }
@@ -93,6 +101,9 @@ impl Search<'_> {
     /// The value of a constant of any type, also behind identities.
     fn plain_constant(&self, mut output: Output) -> Option<Tensor> {
         for _ in 0..DEPTH {
+            if let Some(told) = self.shapes.told.get(&output) {
+                return told.clone();
+            }
             let node = self.graph.node(output.node);
             match node.op.name() {
                 "Const" => return node.attr("value").ok(),
@@ -120,18 +131,14 @@ impl Search<'_> {
     }
 
     fn follow(&mut self, output: Output, depth: usize) -> Option<Known> {
+        if let Some(told) = self.shapes.told.get(&output) {
+            return Known::of(told.as_ref()?);
+        }
         let graph = self.graph;
         let node = graph.node(output.node);
         let input = |i| graph.input(output.node, i);
         match node.op.name() {
-            "Const" => {
-                let value = node.attr::<Tensor>("value").ok()?;
-                if value.shape().rank() > 1 || value.num_elements() > LENGTH {
-                    return None;
-                }
-                let values = value.to_i64s().ok()?.into_iter().map(Some).collect();
-                Some(Known { scalar: value.shape().rank() == 0, values })
-            }
+            "Const" => Known::of(&node.attr::<Tensor>("value").ok()?),
             "Identity" => self.known(input(0)?, depth + 1),
             "Cast" => {
                 let kept = |attr| matches!(node.attr(attr), Ok(DType::Int32 | DType::Int64));

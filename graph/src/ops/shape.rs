@@ -241,6 +241,40 @@ fn squeeze(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The dimensions of both, from the front, the shorter shape filled up with 1.
+///
+/// # Errors
+/// `InvalidArgument` if neither can be broadcast to the other.
+pub fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
+    let rank = a.len().max(b.len());
+    let at = |dims: &[i64], i: usize| {
+        let pad = rank - dims.len();
+        if i < pad { 1 } else { dims[i - pad] }
+    };
+    let both: Vec<_> = (0..rank).map(|i| (at(a, i), at(b, i))).collect();
+    if both.iter().any(|&(x, y)| x != y && x != 1 && y != 1) {
+        let shape = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+        crate::invalid!("Incompatible shapes: [{}] vs. [{}]", shape(a), shape(b));
+    }
+    Ok(both)
+}
+
+/// Along which axes of the broadcast shape the gradients of both operands are summed. Equal shapes need no sum;
+/// otherwise axes that are 1 in both are summed too, as they may be new.
+///
+/// # Errors
+/// As [`pairs`].
+pub fn reduced_axes(a: &[i64], b: &[i64]) -> Result<(Vec<i64>, Vec<i64>)> {
+    if a == b {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let both = pairs(a, b)?;
+    let ones = |pick: fn(&(i64, i64)) -> i64| -> Vec<i64> {
+        (0..).zip(&both).filter(|(_, pair)| pick(pair) == 1).map(|(i, _)| i).collect()
+    };
+    Ok((ones(|p| p.0), ones(|p| p.1)))
+}
+
 fn broadcast_to(infer: &mut Infer<'_>) -> Result<()> {
     let (input, wanted) = (infer.input(0), infer.value_as_shape(1)?);
     if let (Some(from), Some(to)) = (input.dims(), wanted.dims()) {

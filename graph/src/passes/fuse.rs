@@ -1,6 +1,6 @@
 //! Fusion: element-wise ops whose values only each other reads become one node, which passes over memory once.
 
-use super::checked;
+use super::{checked, references};
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -69,18 +69,6 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
     chains.retain(|chain| chain.len() > 1);
     chains.iter_mut().for_each(|chain| chain.reverse());
     Ok(chains)
-}
-
-/// Whether each node may give a reference, by its own signature or because it passes on what it takes.
-fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Vec<bool>> {
-    let mut references = vec![false; graph.len()];
-    for id in order {
-        let node = graph.node(*id);
-        let passes_on = node.op.def.traits.passes_reference || node.op.role() != Role::Compute;
-        references[id.index()] = node.output_types()?.iter().any(|port| port.is_ref)
-            || (passes_on && topology.producers(*id).iter().any(|p| references[p.node.index()]));
-    }
-    Ok(references)
 }
 
 /// Whether a chain that the node joined would wait for anything that the node itself does not wait for. Constants are

@@ -1,6 +1,6 @@
 //! Merges nodes that compute the same from the same: common subexpressions.
 
-use super::{is_placeholder, retain};
+use super::{colocation_anchors, is_placeholder, retain};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Output};
@@ -51,20 +51,6 @@ fn is_mergeable(node: &Node) -> Result<bool> {
         && !outputs.is_empty()
         && !outputs.iter().any(|t| t.is_ref)
         && !node.input_types()?.iter().any(|t| t.is_ref))
-}
-
-/// Nodes that the `_class` of others names.
-fn colocation_anchors(graph: &Graph) -> impl Iterator<Item = NodeId> {
-    let classes = graph.nodes().filter_map(|(_, node)| match node.attrs.get("_class") {
-        Some(AttrValue::List(AttrList::Str(names))) => Some((&node.name, names)),
-        _ => None,
-    });
-    classes.flat_map(|(own, names)| {
-        names.iter().filter_map(|name| {
-            let name = std::str::from_utf8(name).ok()?.strip_prefix("loc:@")?;
-            if *name == **own { None } else { graph.find(name) }
-        })
-    })
 }
 
 /// Where a node's inputs come from, once its producers are merged, in an order that does not distinguish

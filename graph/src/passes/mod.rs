@@ -3,10 +3,13 @@
 
 mod fold;
 mod fuse;
+mod lineage;
 mod lower;
 mod merge;
 mod prune;
+mod simplify;
 mod unread;
+mod untie;
 mod validate;
 
 pub use fold::{FoldOptions, fold};
@@ -14,12 +17,15 @@ pub use fuse::{MOST_FUSED_OPS, fuse};
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
 pub use prune::prune;
+pub use simplify::{Simplification, SimplifyOptions, simplify};
 pub use unread::unread;
+pub use untie::untie;
 pub use validate::validate;
 
+use crate::attr::{AttrList, AttrValue};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
-use crate::ops::Op;
+use crate::ops::{Op, Role};
 use crate::topology::Topology;
 
 /// The graph of those nodes that `becomes` maps to themselves, in their order. A node that it maps to another
@@ -65,4 +71,30 @@ fn checked(graph: Graph) -> Result<Graph> {
 /// Whether the op stands for a value that comes from outside the graph.
 fn is_placeholder(op: &Op) -> bool {
     op.name().starts_with("Placeholder")
+}
+
+/// Whether each node may give a reference, by its own signature or because it passes on what it takes.
+fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Vec<bool>> {
+    let mut references = vec![false; graph.len()];
+    for id in order {
+        let node = graph.node(*id);
+        let passes_on = node.op.def.traits.passes_reference || node.op.role() != Role::Compute;
+        references[id.index()] = node.output_types()?.iter().any(|port| port.is_ref)
+            || (passes_on && topology.producers(*id).iter().any(|p| references[p.node.index()]));
+    }
+    Ok(references)
+}
+
+/// Nodes that the `_class` of others names.
+fn colocation_anchors(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    let classes = graph.nodes().filter_map(|(_, node)| match node.attrs.get("_class") {
+        Some(AttrValue::List(AttrList::Str(names))) => Some((&node.name, names)),
+        _ => None,
+    });
+    classes.flat_map(|(own, names)| {
+        names.iter().filter_map(|name| {
+            let name = std::str::from_utf8(name).ok()?.strip_prefix("loc:@")?;
+            if *name == **own { None } else { graph.find(name) }
+        })
+    })
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
-use graph::ops::shape::squeezed_axes;
+use graph::ops::shape::{pairs, reduced_axes, squeezed_axes};
 use graph::shape::resolve_axis;
 use graph::{DType, PartialShape, Shape, Tensor};
 use smallvec::SmallVec;
@@ -230,32 +230,4 @@ fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
         Ok(sizes.to_i64s()?.to_vec())
     };
     Ok((read(0)?, read(1)?))
-}
-
-/// The dimensions of both, from the front, the shorter shape filled up with 1.
-fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
-    let rank = a.len().max(b.len());
-    let at = |dims: &[i64], i: usize| {
-        let pad = rank - dims.len();
-        if i < pad { 1 } else { dims[i - pad] }
-    };
-    let both: Vec<_> = (0..rank).map(|i| (at(a, i), at(b, i))).collect();
-    if both.iter().any(|&(x, y)| x != y && x != 1 && y != 1) {
-        let shape = |dims: &[i64]| dims.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
-        invalid!("Incompatible shapes: [{}] vs. [{}]", shape(a), shape(b));
-    }
-    Ok(both)
-}
-
-/// Along which axes of the broadcast shape the gradients of both operands are summed. Equal shapes need no sum;
-/// otherwise axes that are 1 in both are summed too, as they may be new.
-fn reduced_axes(a: &[i64], b: &[i64]) -> Result<(Vec<i64>, Vec<i64>)> {
-    if a == b {
-        return Ok((Vec::new(), Vec::new()));
-    }
-    let both = pairs(a, b)?;
-    let ones = |pick: fn(&(i64, i64)) -> i64| -> Vec<i64> {
-        (0..).zip(&both).filter(|(_, pair)| pick(pair) == 1).map(|(i, _)| i).collect()
-    };
-    Ok((ones(|p| p.0), ones(|p| p.1)))
 }

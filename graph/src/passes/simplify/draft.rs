@@ -1,0 +1,274 @@
+//! The graph while rules are applied to it: what became of each node, and what waits for what.
+
+use super::classes::Classes;
+use super::rule::Rule;
+use super::site::Site;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, NodeId, Output};
+use crate::infer::Shapes;
+use crate::node::Node;
+use crate::ops::{self, Op, Role};
+use crate::passes::lineage::Lineage;
+use crate::passes::{checked, colocation_anchors, is_placeholder, references};
+use crate::topology::Topology;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+/// A node is rewritten so many times at most.
+const MOST_REWRITES: usize = 16;
+
+pub(super) struct Draft<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) topology: Topology,
+    lineage: Lineage,
+    pub(super) shapes: Shapes,
+    pub(super) classes: Classes,
+    order: Vec<NodeId>,
+    fixed: FxHashSet<NodeId>,
+    pub(super) anchors: FxHashSet<NodeId>,
+    /// Whether each node may give a reference.
+    pub(super) references: Vec<bool>,
+    pub(super) has_loops: bool,
+    /// Nodes in another form than before.
+    pub(super) changed: FxHashMap<NodeId, Changed>,
+    /// Nodes that went, by what their readers take.
+    pub(super) gone: FxHashMap<NodeId, Output>,
+    /// Outputs whose readers take another.
+    pub(super) instead: FxHashMap<Output, Output>,
+    /// Constants that are new, numbered on from the graph's nodes; each stands before the node that it is for.
+    pub(super) added: Vec<Added>,
+    pub(super) identity: &'static Op,
+    pub(super) constant: &'static Op,
+}
+
+pub(super) struct Changed {
+    pub(super) node: Node,
+    pub(super) inputs: SmallVec<[Output; 4]>,
+    pub(super) control: Control,
+}
+
+pub(super) type Control = SmallVec<[NodeId; 2]>;
+
+pub(super) struct Added {
+    pub(super) before: NodeId,
+    pub(super) node: Node,
+    pub(super) control: Control,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(graph: &'a Graph, keep: &[NodeId]) -> Result<Draft<'a>> {
+        let op = |name| {
+            ops::lookup(name).ok_or_else(|| Error::unimplemented(format!("simplifying needs the op {name}")))
+        };
+        let topology = Topology::new(graph);
+        let order = topology.order(graph)?;
+        Ok(Draft {
+            lineage: Lineage::new(graph, &topology, &order)?,
+            references: references(graph, &topology, &order)?,
+            shapes: Shapes::default(),
+            classes: Classes::default(),
+            fixed: keep.iter().copied().collect(),
+            anchors: colocation_anchors(graph).collect(),
+            has_loops: graph.nodes().any(|(_, node)| node.op.role() == Role::Enter),
+            changed: FxHashMap::default(),
+            gone: FxHashMap::default(),
+            instead: FxHashMap::default(),
+            added: Vec::new(),
+            identity: op("Identity")?,
+            constant: op("Const")?,
+            graph,
+            topology,
+            order,
+        })
+    }
+
+    /// Every node after its producers.
+    pub(super) fn order(&mut self) -> Vec<NodeId> {
+        std::mem::take(&mut self.order)
+    }
+
+    /// Learns what there is to know of the node, and gives it the form that the rules lead to. Its producers have
+    /// been visited.
+    pub(super) fn visit(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<()> {
+        let outputs = self.graph.node(id).output_types()?.len();
+        if self.fixed.contains(&id) {
+            for index in 0..outputs {
+                self.shapes.hide(Output::new(id, index));
+            }
+            return Ok(());
+        }
+        // What contradicts itself is left to fail in its step, if it runs.
+        if self.shapes.infer_node(self.graph, id).is_err() {
+            return Ok(());
+        }
+        let is_open = self.is_open(id)?;
+        for _ in 0..MOST_REWRITES {
+            if !is_open || self.gone.contains_key(&id) || !self.simplify_once(id, rules)? {
+                break;
+            }
+        }
+        if !self.gone.contains_key(&id) {
+            let inputs = self.inputs(id);
+            let Draft { classes, shapes, changed, graph, .. } = self;
+            let node = changed.get(&id).map_or(graph.node(id), |changed| &changed.node);
+            classes.learn(id, node, &inputs, |output| shapes.get(output));
+        }
+        Ok(())
+    }
+
+    fn simplify_once(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<bool> {
+        for rule in &rules[self.node(id).op.index] {
+            let rewrite = (rule.apply)(&Site::of(self, id));
+            if let Some(rewrite) = rewrite
+                && self.apply(id, rewrite)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The node in its present form.
+    pub(super) fn node(&self, id: NodeId) -> &Node {
+        self.changed.get(&id).map_or_else(|| self.graph.node(id), |changed| &changed.node)
+    }
+
+    /// Where its data inputs come from.
+    pub(super) fn inputs(&self, id: NodeId) -> SmallVec<[Output; 4]> {
+        if let Some(changed) = self.changed.get(&id) {
+            return changed.inputs.clone();
+        }
+        let data = self.topology.producers(id).iter().filter(|producer| !producer.is_control());
+        data.map(|producer| self.resolve(producer.source())).collect()
+    }
+
+    /// What it waits for besides.
+    pub(super) fn control(&self, id: NodeId) -> Control {
+        if let Some(added) = self.added_at(id) {
+            return added.control.clone();
+        }
+        if let Some(changed) = self.changed.get(&id) {
+            return changed.control.clone();
+        }
+        let control = self.topology.producers(id).iter().filter(|producer| producer.is_control());
+        control.map(|producer| self.resolve_node(producer.node)).collect()
+    }
+
+    pub(super) fn role(&self, id: NodeId) -> Role {
+        if self.added_at(id).is_some() { Role::Compute } else { self.graph.node(id).op.role() }
+    }
+
+    /// Whether it is a constant, and no value from outside.
+    pub(super) fn is_constant(&self, id: NodeId) -> bool {
+        self.added_at(id).is_some()
+            || (!self.fixed.contains(&id) && std::ptr::eq(self.node(id).op, self.constant))
+    }
+
+    fn added_at(&self, id: NodeId) -> Option<&Added> {
+        self.added.get(id.index().checked_sub(self.graph.len())?)
+    }
+
+    fn resolve(&self, output: Output) -> Output {
+        if let Some(instead) = self.instead.get(&output) {
+            return *instead;
+        }
+        match self.gone.get(&output.node) {
+            Some(source) => *source,
+            None => output,
+        }
+    }
+
+    fn resolve_node(&self, id: NodeId) -> NodeId {
+        self.gone.get(&id).map_or(id, |source| source.node)
+    }
+
+    /// Whether rules may look at the node: it has its values from its inputs alone, and none of them is a reference.
+    fn is_open(&self, id: NodeId) -> Result<bool> {
+        let node = self.graph.node(id);
+        let is_value = |types: ops::PortTypes| types.iter().all(|port| !port.is_ref);
+        Ok(node.op.role() == Role::Compute
+            && !node.op.is_stateful()
+            && !is_placeholder(node.op)
+            && !node.op.outputs.is_empty()
+            && is_value(node.input_types()?)
+            && is_value(node.output_types()?)
+            && !self
+                .topology
+                .producers(id)
+                .iter()
+                .any(|p| !p.is_control() && self.references[p.node.index()]))
+    }
+
+    /// Whether a reader of the node may take what it is made from.
+    pub(super) fn may_be_looked_through(&self, id: NodeId) -> bool {
+        id.index() < self.graph.len() && !self.fixed.contains(&id) && self.is_open(id).unwrap_or(false)
+    }
+
+    /// Whether nobody can tell when the node runs, so that waiting for it is waiting for its inputs.
+    pub(super) fn is_pure(&self, id: NodeId) -> bool {
+        let reads_state = || {
+            let types = self.node(id).input_types();
+            types.is_ok_and(|types| types.iter().any(|port| port.dtype == DType::Resource))
+        };
+        self.may_be_looked_through(id) && !reads_state()
+    }
+
+    /// Whether the one has surely run before the other, and lives wherever that does.
+    pub(super) fn is_before(&self, one: NodeId, other: NodeId) -> bool {
+        one.index().max(other.index()) < self.graph.len() && self.lineage.is_before(one, other)
+    }
+
+    /// The graph in the order of its nodes.
+    pub(super) fn finish(self) -> Result<Graph> {
+        let graph = self.graph;
+        let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
+        let mut added_of: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
+        for (at, added) in self.added.iter().enumerate() {
+            added_of.entry(added.before).or_default().push(at);
+        }
+        let mut new_ids = vec![None; graph.len() + self.added.len()];
+        for id in graph.ids() {
+            for at in added_of.get(&id).into_iter().flatten() {
+                let mut node = self.added[*at].node.clone();
+                while graph.find(&node.name).is_some() || out.find(&node.name).is_some() {
+                    node.name = format!("{}_", node.name).into();
+                }
+                new_ids[graph.len() + at] = Some(out.add_unconnected(node)?);
+            }
+            if !self.gone.contains_key(&id) {
+                new_ids[id.index()] = Some(out.add_unconnected(self.node(id).clone())?);
+            }
+        }
+        let new_id = |id: NodeId| {
+            new_ids[id.index()]
+                .ok_or_else(|| Error::invalid(format!("simplifying lost '{}'", graph.node(id).name)))
+        };
+        let all = graph.ids().chain((graph.len()..new_ids.len()).map(NodeId::new));
+        for id in all.filter(|id| new_ids[id.index()].is_some()) {
+            let to = new_id(id)?;
+            let inputs = if self.added_at(id).is_some() { SmallVec::new() } else { self.inputs(id) };
+            for (slot, source) in inputs.into_iter().enumerate() {
+                let source = self.resolve(source);
+                out.connect(Output { node: new_id(source.node)?, index: source.index }, to, slot);
+            }
+            let mut seen = Control::new();
+            for from in self.control(id) {
+                let from = self.resolve_node(from);
+                if is_first(&mut seen, from) {
+                    out.connect_control(new_id(from)?, to);
+                }
+            }
+        }
+        checked(out)
+    }
+}
+
+/// Whether it is not among the last few that were seen: few edges come twice, and those are next to each other.
+fn is_first(seen: &mut Control, from: NodeId) -> bool {
+    let is_first = !seen.iter().rev().take(8).any(|known| *known == from);
+    if is_first {
+        seen.push(from);
+    }
+    is_first
+}

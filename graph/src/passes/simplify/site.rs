@@ -1,0 +1,88 @@
+//! A node as a rule sees it, with what is known of its inputs.
+
+use super::draft::Draft;
+use crate::attr::FromAttr;
+use crate::dtype::DType;
+use crate::graph::{NodeId, Output};
+use crate::node::Node;
+use crate::shape::PartialShape;
+use crate::tensor::Tensor;
+use smallvec::SmallVec;
+
+/// One node in its present form.
+pub(super) struct Site<'a> {
+    draft: &'a Draft<'a>,
+    pub(super) id: NodeId,
+    pub(super) node: &'a Node,
+    pub(super) inputs: SmallVec<[Output; 4]>,
+}
+
+impl<'a> Site<'a> {
+    pub(super) fn of(draft: &'a Draft<'a>, id: NodeId) -> Site<'a> {
+        Site { draft, id, node: draft.node(id), inputs: draft.inputs(id) }
+    }
+
+    pub(super) fn op(&self) -> &'static str {
+        self.node.op.name()
+    }
+
+    pub(super) fn attr<T: FromAttr>(&self, name: &str) -> Option<T> {
+        self.node.attr(name).ok()
+    }
+
+    pub(super) fn input(&self, i: usize) -> Option<Output> {
+        self.inputs.get(i).copied()
+    }
+
+    pub(super) fn output(&self) -> Output {
+        self.id.into()
+    }
+
+    pub(super) fn dtype(&self) -> Option<DType> {
+        Some(self.node.output_types().ok()?.first()?.dtype)
+    }
+
+    pub(super) fn shape(&self, output: Output) -> PartialShape {
+        self.draft.shapes.get(output)
+    }
+
+    /// An output's value, where it is a constant or follows from shapes.
+    pub(super) fn value(&self, output: Output) -> Option<Tensor> {
+        self.draft.shapes.value(self.draft.graph, output)
+    }
+
+    /// As [`Site::value`], of whole numbers.
+    pub(super) fn integers(&self, output: Output) -> Option<Vec<i64>> {
+        self.value(output)?.to_i64s().ok()
+    }
+
+    /// An output, a vector of sizes, as the shape that it describes, as far as it is known.
+    pub(super) fn sizes(&self, output: Output) -> PartialShape {
+        self.draft.shapes.value_as_shape(self.draft.graph, output).unwrap_or_default()
+    }
+
+    /// Whether both surely have one shape.
+    pub(super) fn are_alike(&self, one: Output, other: Output) -> bool {
+        let (a, b) = (self.shape(one), self.shape(other));
+        (a.is_fully_defined() && a == b) || self.draft.classes.root(one) == self.draft.classes.root(other)
+    }
+
+    /// The node that makes the output, if it is of one of these ops and may be looked through: its own readers cannot
+    /// tell that somebody takes its inputs instead.
+    pub(super) fn maker(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+        let id = output.node;
+        let is_open = output.index == 0 && self.draft.may_be_looked_through(id);
+        if !is_open || !ops.contains(&self.draft.node(id).op.name()) {
+            return None;
+        }
+        let site = Site::of(self.draft, id);
+        (site.node.device == self.node.device).then_some(site)
+    }
+
+    /// As [`Site::maker`], by whatever output, on whatever device: only to learn what the output is.
+    pub(super) fn origin(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+        let id = output.node;
+        let is_open = self.draft.may_be_looked_through(id) && ops.contains(&self.draft.node(id).op.name());
+        is_open.then(|| Site::of(self.draft, id))
+    }
+}

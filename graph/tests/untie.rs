@@ -1,0 +1,185 @@
+//! Control edges of graphs in textual form: which go, and which must not.
+
+use anabranch_graph::passes::{untie, validate};
+use anabranch_graph::{DType, Error, Graph, Node, NodeId, Result, ops};
+use expect_test::{Expect, expect};
+
+/// What is left of the text; `keep` names nodes, separated by spaces. Doing it again must change nothing.
+fn check(keep: &str, text: &str, expected: Expect) -> Result<()> {
+    let after = untied(&Graph::from_text(text)?, keep)?;
+    expected.assert_eq(&after.to_text());
+    assert_eq!(untied(&after, keep)?.to_text(), after.to_text(), "once is not enough");
+    Ok(())
+}
+
+fn untied(graph: &Graph, keep: &str) -> Result<Graph> {
+    let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
+    let keep = keep.split_whitespace().map(find).collect::<Result<Vec<NodeId>>>()?;
+    let after = untie(graph, &keep)?;
+    validate(&after)?;
+    Ok(after)
+}
+
+#[test]
+fn edges_that_follow_from_others_go() -> Result<()> {
+    check(
+        "out",
+        r#"
+        c = Const[dtype=float, value=float<>{1.0}]
+        x = Placeholder[dtype=float](^c)
+        y = Neg[T=float](x, ^x)
+        z = Neg[T=float](y, ^x, ^y, ^c)
+        other = Placeholder[dtype=float]
+        out = AddV2[T=float](z, other, ^x, ^y, ^other, ^z)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            y = Neg[T=float](x)
+            z = Neg[T=float](y)
+            other = Placeholder[dtype=float]
+            out = AddV2[T=float](z, other)
+        "#]],
+    )
+}
+
+#[test]
+fn nodes_that_only_order_go() -> Result<()> {
+    check(
+        "target",
+        r#"
+        a = Placeholder[dtype=float] @"/device:CPU:0"
+        b = Placeholder[dtype=float] @"/device:CPU:0"
+        nothing = NoOp @"/device:CPU:1"
+        one = NoOp(^a, ^nothing) @"/device:CPU:0"
+        two = NoOp(^one) @"/device:CPU:0"
+        read = Identity[T=float](b, ^nothing) @"/device:CPU:0"
+        many = NoOp(^two, ^read) @"/device:CPU:0"
+        only = Neg[T=float](a, ^many) @"/device:CPU:0"
+        target = NoOp(^only) @"/device:CPU:0"
+        "#,
+        expect![[r#"
+            a = Placeholder[dtype=float] @"/device:CPU:0"
+            b = Placeholder[dtype=float] @"/device:CPU:0"
+            only = Neg[T=float](a, ^b) @"/device:CPU:0"
+            target = NoOp(^only) @"/device:CPU:0"
+        "#]],
+    )
+}
+
+#[test]
+fn nodes_that_others_need_stay() -> Result<()> {
+    let text = r#"
+        %versions producer=21 min_consumer=0
+        p = Placeholder[dtype=bool] @"/device:CPU:0"
+        a = Placeholder[dtype=float] @"/device:CPU:0"
+        b = Placeholder[dtype=float] @"/device:CPU:0"
+        elsewhere = NoOp(^a) @"/device:CPU:1"
+        one = Neg[T=float](b, ^elsewhere) @"/device:CPU:1"
+        two = Neg[T=float](b, ^elsewhere) @"/device:CPU:1"
+        both = NoOp(^one, ^two) @"/device:CPU:0"
+        three = Neg[T=float](b, ^both) @"/device:CPU:0"
+        four = Neg[T=float](b, ^both) @"/device:CPU:0"
+        v = VariableV2[dtype=float, shape=<2>] @"/device:CPU:0"
+        read = Identity[T=float](v) @"/device:CPU:0"
+        s = Switch[T=float](a, p) @"/device:CPU:0"
+        way = Identity[T=float](s:1) @"/device:CPU:0"
+        anchor = NoOp(^three) @"/device:CPU:0"
+        five = Neg[T=float, _class=["loc:@anchor"]](b, ^read, ^way, ^anchor, ^four) @"/device:CPU:0"
+        "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(untied(&graph, "five")?, graph);
+    Ok(())
+}
+
+#[test]
+fn order_by_way_of_a_merge_is_none() -> Result<()> {
+    // The one that is chosen may have come without the other.
+    let text = r#"
+        %versions producer=21 min_consumer=0
+        p = Placeholder[dtype=bool]
+        x = Placeholder[dtype=float]
+        s = Switch[T=float](x, p)
+        a = Neg[T=float](s)
+        b = Relu[T=float](s:1)
+        m = Merge[N=2, T=float](a, b)
+        c = Neg[T=float](m, ^a)
+        d = Placeholder[dtype=float]
+        either = Merge[N=2, T=float](a, b, ^s)
+        "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(untied(&graph, "c d either")?, graph);
+    Ok(())
+}
+
+#[test]
+fn who_reads_a_reference_says_himself_after_what() -> Result<()> {
+    let text = r#"
+        %versions producer=21 min_consumer=0
+        v = VariableV2[dtype=float, shape=<2>]
+        x = Placeholder[dtype=float]
+        set = Assign[T=float](v, x)
+        y = Neg[T=float](x, ^set)
+        sum = AddV2[T=float](v, y, ^set)
+        "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(untied(&graph, "sum")?, graph);
+    Ok(())
+}
+
+#[test]
+fn loops_go_round_as_they_did() -> Result<()> {
+    check(
+        "out",
+        r#"
+        start = Placeholder[dtype=float]
+        enter = Enter[T=float, frame_name="loop"](start)
+        merge = Merge[N=2, T=float](enter, next)
+        go = Const[dtype=bool, value=bool<>{false}](^merge)
+        more = LoopCond(go)
+        switch = Switch[T=float](merge, more)
+        exit = Exit[T=float](switch)
+        at = Identity[T=float](switch:1)
+        turn = NoOp(^at)
+        a = Relu[T=float](at, ^turn)
+        b = Neg[T=float](a, ^turn, ^at)
+        next = NextIteration[T=float](b)
+        out = Neg[T=float](exit)
+        "#,
+        expect![[r#"
+            start = Placeholder[dtype=float]
+            enter = Enter[T=float, frame_name="loop"](start)
+            merge = Merge[N=2, T=float](enter, next)
+            go = Const[dtype=bool, value=bool<>{false}](^merge)
+            more = LoopCond(go)
+            switch = Switch[T=float](merge, more)
+            exit = Exit[T=float](switch)
+            at = Identity[T=float](switch:1)
+            a = Relu[T=float](at)
+            b = Neg[T=float](a)
+            next = NextIteration[T=float](b)
+            out = Neg[T=float](exit)
+        "#]],
+    )
+}
+
+#[test]
+fn a_million_nodes_are_untied() -> Result<()> {
+    let op = |name| ops::lookup(name).ok_or_else(|| Error::invalid(format!("no {name}")));
+    const LENGTH: usize = 1_000_000;
+    let mut graph = Graph::with_capacity(LENGTH, 2 * LENGTH);
+    let source = Node::new("", op("Placeholder")?).with_attr("dtype", DType::Float);
+    let nothing = Node::new("", op("NoOp")?);
+    // What one waits for is handed down a chain, whose links each wait for something else besides.
+    let mut last: Vec<NodeId> = Vec::new();
+    while graph.len() < LENGTH {
+        let name = |what: &str| format!("{what}{}", graph.len()).into();
+        let (first, link) =
+            (Node { name: name("x"), ..source.clone() }, Node { name: name("n"), ..nothing.clone() });
+        last.push(graph.add(first, &[], &[])?);
+        last = vec![graph.add(link, &[], &last)?];
+    }
+    let sources = graph.len() / 2;
+    let after = untie(&graph, &last)?;
+    assert_eq!((after.len(), after.num_edges()), (sources + 1, sources));
+    Ok(())
+}
