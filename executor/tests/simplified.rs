@@ -23,8 +23,8 @@ struct Draw {
 type Attrs<'a> = &'a [(&'a str, AttrValue)];
 
 impl Draw {
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.rng.random_range(0..choices.len())]
+    fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.rng.random_range(0..choices.len())].clone()
     }
 
     fn node(&mut self, op: &str, attrs: Attrs<'_>, inputs: &[Output]) -> Result<Output> {

@@ -76,6 +76,10 @@ const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500
 /// nothing.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
+    // Of several GPUs, and of none of the CPU's kernels.
+    if node.op.name().starts_with("Nccl") {
+        return Ok(None);
+    }
     if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {
         return variable_cases::inputs(node, random).map(Some);
     }

@@ -3,7 +3,7 @@
 use super::Fallible;
 use super::cases::{ONE, Random};
 use executor::testing::run_op;
-use graph::{DType, Node, Tensor};
+use graph::{DType, Node, Shape, Tensor};
 
 /// As [`inputs`](super::cases::inputs), of a node that takes variables.
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
@@ -18,7 +18,22 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
             };
             cases.into_iter().map(case).collect()
         }
+        // Their handles are of no variable: `loops` in the executor's tests has them.
+        name if name.starts_with("TensorArray") || name.starts_with("Stack") => Ok(vec![]),
+        name if name.contains("StridedSliceAssign") => {
+            let index = node.attr::<DType>("Index")?;
+            let at = |values: [i64; 2]| cast(&Tensor::vector(&values)?, index);
+            let (begin, end, strides) = (at([1, 0])?, at([6, 3])?, at([2, 1])?);
+            Ok(vec![vec![random.tensor(t, &[6, 5])?, begin, end, strides, random.tensor(t, &[3, 3])?]])
+        }
+        name if name.contains("ScatterNd") => {
+            let at = Tensor::from_slice(&[3i64, 0, 4], Shape::new(&[3, 1])?)?;
+            Ok(vec![vec![random.tensor(t, &[5, 2])?, cast(&at, index)?, random.tensor(t, &[3, 2])?]])
+        }
         name if name.contains("Scatter") => scattered(t, index, random),
+        name if name.contains("SparseApply") => {
+            ROWS.iter().map(|[table, rows]| row_step(node, t, [table, rows], random)).collect()
+        }
         name if name.contains("Apply") => ONE.iter().map(|dims| step(node, t, dims, random)).collect(),
         _ => {
             let count = node.input_types()?.len();
@@ -43,6 +58,27 @@ fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Te
         vec![random.tensor(t, &[5, 2, 3])?, rows, random.tensor(t, &[])?],
         vec![random.tensor(t, &[5, 2])?, random.indices(index, &[0], 5)?, random.tensor(t, &[0, 2])?],
     ])
+}
+
+/// Tables, and three rows of them.
+const ROWS: &[[&[usize]; 2]] = &[[&[5], &[3]], [&[5, 400], &[3, 400]], [&[5, 2, 3], &[3, 2, 3]]];
+
+/// A table with its slots, rates, and a gradient of rows, each once.
+fn row_step(
+    node: &Node,
+    t: DType,
+    [table, rows]: [&[usize]; 2],
+    random: &mut Random,
+) -> Fallible<Vec<Tensor>> {
+    let mut inputs = step(node, t, table, random)?;
+    for (arg, input) in node.op.inputs.iter().zip(&mut inputs) {
+        match arg.name {
+            "grad" => *input = random.tensor(t, rows)?,
+            "indices" => *input = cast(&Tensor::vector(&[3i64, 0, 4])?, node.attr("Tindices")?)?,
+            _ => {}
+        }
+    }
+    Ok(inputs)
 }
 
 /// A variable with its slots, rates, and a gradient.
