@@ -444,6 +444,7 @@ fn transpositions_meet() -> Result<()> {
         expect![[r#"
             x = Placeholder[dtype=float]
             swap = Const[dtype=int32, value=int32<2>{1, 0}]
+            t = Transpose[T=float](x, swap)
             out = Neg[T=float](x)
             y = Placeholder[dtype=float]
             left = Const[dtype=int32, value=int32<3>{1, 2, 0}]
@@ -451,16 +452,17 @@ fn transpositions_meet() -> Result<()> {
             right/constant = Const[dtype=int32, value=int32<3>{2, 0, 1}]
             right = Transpose[T=float, Tperm=int32](y, right/constant)
             turned = Neg[T=float](right)
-            product = MatMul[T=float, transpose_a=true, transpose_b=false](x, x)
+            product = MatMul[T=float, transpose_b=true](t, t)
             products = Neg[T=float](product)
             last = Const[dtype=int32, value=int32<3>{0, 2, 1}]
-            adjoint = BatchMatMulV2[T=float, adj_x=false, adj_y=false](l, y)
+            b = Transpose[T=float](y, last)
+            adjoint = BatchMatMulV2[T=float, adj_y=true](l, b)
             batch = Neg[T=float](adjoint)
             z = Placeholder[dtype=complex64]
             zt = Transpose[T=complex64](z, swap)
             zl = Transpose[T=complex64](z, last)
             not_adjoint = BatchMatMulV2[T=complex64](zt, zl)
-            matrices = MatMul[T=complex64, transpose_a=true, transpose_b=false](z, z)
+            matrices = MatMul[T=complex64](zt, z)
             complex = AddN[N=2, T=complex64](not_adjoint, matrices)
         "#]],
     )

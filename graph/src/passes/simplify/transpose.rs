@@ -1,19 +1,15 @@
-//! Transpositions: such as change nothing, two in a row, and those that a product of matrices can do itself.
+//! Transpositions: such as change nothing, and two in a row. A product of matrices could do one itself, but might add up in
+//! another order then, and give other bits.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
 use super::site::Site;
-use crate::attr::AttrValue;
-use crate::graph::Output;
 use crate::infer::integers;
 use crate::ops::transpose::permutation;
-use smallvec::SmallVec;
 
 pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Transpose"], kind: Constants, apply: keeps_order },
     Rule { ops: &["Transpose"], kind: Arithmetic, apply: transpose_of_transpose },
-    Rule { ops: &["MatMul"], kind: Arithmetic, apply: product_of_transposed },
-    Rule { ops: &["BatchMatMul", "BatchMatMulV2"], kind: Arithmetic, apply: product_of_transposed },
 ];
 
 /// Axes of one element may stand anywhere.
@@ -52,56 +48,4 @@ fn transpose_of_transpose(site: &Site<'_>) -> Option<Rewrite> {
         }
     };
     Some(rewrite?.through(&inner))
-}
-
-/// Complex factors of a batch are conjugated as they are transposed.
-fn product_of_transposed(site: &Site<'_>) -> Option<Rewrite> {
-    let is_complex = site.dtype()?.is_complex();
-    let (flags, ops): ([&'static str; 2], &[&str]) = match (site.op(), is_complex) {
-        ("MatMul", true) => (["transpose_a", "transpose_b"], &["Transpose"]),
-        ("MatMul", false) => (["transpose_a", "transpose_b"], &["ConjugateTranspose", "Transpose"]),
-        (_, true) => (["adj_x", "adj_y"], &["ConjugateTranspose"]),
-        (_, false) => (["adj_x", "adj_y"], &["ConjugateTranspose", "Transpose"]),
-    };
-    let mut through: SmallVec<[Site<'_>; 2]> = SmallVec::new();
-    let mut attrs: Vec<(&'static str, AttrValue)> = Vec::new();
-    let mut inputs: SmallVec<[Input; 2]> = SmallVec::new();
-    for (slot, flag) in flags.into_iter().enumerate() {
-        let factor = site.input(slot)?;
-        let is_set = site.attr::<bool>(flag)?;
-        let transposed = transposed(site, factor, ops);
-        attrs.push((flag, (is_set != transposed.is_some()).into()));
-        match transposed {
-            Some((inner, matrix)) => {
-                through.push(inner);
-                inputs.push(Input::From(matrix));
-            }
-            None => inputs.push(Input::From(factor)),
-        }
-    }
-    if through.is_empty() {
-        return None;
-    }
-    let others = site.node.attrs.iter().filter_map(|(name, value)| {
-        let name = site.node.op.attr_spec(name)?.name;
-        (!flags.contains(&name)).then(|| (name, value.clone()))
-    });
-    attrs.extend(others);
-    let rewrite = Rewrite::other(site.op(), attrs, inputs)?;
-    Some(through.iter().fold(rewrite, |rewrite, inner| rewrite.through(inner)))
-}
-
-/// What makes the factor, if it exchanges the last two axes and no others, and what it exchanges them of.
-fn transposed<'a>(site: &Site<'a>, factor: Output, ops: &[&str]) -> Option<(Site<'a>, Output)> {
-    let inner = site.maker(factor, ops)?;
-    let order = order(site, &inner)?;
-    let rank = order.len();
-    let exchanged = |at: usize| match rank - at {
-        1 => rank.checked_sub(2),
-        2 => Some(rank - 1),
-        _ => Some(at),
-    };
-    let is_exchange = rank >= 2 && order.iter().enumerate().all(|(at, from)| exchanged(at) == Some(*from));
-    let matrix = inner.input(0)?;
-    is_exchange.then_some((inner, matrix))
 }
