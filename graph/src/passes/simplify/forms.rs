@@ -52,7 +52,7 @@ impl Draft<'_> {
         id: NodeId,
         op: &'static Op,
         attrs: Vec<(&'static str, AttrValue)>,
-        inputs: SmallVec<[Input; 3]>,
+        inputs: Vec<Input>,
         through: &[NodeId],
     ) -> Result<bool> {
         let taken: SmallVec<[Output; 4]> = inputs

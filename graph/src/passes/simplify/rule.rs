@@ -28,7 +28,7 @@ pub(super) enum Form {
     /// Its one output is this.
     Same(Output),
     /// It is of another op, or takes something else.
-    Other { op: &'static Op, attrs: Vec<(&'static str, AttrValue)>, inputs: SmallVec<[Input; 3]> },
+    Other { op: &'static Op, attrs: Vec<(&'static str, AttrValue)>, inputs: Vec<Input> },
     /// The values of its outputs, of those that are known.
     Values(Vec<Option<Tensor>>),
 }
