@@ -20,8 +20,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Fallible<T = ()> = Result<T, Box<dyn Error>>;
 
+/// What a workload is called, and what measures it.
+type Workload = (&'static str, fn(Place) -> Fallible<Figure>);
+
 /// What is run, by name, and what is measured of it.
-const WORKLOADS: &[(&str, fn(Place) -> Fallible<Figure>)] = &[
+const WORKLOADS: &[Workload] = &[
     ("product", product),
     ("mlp", perceptron),
     ("cnn", convolutional),
