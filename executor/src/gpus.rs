@@ -52,11 +52,20 @@ pub struct GpuOptions {
     pub allow_growth: bool,
     /// Whether products and convolutions of float32 may round factors to TF32, as TensorFlow's do.
     pub tf32: bool,
+    /// Whether kernels that are enqueued again and again are captured into CUDA graphs, and launched as one.
+    pub graphs: bool,
 }
 
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
-        GpuOptions { visible: Visible::All, memory_fraction: 0.0, allow_growth: true, tf32: true }
+        GpuOptions {
+            visible: Visible::All,
+            memory_fraction: 0.0,
+            allow_growth: true,
+            tf32: true,
+            // No GPU has run them yet.
+            graphs: false,
+        }
     }
 }
 

@@ -5,9 +5,11 @@ use super::driver::Driver;
 use super::engine::Engine;
 use super::machine::Gpu;
 use super::nvidia::Nvidia;
+use super::repeater::GraphRepeater;
 use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
 use crate::error::{Error, Result};
 use crate::gpus::GpuOptions;
+use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::{DeviceName, Tensor};
@@ -136,6 +138,14 @@ impl Device for CudaDevice {
 
     fn has_own_memory(&self) -> bool {
         true
+    }
+
+    fn repeats(&self) -> bool {
+        self.engine.options.graphs
+    }
+
+    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
+        Ok(Box::new(GraphRepeater::new(self.engine()?.clone(), segment)))
     }
 
     fn native(&self) -> &dyn Any {

@@ -11,7 +11,8 @@ static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") 
 const TYPES: &[DType] =
     &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 
-pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast)];
+pub(super) const KERNELS: &[KernelDef] =
+    &[KernelDef::enqueuing("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast)];
 
 fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));

@@ -19,7 +19,7 @@ static SCATTER: Source = Source { file: "scatter.cu", text: include_str!("scatte
 pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+    KernelDef::enqueuing("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
         let gather = Gather::new(init, init.input_type(0))?;
         Kernel::sync(move |ctx| {
             let out = gather.run(ctx, ctx.device_input(0)?, 0, 0)?;
@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::of("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+        ..KernelDef::enqueuing("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
             let batch_dims: i64 = init.attr("batch_dims")?;
             let gather = Gather::new(init, init.input_type(0))?;
             Kernel::sync(move |ctx| {
@@ -40,10 +40,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
-    KernelDef::of("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
+    KernelDef::enqueuing("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
     KernelDef {
         host_memory: &["shape"],
-        ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+        ..KernelDef::enqueuing("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
     },
 ];
 

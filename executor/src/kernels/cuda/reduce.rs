@@ -1,6 +1,6 @@
 //! Reductions along axes, and the positions of extremes.
 
-use super::support::{Axes, NUMBERS, allocate, engine, function, launch, read, type_name, write};
+use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -18,15 +18,15 @@ macro_rules! kernels {
         &[
             $(KernelDef {
                 host_memory: &["reduction_indices"],
-                ..KernelDef::of($op, $types, |init| along_axes(init, $op))
+                ..KernelDef::enqueuing($op, $types, |init| along_axes(init, $op))
             },)*
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::of("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMax"))
+                ..KernelDef::enqueuing("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMax"))
             },
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::of("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
+                ..KernelDef::enqueuing("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
             },
         ]
     };
@@ -77,7 +77,7 @@ impl Reduction {
         let arguments = Arguments::new().address(read(x)?).address(write(y)?);
         if let [(rows, true), (columns, false)] = *axes {
             let arguments = arguments.count(columns).count(rows);
-            return engine(ctx)?.launch_blocks(&self.columns, columns.div_ceil(32), &arguments);
+            return lane(ctx)?.launch_blocks(&self.columns, columns.div_ceil(32), &arguments);
         }
         let mut step = 1isize;
         let mut all: SmallVec<[(usize, bool, isize); 8]> = SmallVec::new();
@@ -93,7 +93,7 @@ impl Reduction {
         let (kept, reduced) = (of_kind(false)?, of_kind(true)?);
         let arguments = arguments.count(n).count(count).structure(kept.words().chain(reduced.words()));
         match count >= WORTH_A_BLOCK {
-            true => engine(ctx)?.launch_blocks(&self.block, n, &arguments),
+            true => lane(ctx)?.launch_blocks(&self.block, n, &arguments),
             false => launch(ctx, &self.each, n, arguments),
         }
     }

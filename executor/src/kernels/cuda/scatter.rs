@@ -18,7 +18,7 @@ static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter
 
 macro_rules! kernels {
     ($($op:literal $type_attr:literal $function:literal;)*) => {
-        &[$(KernelDef::of($op, &[($type_attr, ADDED), ("Tindices", INDEX)], |init| rows(init, $function))),*]
+        &[$(KernelDef::updating($op, &[($type_attr, ADDED), ("Tindices", INDEX)], |init| rows(init, $function))),*]
     };
 }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef {
     host_memory: &["num_segments"],
-    ..KernelDef::of("UnsortedSegmentSum", &[("T", ADDED), ("Tindices", INDEX)], unsorted_sum)
+    ..KernelDef::enqueuing("UnsortedSegmentSum", &[("T", ADDED), ("Tindices", INDEX)], unsorted_sum)
 }];
 
 fn unsorted_sum(init: &KernelInit<'_>) -> Result<Kernel> {

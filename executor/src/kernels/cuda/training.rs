@@ -21,7 +21,7 @@ static SOURCE: Source = Source { file: "training.cu", text: include_str!("traini
 macro_rules! kernels {
     ($($rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
-            KernelDef::of($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),
+            KernelDef::updating($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),
         )*)*]
     };
 }
