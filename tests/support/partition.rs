@@ -3,10 +3,10 @@
 use super::Fallible;
 use executor::cancel::Cancellation;
 use executor::device::Device;
-use executor::kernel::Step;
+use executor::kernel::{KernelDef, Step};
 use executor::rendezvous::{RendezvousKey, Sent};
 use executor::{Executor, KernelCache, LocalRendezvous, Pool, Trace, Value};
-use graph::{Graph, Tensor};
+use graph::{Graph, Node, Output, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -28,8 +28,8 @@ fn key(name: &str) -> Arc<RendezvousKey> {
     Arc::new(RendezvousKey::new(PLACE, 0, PLACE, name))
 }
 
-/// The attributes of a `_Send` or `_Recv` in a graph's text, under a name.
-pub fn key_attrs(name: &str) -> String {
+/// The attributes of a `_Send` or `_Recv` under a name, in a graph's text.
+fn key_attrs(name: &str) -> String {
     format!(
         "tensor_name=\"{name}\", send_device=\"{PLACE}\", recv_device=\"{PLACE}\", send_device_incarnation=0"
     )
@@ -100,4 +100,55 @@ impl Begun {
     pub fn end(&self) -> Fallible<Trace> {
         Ok(self.end.recv_timeout(DEADLINE)??)
     }
+}
+
+/// A `_Send` or `_Recv` under a name, but for its type.
+fn transfer(op: &str, name: &str) -> Fallible<Node> {
+    let op = graph::ops::lookup(op).ok_or_else(|| format!("no {op}"))?;
+    let prefix = if op.name() == "_Send" { "send_" } else { "" };
+    Ok(Node::new(format!("{prefix}{name}"), op)
+        .with_attr("tensor_name", name)
+        .with_attr("send_device", PLACE)
+        .with_attr("recv_device", PLACE)
+        .with_attr("send_device_incarnation", 0i64))
+}
+
+/// A partition of four nodes like one, all given the same: what is for the host's memory is in constants, the rest is fed.
+/// With what is fed, and the names of what it gives.
+pub fn four_of(
+    def: &KernelDef,
+    node: &Node,
+    set: Vec<Tensor>,
+) -> Fallible<(Graph, Vec<(String, Tensor)>, Vec<String>)> {
+    let mut graph = Graph::new();
+    let (mut sources, mut feeds, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    let mut left = set.into_iter();
+    for arg in node.op.inputs.iter() {
+        for tensor in left.by_ref().take(node.op.arg_count(arg, &node.attrs)?) {
+            let name = format!("in{}", sources.len());
+            let dtype = tensor.dtype();
+            let source = if def.is_on_host(arg.name) {
+                let op = graph::ops::lookup("Const").ok_or("no Const")?;
+                Node::new(name, op).with_attr("dtype", dtype).with_attr("value", tensor)
+            } else {
+                feeds.push((name.clone(), tensor));
+                transfer("_Recv", &name)?.with_attr("tensor_type", dtype)
+            };
+            sources.push(Output::new(graph.add(source, &[], &[])?, 0));
+        }
+    }
+    for copy in 0..4 {
+        let mut like = node.clone();
+        like.name = format!("n{copy}").into();
+        let id = graph.add(like, &sources, &[])?;
+        for (i, port) in node.output_types()?.iter().enumerate() {
+            let name = format!("out{copy}_{i}");
+            // A fetch: transfers to other tasks would part the kernels.
+            let send =
+                transfer("_Send", &name)?.with_attr("T", port.dtype).with_attr("client_terminated", true);
+            graph.add(send, &[Output::new(id, i)], &[])?;
+            names.push(name);
+        }
+    }
+    Ok((graph, feeds, names))
 }

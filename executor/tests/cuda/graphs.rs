@@ -3,15 +3,15 @@
 use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
-use super::partition::{Partition, key_attrs};
+use super::partition::{Partition, four_of};
 use super::streams::{DEADLINE, Gpu};
 use anabranch_executor::Value;
 use anabranch_executor::gpus::GpuOptions;
 use anabranch_executor::kernel::Kernel;
 use anabranch_executor::repeat::Capture;
-use anabranch_executor::testing::make_kernel;
+use anabranch_executor::testing::{make_kernel, run_node};
 use anabranch_executor::variable::Variable;
-use graph::{DType, Graph, Node, Output, Shape, Tensor};
+use graph::{DType, Shape, Tensor};
 use std::time::Instant;
 
 fn gpu(memory: u64) -> Fallible<Gpu> {
@@ -404,64 +404,33 @@ fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     Ok(())
 }
 
-/// A partition of four nodes like one, all fed the same, and the names of what it gives.
-fn four_of(node: &Node, count: usize) -> Fallible<(Graph, Vec<String>)> {
-    let op = |name| graph::ops::lookup(name).ok_or_else(|| format!("no {name}"));
-    let key = |name: &str| -> Fallible<Node> {
-        // The attributes are those that the text of a graph has.
-        let text = format!("{name} = _Recv[tensor_type=float, {}]\n", key_attrs(name));
-        let parsed = Graph::from_text(&text)?;
-        let (_, node) = parsed.nodes().next().ok_or("nothing was parsed")?;
-        Ok(node.clone())
-    };
-    let mut graph = Graph::new();
-    let types = node.input_types()?;
-    let mut fed = Vec::new();
-    for (i, port) in types.iter().enumerate().take(count) {
-        let recv = key(&format!("in{i}"))?.with_attr("tensor_type", port.dtype);
-        fed.push(Output::new(graph.add(recv, &[], &[])?, 0));
-    }
-    let mut names = Vec::new();
-    for copy in 0..4 {
-        let mut like = node.clone();
-        like.name = format!("n{copy}").into();
-        let id = graph.add(like, &fed, &[])?;
-        for (i, port) in node.output_types()?.iter().enumerate() {
-            let name = format!("out{copy}_{i}");
-            let mut send = Node::new(format!("send_{name}"), op("_Send")?)
-                .with_attr("T", port.dtype)
-                .with_attr("client_terminated", true);
-            for attr in ["tensor_name", "send_device", "recv_device", "send_device_incarnation"] {
-                let value = key(&name)?.attrs.get(attr).cloned().ok_or("no such attribute")?;
-                send = send.with_attr(attr, value);
-            }
-            graph.add(send, &[Output::new(id, i)], &[])?;
-            names.push(name);
-        }
-    }
-    Ok((graph, names))
-}
-
 #[test]
 fn every_kernel_that_may_be_captured_runs_in_a_graph_as_it_does_alone() -> Fallible {
     let mut random = Random(1);
     let mut captured = 0;
     for (def, nodes) in rows("GPU")? {
-        if def.capture != Capture::Work {
+        // A constant does not run.
+        if def.capture != Capture::Work || def.op == "Const" {
             continue;
         }
         let gpu = gpu(64 << 20)?;
         let Some(node) = nodes.first() else { continue };
         let Some(sets) = inputs(node, &mut random)? else { continue };
-        let Some(set) =
-            sets.into_iter().max_by_key(|set| set.iter().map(Tensor::num_elements).sum::<usize>())
-        else {
-            continue;
+        // The largest that is valid, and whose constants for the host lie there.
+        let mut on_host = Vec::new();
+        for arg in node.op.inputs.iter() {
+            let count = node.op.arg_count(arg, &node.attrs)?;
+            on_host.extend(std::iter::repeat_n(def.is_on_host(arg.name), count));
+        }
+        let is_valid = |set: &Vec<Tensor>| {
+            let lies_there = |(tensor, on_host): (&Tensor, &bool)| !on_host || tensor.dtype() == DType::Int32;
+            set.iter().zip(&on_host).all(lies_there)
+                && run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok()
         };
-        let (graph, names) = four_of(node, set.len())?;
+        let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
+        let Some(set) = sets.into_iter().filter(is_valid).max_by_key(size) else { continue };
+        let (graph, feeds, names) = four_of(def, node, set)?;
         let partition = Partition::new(&graph, &gpu.device).map_err(|e| format!("{def:?}: {e}"))?;
-        let feeds: Vec<(String, Tensor)> =
-            set.into_iter().enumerate().map(|(i, tensor)| (format!("in{i}"), tensor)).collect();
         let feeds: Vec<(&str, Tensor)> =
             feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
