@@ -1,5 +1,5 @@
 //! GPUs. On a machine that has one: every kernel of its table against the CPU's, on random inputs and on edges, in memory
-//! that holds rubbish before; training; memory that does not suffice. On one that has none: what is promised there.
+//! that holds rubbish before, and in CUDA graphs against itself; training; memory that does not suffice. On one that has none: what is promised there.
 //!
 //! `scripts/gpu-suite` runs this where there is a GPU and no Rust.
 #![cfg(feature = "cuda")]
@@ -7,6 +7,7 @@
 mod gpu {
     pub(crate) mod absent;
     pub(crate) mod cases;
+    pub(crate) mod graphs;
     pub(crate) mod kernels;
     pub(crate) mod life;
 }

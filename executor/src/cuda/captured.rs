@@ -67,7 +67,7 @@ pub(super) enum Outcome {
     Done(Vec<Value>),
     /// Somebody holds an output of the last run, or a snapshot of a variable. Nothing has run.
     Busy,
-    /// An input or a variable is elsewhere now: the graph is useless. Nothing has run.
+    /// An input or a variable is elsewhere than when the graph was captured. Nothing has run.
     Moved,
 }
 

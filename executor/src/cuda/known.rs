@@ -8,8 +8,12 @@ const RUNS_BEFORE: u32 = 2;
 const MOST_KNOWN: usize = 16;
 const MOST_CAPTURED: usize = 4;
 
-/// A segment whose graphs go on becoming useless is not captured again.
-const MOST_CAPTURES: u32 = 32;
+/// A graph that is of no use for so many runs in a row makes room for another.
+const MOST_MISSES: u32 = 3;
+
+/// A graph that was launched less often was not worth its capture; after so many of them none is made.
+const WORTH: u32 = 16;
+const MOST_WORTHLESS: u32 = 16;
 
 /// What to do in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +31,8 @@ pub(super) enum Turn {
 pub(super) struct Known<S, G> {
     /// The one of the last run comes last.
     entries: Vec<Entry<S, G>>,
-    captures: u32,
+    /// How many graphs in a row were not worth it.
+    worthless: u32,
     has_given_up: bool,
 }
 
@@ -35,12 +40,15 @@ pub(super) struct Known<S, G> {
 struct Entry<S, G> {
     signature: S,
     runs: u32,
+    launches: u32,
+    /// Runs in a row in which the graph was of no use.
+    misses: u32,
     captured: Option<G>,
 }
 
 impl<S: PartialEq, G> Known<S, G> {
     pub(super) fn new() -> Known<S, G> {
-        Known { entries: Vec::new(), captures: 0, has_given_up: false }
+        Known { entries: Vec::new(), worthless: 0, has_given_up: false }
     }
 
     /// What to do in a run with these inputs, which counts as one from now on.
@@ -50,7 +58,7 @@ impl<S: PartialEq, G> Known<S, G> {
         }
         let entry = match self.entries.iter().position(|entry| entry.signature == signature) {
             Some(at) => self.entries.remove(at),
-            None => Entry { signature, runs: 0, captured: None },
+            None => Entry { signature, runs: 0, launches: 0, misses: 0, captured: None },
         };
         if self.entries.len() >= MOST_KNOWN {
             self.entries.remove(0);
@@ -72,7 +80,6 @@ impl<S: PartialEq, G> Known<S, G> {
 
     /// Keeps what was captured in this run.
     pub(super) fn keep(&mut self, captured: G) {
-        self.captures += 1;
         if self.entries.iter().filter(|entry| entry.captured.is_some()).count() >= MOST_CAPTURED
             && let Some(oldest) = self.entries.iter_mut().find(|entry| entry.captured.is_some())
         {
@@ -80,17 +87,28 @@ impl<S: PartialEq, G> Known<S, G> {
             oldest.runs = 0;
         }
         if let Some(entry) = self.entries.last_mut() {
-            entry.captured = Some(captured);
+            (entry.captured, entry.launches, entry.misses) = (Some(captured), 0, 0);
         }
     }
 
-    /// What was captured for this run's inputs is useless; whether that has now happened too often.
-    pub(super) fn forget(&mut self) -> bool {
+    /// The graph has been launched in this run.
+    pub(super) fn launched(&mut self) {
         if let Some(entry) = self.entries.last_mut() {
-            entry.captured = None;
-            entry.runs = 0;
+            entry.launches = entry.launches.saturating_add(1);
+            entry.misses = 0;
         }
-        if self.captures >= MOST_CAPTURES {
+    }
+
+    /// What the graph works on is elsewhere in this run; gives whether nothing is captured from now on, because that
+    /// happens too often.
+    pub(super) fn missed(&mut self) -> bool {
+        let Some(entry) = self.entries.last_mut() else { return self.has_given_up };
+        entry.misses += 1;
+        if entry.misses >= MOST_MISSES {
+            entry.captured = None;
+            self.worthless = if entry.launches < WORTH { self.worthless + 1 } else { 0 };
+        }
+        if self.worthless >= MOST_WORTHLESS {
             self.give_up();
         }
         self.has_given_up
@@ -166,14 +184,42 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_becoming_useless_is_given_up() {
+    fn a_graph_that_is_of_no_use_for_some_runs_makes_room_for_another() {
         let mut known = Known::new();
-        for _ in 1..MOST_CAPTURES {
-            assert_eq!(turns(&mut known, "aaaa"), [Walk, Walk, Capture, Repeat]);
-            assert!(!known.forget());
+        turns(&mut known, "aaa");
+        known.launched();
+        for _ in 1..MOST_MISSES {
+            assert_eq!(turns(&mut known, "a"), [Repeat]);
+            assert!(!known.missed());
         }
-        turns(&mut known, "aaaa");
-        assert!(known.forget());
-        assert_eq!(turns(&mut known, "aaa"), [Walk; 3]);
+        // A run in which it is of use, and the count begins anew.
+        assert_eq!(turns(&mut known, "a"), [Repeat]);
+        known.launched();
+        for _ in 0..MOST_MISSES {
+            assert_eq!(turns(&mut known, "a"), [Repeat]);
+            assert!(!known.missed());
+        }
+        assert_eq!(turns(&mut known, "aa"), [Capture, Repeat]);
+    }
+
+    #[test]
+    fn graphs_that_are_never_worth_it_are_given_up_and_others_are_not() {
+        let lived = |launches: u32| {
+            let mut known = Known::new();
+            turns(&mut known, "aa");
+            for graph in 0..10 * MOST_WORTHLESS {
+                if turns(&mut known, "a") != [Capture] {
+                    return graph;
+                }
+                (0..launches).for_each(|_| known.launched());
+                for _ in 0..MOST_MISSES {
+                    turns(&mut known, "a");
+                    known.missed();
+                }
+            }
+            10 * MOST_WORTHLESS
+        };
+        assert_eq!(lived(WORTH - 1), MOST_WORTHLESS);
+        assert_eq!(lived(WORTH), 10 * MOST_WORTHLESS);
     }
 }

@@ -83,8 +83,9 @@ impl GraphRepeater {
         if turn == Turn::Walk {
             return Ok(None);
         }
-        let variables = Variables::of(inputs, &self.segment.inputs, &self.handles, device)?;
-        let Some(variables) = variables else { return Ok(None) };
+        // A variable that is not there is an error of the kernel that wants it.
+        let variables = Variables::of(inputs, &self.segment.inputs, &self.handles, device);
+        let Ok(Some(variables)) = variables else { return Ok(None) };
         if turn == Turn::Capture {
             if !variables.are_alone() {
                 return Ok(None);
@@ -100,11 +101,14 @@ impl GraphRepeater {
         }
         let Some(captured) = known.captured() else { return Ok(None) };
         match captured.repeat(&self.engine, inputs, &variables)? {
-            Outcome::Done(outputs) => Ok(Some(outputs)),
+            Outcome::Done(outputs) => {
+                known.launched();
+                Ok(Some(outputs))
+            }
             Outcome::Busy => Ok(None),
             Outcome::Moved => {
-                if known.forget() {
-                    self.tell(&Error::internal("what it works on is elsewhere again and again"));
+                if known.missed() {
+                    self.tell(&Error::internal("what they work on is elsewhere again and again"));
                 }
                 Ok(None)
             }

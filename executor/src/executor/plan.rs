@@ -371,6 +371,7 @@ impl Plan {
     }
 
     /// Fills inputs that are constants.
+    #[inline]
     pub(super) fn fill_constants(&self, node: &PlanNode, inputs: &mut [Value]) {
         for constant in self.const_inputs(node) {
             let input = &mut inputs[(constant.slot - node.slots.start) as usize];

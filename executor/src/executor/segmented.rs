@@ -12,7 +12,6 @@ use crate::value::Value;
 use graph::{DType, Graph, Node, NodeId, Role, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What is scheduled: nodes, and segments, which are numbered behind the nodes.
@@ -47,10 +46,10 @@ impl Units {
     }
 
     /// The nodes of a unit.
-    pub(super) fn nodes(&self, unit: u32) -> Cow<'_, [u32]> {
+    pub(super) fn nodes(&self, unit: u32) -> SmallVec<[u32; 1]> {
         match unit.checked_sub(self.nodes).and_then(|number| self.segments.get(number as usize)) {
-            Some(nodes) => Cow::Borrowed(nodes),
-            None => Cow::Owned(vec![unit]),
+            Some(nodes) => SmallVec::from_slice(nodes),
+            None => SmallVec::from_slice(&[unit]),
         }
     }
 

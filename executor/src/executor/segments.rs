@@ -310,7 +310,7 @@ mod tests {
         let (mut waits, mut parts) = (Vec::<SmallVec<[u32; 4]>>::new(), Vec::new());
         for i in 0..100_000u32 {
             let is_kernel = i % 2 == 1;
-            waits.push((is_kernel && i > 2).then_some([i - 1, i - 2]).into_iter().flatten().collect());
+            waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
             let (may_join, works, is_brought) = (is_kernel, is_kernel, !is_kernel);
             parts.push(Part { may_join, works, is_brought, ..Part::default() });
         }
