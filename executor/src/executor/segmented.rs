@@ -121,6 +121,7 @@ fn part(
         works: matches!(capture, Capture::Work | Capture::Updates),
         updates: capture == Capture::Updates,
         is_brought,
+        runs_anyway: matches!(planned.action, Action::Recv { .. } | Action::Nothing),
         sends: node.op.role() == Role::Send && !is_fetch(),
         is_constant: matches!(planned.action, Action::Constant),
     })

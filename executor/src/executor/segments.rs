@@ -2,7 +2,8 @@
 //!
 //! Those of one segment wait for the same nodes outside it, and the same transfers to other tasks wait for them. So no
 //! kernel waits for what it does not need, no tensor leaves later for being in a segment, and no two segments, nor a
-//! segment and another node, can wait for each other.
+//! segment and another node, can wait for each other. Of one segment either all are dead or none is: they depend on the
+//! same receives.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -18,6 +19,8 @@ pub(super) struct Part {
     pub(super) updates: bool,
     /// It is given something that lies in another memory: it waits for a transfer.
     pub(super) is_brought: bool,
+    /// It runs also where what it waits for is dead.
+    pub(super) runs_anyway: bool,
     /// It sends to another task.
     pub(super) sends: bool,
     /// It never runs: its value is there from the start.
@@ -57,36 +60,40 @@ pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) 
     segments
 }
 
-/// By node: for which nodes outside of segments it waits, and which transfers to other tasks wait for it, by numbers of
-/// sets. `None` if there are too many.
-fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<Vec<[u32; 2]>> {
+/// By node, numbers of sets: of the nodes outside of segments that it waits for, of those whose death is its own, and of the
+/// transfers to other tasks that wait for it. `None` if there are too many.
+fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<Vec<[u32; 3]>> {
     let mut sets = Sets::new();
-    let mut keys = vec![[Sets::EMPTY; 2]; parts.len()];
+    let mut keys = vec![[Sets::EMPTY; 3]; parts.len()];
     for &node in order {
         let part = &parts[node as usize];
-        let mut set = Sets::EMPTY;
+        let (mut set, mut deaths) = (Sets::EMPTY, Sets::EMPTY);
         for &before in &waits[node as usize] {
             let mut known = keys[before as usize][0];
             let outside = &parts[before as usize];
             // Nobody waits for what waits for nothing.
-            let is_waited_for = !outside.may_join && !outside.is_constant;
-            if is_waited_for && !(waits[before as usize].is_empty() && !outside.is_brought) {
+            let takes_time = outside.is_brought || !waits[before as usize].is_empty();
+            if takes_time && !outside.may_join && !outside.is_constant {
                 known = sets.with(known, before)?;
             }
             set = sets.union(set, known)?;
+            deaths = sets.union(deaths, keys[before as usize][1])?;
         }
         if part.is_brought {
             set = sets.with(set, node)?;
         }
-        keys[node as usize][0] = set;
+        if part.runs_anyway {
+            deaths = sets.with(Sets::EMPTY, node)?;
+        }
+        keys[node as usize] = [set, deaths, Sets::EMPTY];
     }
     for &node in order.iter().rev() {
-        let mut set = keys[node as usize][1];
+        let mut set = keys[node as usize][2];
         if parts[node as usize].sends {
             set = sets.with(set, node)?;
         }
         for &before in &waits[node as usize] {
-            keys[before as usize][1] = sets.union(keys[before as usize][1], set)?;
+            keys[before as usize][2] = sets.union(keys[before as usize][2], set)?;
         }
     }
     Some(keys)
@@ -167,6 +174,7 @@ mod tests {
                 works: ["kernel", "update", "brought"].contains(&kind),
                 updates: kind == "update",
                 is_brought: ["brought", "recv"].contains(&kind),
+                runs_anyway: kind == "recv",
                 sends: kind == "send",
                 is_constant: kind == "constant",
             });
@@ -214,6 +222,28 @@ mod tests {
             c(kernel): b
             d(kernel): c
             e(kernel): d y
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_lives_without_a_receive_is_not_with_what_dies_with_it() {
+        check(
+            "
+            x(recv):
+            y(recv): x
+            a(kernel): y
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            e(kernel): d x
             f(kernel): e
             g(kernel): f
             h(kernel): g

@@ -223,6 +223,38 @@ fn a_dead_tensor_passes_a_segment_by() -> Fallible {
 }
 
 #[test]
+fn kernels_that_outlive_a_dead_tensor_run() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(
+        "
+        x <- float
+        trigger = ControlTrigger(^x)
+        y = Const[dtype=float, value=float<2,2>{1, 2, 3, 4}]()
+        a = MatMul[T=float](y, y, ^trigger)
+        b = MatMul[T=float](a, y)
+        c = Relu[T=float](b)
+        d = MatMul[T=float](c, a)
+        e = MatMul[T=float](d, x)
+        f = MatMul[T=float](e, x)
+        g = Relu[T=float](f)
+        h = MatMul[T=float](g, x)
+        h -> float
+        ",
+        &gpu.device,
+    )?;
+    for _ in 0..4 {
+        gpu.driver.log();
+        let step = partition.begin(false);
+        step.feed("x", None)?;
+        step.end()?;
+        assert_eq!(step.fetch("h")?, None);
+        assert_eq!(kernels(&gpu.driver.log()).len(), 4);
+    }
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
 fn a_traced_step_tells_of_each_kernel() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
