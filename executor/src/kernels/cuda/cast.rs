@@ -19,7 +19,7 @@ const NUMBERS: &[DType] = &[
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
+    KernelDef::enqueuing("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
     KernelDef::of("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
 ];
 

@@ -1,6 +1,6 @@
 //! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
 
-use super::support::{allocate, engine, function, launch, read, type_name, write};
+use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -66,7 +66,7 @@ fn contrast(init: &KernelInit<'_>) -> Result<Kernel> {
                 .count(size)
                 .count(channels)
                 .real(f64::from(factor));
-            engine(ctx)?.launch_blocks(&change, n, &arguments)?;
+            lane(ctx)?.launch_blocks(&change, n, &arguments)?;
         }
         ctx.set_output(0, y);
         Ok(())

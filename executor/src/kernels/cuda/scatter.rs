@@ -20,50 +20,50 @@ static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter
 /// Types that several threads can change one element of.
 pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
 
-/// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
-/// file.
+/// Rows of ops, by what [`KernelDef`] calls such rows, whose element type is in an attribute, and which make their kernel
+/// by a function with its name in the `.cu` file.
 macro_rules! kernels {
-    ($($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*) => {
+    ($($op:literal $mark:ident $type_attr:literal $types:ident $make:ident $function:literal;)*) => {
         &[
-            $(KernelDef::of($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),)*
+            $(KernelDef::$mark($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),)*
             KernelDef {
                 host_memory: &["shape"],
-                ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+                ..KernelDef::enqueuing("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
             },
         ]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    "ScatterAdd" "T" ADDED rows "Add";
-    "ScatterSub" "T" ADDED rows "Sub";
-    "ScatterMul" "T" ADDED rows "Mul";
-    "ScatterDiv" "T" ADDED rows "Div";
-    "ScatterMin" "T" ADDED rows "Min";
-    "ScatterMax" "T" ADDED rows "Max";
-    "ScatterUpdate" "T" MOVED rows "Update";
-    "ResourceScatterAdd" "dtype" ADDED rows "Add";
-    "ResourceScatterSub" "dtype" ADDED rows "Sub";
-    "ResourceScatterMul" "dtype" ADDED rows "Mul";
-    "ResourceScatterDiv" "dtype" ADDED rows "Div";
-    "ResourceScatterMin" "dtype" ADDED rows "Min";
-    "ResourceScatterMax" "dtype" ADDED rows "Max";
-    "ResourceScatterUpdate" "dtype" MOVED rows "Update";
-    "ScatterNdAdd" "T" ADDED slices "Add";
-    "ScatterNdSub" "T" ADDED slices "Sub";
-    "ScatterNdMin" "T" ADDED slices "Min";
-    "ScatterNdMax" "T" ADDED slices "Max";
-    "ScatterNdUpdate" "T" MOVED slices "Update";
-    "ResourceScatterNdAdd" "T" ADDED slices "Add";
-    "ResourceScatterNdSub" "T" ADDED slices "Sub";
-    "ResourceScatterNdMin" "T" ADDED slices "Min";
-    "ResourceScatterNdMax" "T" ADDED slices "Max";
-    "ResourceScatterNdUpdate" "T" MOVED slices "Update";
-    "TensorScatterAdd" "T" ADDED on_tensor "Add";
-    "TensorScatterSub" "T" ADDED on_tensor "Sub";
-    "TensorScatterMin" "T" ADDED on_tensor "Min";
-    "TensorScatterMax" "T" ADDED on_tensor "Max";
-    "TensorScatterUpdate" "T" MOVED on_tensor "Update";
+    "ScatterAdd" updating "T" ADDED rows "Add";
+    "ScatterSub" updating "T" ADDED rows "Sub";
+    "ScatterMul" updating "T" ADDED rows "Mul";
+    "ScatterDiv" updating "T" ADDED rows "Div";
+    "ScatterMin" updating "T" ADDED rows "Min";
+    "ScatterMax" updating "T" ADDED rows "Max";
+    "ScatterUpdate" updating "T" MOVED rows "Update";
+    "ResourceScatterAdd" updating "dtype" ADDED rows "Add";
+    "ResourceScatterSub" updating "dtype" ADDED rows "Sub";
+    "ResourceScatterMul" updating "dtype" ADDED rows "Mul";
+    "ResourceScatterDiv" updating "dtype" ADDED rows "Div";
+    "ResourceScatterMin" updating "dtype" ADDED rows "Min";
+    "ResourceScatterMax" updating "dtype" ADDED rows "Max";
+    "ResourceScatterUpdate" updating "dtype" MOVED rows "Update";
+    "ScatterNdAdd" of "T" ADDED slices "Add";
+    "ScatterNdSub" of "T" ADDED slices "Sub";
+    "ScatterNdMin" of "T" ADDED slices "Min";
+    "ScatterNdMax" of "T" ADDED slices "Max";
+    "ScatterNdUpdate" of "T" MOVED slices "Update";
+    "ResourceScatterNdAdd" of "T" ADDED slices "Add";
+    "ResourceScatterNdSub" of "T" ADDED slices "Sub";
+    "ResourceScatterNdMin" of "T" ADDED slices "Min";
+    "ResourceScatterNdMax" of "T" ADDED slices "Max";
+    "ResourceScatterNdUpdate" of "T" MOVED slices "Update";
+    "TensorScatterAdd" of "T" ADDED on_tensor "Add";
+    "TensorScatterSub" of "T" ADDED on_tensor "Sub";
+    "TensorScatterMin" of "T" ADDED on_tensor "Min";
+    "TensorScatterMax" of "T" ADDED on_tensor "Max";
+    "TensorScatterUpdate" of "T" MOVED on_tensor "Update";
 };
 
 /// A kernel of the `.cu` file for an update, which is of elements of one type, or only moves them.

@@ -27,30 +27,30 @@ const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
 const SPREAD: Types = &[("T", &[DType::Float, DType::Double]), ("Tidx", INDEX)];
 
 macro_rules! kernels {
-    ($($op:literal $types:ident $host:expr, $make:ident $function:literal;)*) => {
-        &[$(KernelDef { host_memory: $host, ..KernelDef::of($op, $types, |init| $make(init, $function)) }),*]
+    ($($op:literal $mark:ident $types:ident $host:expr, $make:ident $function:literal;)*) => {
+        &[$(KernelDef { host_memory: $host, ..KernelDef::$mark($op, $types, |init| $make(init, $function)) }),*]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    "UnsortedSegmentSum" UNSORTED &["num_segments"], unsorted "Add";
-    "UnsortedSegmentProd" UNSORTED &["num_segments"], unsorted "Mul";
-    "UnsortedSegmentMax" UNSORTED &["num_segments"], unsorted "Max";
-    "UnsortedSegmentMin" UNSORTED &["num_segments"], unsorted "Min";
-    "SegmentSum" SORTED &["segment_ids"], sorted "Sum";
-    "SegmentMean" SORTED &["segment_ids"], sorted "Mean";
-    "SegmentProd" SORTED &["segment_ids"], sorted "Prod";
-    "SegmentMax" SORTED &["segment_ids"], sorted "Max";
-    "SegmentMin" SORTED &["segment_ids"], sorted "Min";
-    "SparseSegmentSum" SPARSE &["segment_ids"], sparse "Sum";
-    "SparseSegmentMean" SPARSE &["segment_ids"], sparse "Mean";
-    "SparseSegmentSqrtN" SPARSE &["segment_ids"], sparse "SqrtN";
-    "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
-    "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
-    "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
-    "SparseSegmentSumGrad" SPREAD &["segment_ids", "output_dim0"], back "Sum";
-    "SparseSegmentMeanGrad" SPREAD &["segment_ids", "output_dim0"], back "Mean";
-    "SparseSegmentSqrtNGrad" SPREAD &["segment_ids", "output_dim0"], back "SqrtN";
+    "UnsortedSegmentSum" enqueuing UNSORTED &["num_segments"], unsorted "Add";
+    "UnsortedSegmentProd" of UNSORTED &["num_segments"], unsorted "Mul";
+    "UnsortedSegmentMax" of UNSORTED &["num_segments"], unsorted "Max";
+    "UnsortedSegmentMin" of UNSORTED &["num_segments"], unsorted "Min";
+    "SegmentSum" of SORTED &["segment_ids"], sorted "Sum";
+    "SegmentMean" of SORTED &["segment_ids"], sorted "Mean";
+    "SegmentProd" of SORTED &["segment_ids"], sorted "Prod";
+    "SegmentMax" of SORTED &["segment_ids"], sorted "Max";
+    "SegmentMin" of SORTED &["segment_ids"], sorted "Min";
+    "SparseSegmentSum" of SPARSE &["segment_ids"], sparse "Sum";
+    "SparseSegmentMean" of SPARSE &["segment_ids"], sparse "Mean";
+    "SparseSegmentSqrtN" of SPARSE &["segment_ids"], sparse "SqrtN";
+    "SparseSegmentSumWithNumSegments" of SPARSE &["segment_ids", "num_segments"], sparse "Sum";
+    "SparseSegmentMeanWithNumSegments" of SPARSE &["segment_ids", "num_segments"], sparse "Mean";
+    "SparseSegmentSqrtNWithNumSegments" of SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
+    "SparseSegmentSumGrad" of SPREAD &["segment_ids", "output_dim0"], back "Sum";
+    "SparseSegmentMeanGrad" of SPREAD &["segment_ids", "output_dim0"], back "Mean";
+    "SparseSegmentSqrtNGrad" of SPREAD &["segment_ids", "output_dim0"], back "SqrtN";
 };
 
 fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {

@@ -53,7 +53,7 @@ fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kern
             launch(ctx, &function, n, arguments)?;
         } else if out.shape.num_elements() > 0 {
             // All of it is margin.
-            super::support::engine(ctx)?.fill(&out, 0)?;
+            super::support::lane(ctx)?.fill(&out, 0)?;
         }
         ctx.set_output(0, out);
         Ok(())

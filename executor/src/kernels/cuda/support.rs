@@ -1,7 +1,7 @@
 //! What kernels of GPUs have in common: the names of types, the memory of inputs and outputs, how tensors are walked.
 
 use crate::cuda::driver::Address;
-use crate::cuda::{Arguments, CudaDevice, Engine, Function, Source, block};
+use crate::cuda::{Arguments, CudaDevice, Engine, Function, Lane, Source, block};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
@@ -62,13 +62,19 @@ pub(super) fn function(init: &KernelInit<'_>, source: &Source, name: String) -> 
     CudaDevice::engine_of(&**init.device)?.function(source.program(name))
 }
 
+/// Where the kernel enqueues.
+pub(super) fn lane<'a>(ctx: &KernelContext<'a>) -> Result<Lane<'a>> {
+    Lane::of(&**ctx.device())
+}
+
+/// The GPU, for what is brought over from the host: kernels that do so are not captured.
 pub(super) fn engine<'a>(ctx: &KernelContext<'a>) -> Result<&'a Arc<Engine>> {
     CudaDevice::engine_of(&**ctx.device())
 }
 
 /// Memory for an output.
 pub(super) fn allocate(ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
-    engine(ctx)?.allocate(&ctx.node().name, dtype, shape)
+    lane(ctx)?.allocate(&ctx.node().name, dtype, shape)
 }
 
 /// As [`allocate`], in this input's memory if nobody else reads it and its size is the same.
@@ -176,7 +182,7 @@ pub(super) fn launch(
     count: usize,
     arguments: Arguments,
 ) -> Result<()> {
-    engine(ctx)?.launch(function, count, &arguments)
+    lane(ctx)?.launch(function, count, &arguments)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The largest elements along the last axis.
 
-use super::support::{NUMBERS, allocate, engine, function, read, type_name, write};
+use super::support::{NUMBERS, allocate, function, lane, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -60,7 +60,7 @@ fn top(
                 .count(rows)
                 .count(columns)
                 .count(k);
-            engine(ctx)?.launch_blocks(&top, rows, &arguments)?;
+            lane(ctx)?.launch_blocks(&top, rows, &arguments)?;
         }
         ctx.set_output(0, values);
         ctx.set_output(1, indices);
@@ -85,7 +85,7 @@ fn in_top(
             .count(rows)
             .count(classes)
             .integer(k);
-        engine(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
+        lane(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! Kernels of variables by reference, whose values are in the GPU's memory.
 
-use super::support::{NUMBERS, engine};
+use super::support::{NUMBERS, lane};
 use super::support::{function, is_unique, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -21,8 +21,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
     KernelDef::of("Assign", &[("T", STORED)], assign),
-    KernelDef::of("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
-    KernelDef::of("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
+    KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
+    KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
 
 /// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
@@ -109,8 +109,9 @@ pub(super) fn changed<R>(
 /// Makes a tensor's memory its own.
 pub(super) fn own(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
     if !is_unique(value) {
+        lane(ctx)?.check_moves()?;
         let copy = super::support::allocate(ctx, value.dtype, value.shape.clone())?;
-        engine(ctx)?.copy(&copy, value)?;
+        lane(ctx)?.copy(&copy, value)?;
         *value = copy;
     }
     Ok(())
