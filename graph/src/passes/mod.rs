@@ -3,16 +3,20 @@
 
 mod fold;
 mod fuse;
+mod join;
 mod lower;
 mod merge;
+mod products;
 mod prune;
 mod unread;
 mod validate;
+mod waits;
 
 pub use fold::{FoldOptions, fold};
 pub use fuse::{MOST_FUSED_OPS, fuse};
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
+pub use products::fuse_products;
 pub use prune::prune;
 pub use unread::unread;
 pub use validate::validate;
