@@ -15,6 +15,8 @@ type Clock = BTreeMap<u64, u64>;
 #[derive(Debug)]
 pub(crate) struct Recording {
     total: u64,
+    /// As a driver whose libraries have none.
+    lacks_epilogues: bool,
     state: Mutex<State>,
 }
 
@@ -103,7 +105,12 @@ impl State {
 impl Recording {
     /// A GPU with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
-        Recording { total, state: Mutex::default() }
+        Recording { total, lacks_epilogues: false, state: Mutex::default() }
+    }
+
+    /// The same, which multiplies and does nothing more.
+    pub(crate) fn without_epilogues(self) -> Recording {
+        Recording { lacks_epilogues: true, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -308,12 +315,22 @@ impl Driver for Recording {
     }
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
+        if product.epilogue.is_some() && self.lacks_epilogues {
+            return Err(Error::unimplemented("no epilogues"));
+        }
         let mut state = self.state();
-        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)] {
+        let bias = product.epilogue.and_then(|epilogue| epilogue.bias);
+        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)]
+            .into_iter()
+            .chain(bias.map(|bias| (bias, Use::Read)))
+        {
             state.touch("product", address.0, stream.0, how);
         }
-        let Product { m, n, k, count, flips, steps, .. } = product;
-        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?} on {}", stream.0));
+        let Product { m, n, k, count, flips, steps, epilogue, .. } = product;
+        let then =
+            [bias.map(|_| " + bias"), epilogue.is_some_and(|epilogue| epilogue.relu).then_some(" > relu")];
+        let then: String = then.into_iter().flatten().collect();
+        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then} on {}", stream.0));
         Ok(())
     }
 

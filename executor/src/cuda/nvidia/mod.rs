@@ -3,6 +3,7 @@
 mod blas;
 mod compiler;
 mod dnn;
+mod light;
 
 pub use compiler::compile;
 
@@ -19,6 +20,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use dnn::Dnn;
 use graph::Code;
+use light::Light;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::ffi::{CStr, c_int, c_void};
@@ -79,8 +81,9 @@ pub(super) struct Nvidia {
     /// What the GPU's own name adds to failures: `GPU 0`.
     number: u32,
     owned: Mutex<Owned>,
-    /// Opened at the first product, and the first convolution.
+    /// Opened at the first product, the first with an epilogue, and the first convolution.
     blas: OnceLock<Result<Mutex<Blas>>>,
+    light: OnceLock<Result<Mutex<Light>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
 }
 
@@ -122,6 +125,7 @@ impl Nvidia {
             number,
             owned: Mutex::default(),
             blas: OnceLock::new(),
+            light: OnceLock::new(),
             dnn: OnceLock::new(),
         };
         gpu.enter()?;
@@ -151,6 +155,11 @@ impl Nvidia {
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
         let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open()?)));
+        opened.as_ref().map_err(Error::clone)
+    }
+
+    fn light(&self) -> Result<&Mutex<Light>> {
+        let opened = self.light.get_or_init(|| Ok(Mutex::new(Light::open(self.architecture)?)));
         opened.as_ref().map_err(Error::clone)
     }
 
@@ -345,7 +354,13 @@ impl Driver for Nvidia {
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
         self.enter()?;
-        self.blas()?.lock().multiply(product, stream)
+        let Some(epilogue) = &product.epilogue else { return self.blas()?.lock().multiply(product, stream) };
+        let cannot = |why: &str| Error::unimplemented(format!("a product with what follows it: {why}"));
+        let light = self.light().map_err(|error| cannot(&error.to_string()))?;
+        match light.lock().multiply(product, epilogue, stream)? {
+            true => Ok(()),
+            false => Err(cannot("no algorithm")),
+        }
     }
 
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize> {
@@ -366,6 +381,7 @@ impl Drop for Nvidia {
         }
         // The libraries' handles go before what they use.
         self.blas.take();
+        self.light.take();
         self.dnn.take();
         let owned = std::mem::take(&mut *self.owned.lock());
         // SAFETY: nobody has them any more; the context is this value's own claim on it.

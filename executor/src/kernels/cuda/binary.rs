@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::FLOATS;
 
-static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
+pub(super) static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
 
 macro_rules! kernels {
     ($($types:ident: $($op:literal = $function:literal)*;)*) => {

@@ -10,6 +10,7 @@ mod concat;
 mod constant;
 mod conv;
 mod elementwise;
+pub(super) mod fused;
 mod gather;
 mod host;
 mod matmul;
@@ -45,6 +46,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     matmul::KERNELS,
     normalization::KERNELS,
