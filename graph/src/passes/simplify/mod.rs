@@ -25,7 +25,7 @@ pub enum Simplification {
     PassingOn,
     /// What constants and shapes decide: `x * 1`, a reshape to the shape that it has, the shape itself.
     Constants,
-    /// What two ops in a row come to: a negation of a negation, a product with a transposed matrix.
+    /// What two ops in a row come to: a negation of a negation, one transposition after another.
     Arithmetic,
     /// Arithmetic on shapes.
     Shapes,
@@ -53,8 +53,7 @@ impl SimplifyOptions<'_> {
     pub const DEFAULT: SimplifyOptions<'static> = SimplifyOptions { keep: &[], kinds: Simplification::ALL };
 }
 
-/// Gives nodes another form where rules know one that costs less and has the same values, bit for bit; where
-/// TensorFlow's own rules do that, a product with a transposed factor may sum in another order.
+/// Gives nodes another form where rules know one that costs less and has the same values, bit for bit.
 ///
 /// A node keeps its name, device and colocation, or goes: then its readers take what it stood for, which is on the
 /// same device. Either way they wait for whatever they waited for, are dead where they were dead, and in the same
