@@ -287,10 +287,10 @@ fn run(graph: &Graph, fed: &BTreeMap<String, Tensor>) -> Result<BTreeMap<Output,
             alive.contains(&p.node) && (p.is_control() || values.contains_key(&p.source()))
         };
         let (data, control): (Vec<_>, Vec<_>) = topology.producers(id).iter().partition(|p| !p.is_control());
-        let chosen = data.iter().position(|p| lives(p));
+        let chosen = data.iter().position(&lives);
         let is_merge = node.op.role() == Role::Merge;
-        let has_inputs = if is_merge { chosen.is_some() } else { data.iter().all(|p| lives(p)) };
-        if !has_inputs || !control.iter().all(|p| lives(p)) {
+        let has_inputs = if is_merge { chosen.is_some() } else { data.iter().all(&lives) };
+        if !has_inputs || !control.iter().all(lives) {
             continue;
         }
         let inputs: Vec<Tensor> = data.iter().filter_map(|p| values.get(&p.source()).cloned()).collect();
