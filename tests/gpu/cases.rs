@@ -121,6 +121,12 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 all.push(vec![random.tensor(t, dims)?, Tensor::scalar(axis)]);
             }
         }
+        "Bitcast" => {
+            // The innermost axis is as many elements as make one of a larger type.
+            let to = node.attr::<DType>("type")?;
+            let ratio = to.size().unwrap_or(1) / t.size().unwrap_or(1);
+            all.push(vec![random.tensor(t, &[3, ratio.max(1)])?]);
+        }
         "MatMul" => {
             for dims in [[[4, 4]; 2], [[1, 1]; 2], [[0, 0]; 2], [[65, 65]; 2]] {
                 all.push(vec![random.tensor(t, &dims[0])?, random.tensor(t, &dims[1])?]);
