@@ -12,6 +12,7 @@ mod collectives;
 mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
+mod fused;
 mod kernels;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
