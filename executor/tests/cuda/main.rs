@@ -8,6 +8,7 @@ extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
+mod chains;
 mod collectives;
 mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
