@@ -20,52 +20,45 @@ template <class T, int N> struct alignas(N * sizeof(T)) Lanes {
     T at[N];
 };
 
-// Each thread computes some elements that follow each other: as many as cross memory at once, or one of a long chain,
-// which would not keep more in registers. The result may lie where a whole operand does: whoever writes an element has
-// read it. Without patterns `axes` says nothing.
+// How many elements of a chain a thread computes at most: as many as cross memory at once, or one of a long chain, which
+// would not keep more in registers.
+template <class C, class T> __device__ constexpr int most_lanes() {
+    return C::is_short ? 16 / sizeof(T) : 1;
+}
+
+// Each thread computes `width` elements that follow each other, which is 1 or as many as it can. More than 1 only where
+// they are of one row: then patterns go on through all of them by the steps of the innermost axis. Without patterns
+// `axes` says nothing. The result may lie where a whole operand does: whoever writes an element has read it.
 template <class C, class T, bool HAS_PATTERNS>
-__global__ void chain(Operands<T, C::operands> x, T *z, i64 n, Axes<PATTERNS> axes) {
-    const int lanes = C::is_short ? 16 / sizeof(T) : 1;
-    EACH(group, (n + lanes - 1) / lanes) {
-        const i64 first = group * lanes;
-        const int count = n - first < lanes ? (int)(n - first) : lanes;
+__global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<PATTERNS> axes) {
+    const int lanes = most_lanes<C, T>();
+    EACH(group, (n + width - 1) / width) {
+        const i64 first = group * width;
+        const int count = (int)(n - first < width ? n - first : width);
+        i64 at[PATTERNS];
+        if (HAS_PATTERNS)
+            axes.at(first, at);
         Lanes<T, lanes> read[C::operands];
 #pragma unroll
         for (int k = 0; k < C::operands; k++) {
-            if (x.places[k] == WHOLE && count == lanes) {
+            const i64 place = x.places[k];
+            if (place == WHOLE && count == lanes) {
                 read[k] = *(const Lanes<T, lanes> *)(x.at[k] + first);
-            } else if (x.places[k] <= SINGLE) {
-                const i64 step = x.places[k] == WHOLE;
-#pragma unroll
-                for (int v = 0; v < lanes; v++)
-                    if (v < count)
-                        read[k].at[v] = x.at[k][(first + v) * step];
+                continue;
             }
-        }
-        if (HAS_PATTERNS) {
-            const int inner = (int)axes.rank - 1;
-            i64 at[PATTERNS];
-            axes.at(first, at);
-            i64 left = axes.sizes[inner] - first % axes.sizes[inner];
+            i64 from = place == WHOLE ? first : 0, step = place == WHOLE;
+            if (HAS_PATTERNS) {
 #pragma unroll
-            for (int v = 0; v < lanes; v++) {
-                if (v >= count)
-                    continue;
-#pragma unroll
-                for (int k = 0; k < C::operands; k++)
-#pragma unroll
-                    for (int p = 0; p < PATTERNS; p++)
-                        if (x.places[k] == SPREAD + p)
-                            read[k].at[v] = x.at[k][at[p]];
-                if (--left > 0) {
-#pragma unroll
-                    for (int p = 0; p < PATTERNS; p++)
-                        at[p] += axes.strides[p][inner];
-                } else {
-                    axes.at(first + v + 1, at);
-                    left = axes.sizes[inner];
-                }
+                for (int p = 0; p < PATTERNS; p++)
+                    if (place == SPREAD + p) {
+                        from = at[p];
+                        step = axes.strides[p][axes.rank - 1];
+                    }
             }
+#pragma unroll
+            for (int v = 0; v < lanes; v++)
+                if (v < count)
+                    read[k].at[v] = x.at[k][from + v * step];
         }
         Lanes<T, lanes> result;
 #pragma unroll

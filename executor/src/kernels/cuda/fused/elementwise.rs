@@ -54,10 +54,17 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         let n = out.shape.num_elements();
         let operands =
             addresses.iter().map(|at| at.0 as i64).chain(fit.places.iter().map(|place| place.code()));
-        let arguments =
-            Arguments::new().structure(operands).address(write(&out)?).count(n).structure(fit.axes.words());
+        // Elements that a thread computes together are of one row, where rows matter.
+        let are_in_rows = !fit.has_patterns || fit.axes.innermost() % lanes == 0;
+        let width = if are_in_rows { lanes } else { 1 };
+        let arguments = Arguments::new()
+            .structure(operands)
+            .address(write(&out)?)
+            .count(n)
+            .count(width)
+            .structure(fit.axes.words());
         let kernel = if fit.has_patterns { &spread } else { &flat };
-        launch(ctx, kernel, n.div_ceil(lanes), arguments)?;
+        launch(ctx, kernel, n.div_ceil(width), arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })
