@@ -2,17 +2,39 @@
 
 use crate::device::Device;
 use crate::error::Result;
-use crate::kernels::cpu::fused::is_fusible;
-use graph::Graph;
+use crate::kernels;
+use graph::ops::bias::data_format;
+use graph::ops::window::DataFormat;
+use graph::passes::fuse_products;
+use graph::{Graph, Node};
 
-/// A device's partition with chains of element-wise ops as one node each, where the device has a kernel for them: a
-/// GPU has none yet. Nobody sees the difference but who looks at nodes: traces and the partition itself.
+/// A device's partition with chains of element-wise ops as one node each, and on a GPU products with the bias and the
+/// activation that follow them, where the device has kernels for them. Nobody sees the difference but who looks at
+/// nodes: traces and the partition itself.
 ///
 /// # Errors
 /// As [`graph::passes::fuse`].
 pub fn fuse(graph: Graph, device: &dyn Device) -> Result<Graph> {
-    if device.has_own_memory() {
-        return Ok(graph);
-    }
-    Ok(graph::passes::fuse(graph, &is_fusible)?)
+    // The CPU's kernel of such a product runs the kernels of its parts.
+    let graph = match device.has_own_memory() {
+        true => fuse_products(graph, &|node| has_kernel(device, node))?,
+        false => graph,
+    };
+    Ok(graph::passes::fuse(graph, &|node| is_fusible(device, node))?)
+}
+
+/// Whether a chain may have the node: the device's kernel of chains has the op, with these attributes, and the device
+/// has a kernel of the op itself, for shapes that no chain takes.
+fn is_fusible(device: &dyn Device, node: &Node) -> bool {
+    let (device_type, op) = (&device.name().device_type, node.op.name());
+    let chains = || kernels::of_op(device_type, "_FusedElementwise");
+    kernels::has_chains_of(device_type, op)
+        && chains().iter().any(|def| def.supports(node))
+        && has_kernel(device, node)
+        && (op != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
+}
+
+/// Whether the device has a kernel of the node whose tensors are in the device's memory.
+fn has_kernel(device: &dyn Device, node: &Node) -> bool {
+    device.find_kernel(node).is_some_and(|def| !def.is_absent && def.host_memory.is_empty())
 }

@@ -1,7 +1,7 @@
 //! Passes over graphs in textual form.
 
 use anabranch_graph::ops::Evaluate;
-use anabranch_graph::passes::{FoldOptions, fold, fuse, merge, prune, unread, validate};
+use anabranch_graph::passes::{FoldOptions, fold, fuse, fuse_products, merge, prune, unread, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
@@ -16,11 +16,17 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
         "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
         "unread" => unread(&graph, &keep),
         "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
+        "fuse_products" => fuse_products(graph, &|_| true),
+        "fuse_products with biases" => fuse_products(graph, &is_only_biased),
         other => Err(Error::invalid(format!("no pass {other}"))),
     }?;
     validate(&after)?;
     expected.assert_eq(&after.to_text());
     Ok(())
+}
+
+fn is_only_biased(product: &Node) -> bool {
+    product.attr::<Vec<bytes::Bytes>>("fused_ops").is_ok_and(|ops| ops == ["BiasAdd"])
 }
 
 /// Kernels of a few ops, on floats.
@@ -535,6 +541,151 @@ fn fuse_reads_references_no_later_than_before() -> Result<()> {
             change = AddV2[T=float](old, rest)
         "#]],
     )
+}
+
+/// A layer's reads of its variables wait for nothing, so that it may wait for all of them.
+#[test]
+fn fuse_reads_references_that_are_there_from_the_start() -> Result<()> {
+    check(
+        "fuse",
+        "",
+        r#"
+        %versions producer=21 min_consumer=0
+        v = VariableV2[dtype=float, shape=<>]
+        w = VariableV2[dtype=float, shape=<>]
+        read_v = Identity[T=float](v)
+        read_w = Identity[T=float](w)
+        product = Mul[T=float](read_v, read_v)
+        sum = AddV2[T=float](product, read_w)
+        "#,
+        expect![[r#"
+            %versions producer=21 min_consumer=0
+            v = VariableV2[dtype=float, shape=<>]
+            w = VariableV2[dtype=float, shape=<>]
+            read_v = Identity[T=float](v)
+            read_w = Identity[T=float](w)
+            sum = _FusedElementwise[N=2, T=float, names=["product", "sum"], operands=[0, 0, 2, 1], ops=["Mul", "AddV2"]](read_v, read_w)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_products_takes_biases_and_activations() -> Result<()> {
+    check(
+        "fuse_products",
+        "",
+        r#"
+        x = Placeholder[dtype=float]
+        w = VariableV2[dtype=float, shape=<2,2>]
+        b = VariableV2[dtype=float, shape=<2>]
+        read_w = Identity[T=float](w)
+        read_b = Identity[T=float](b)
+        first = NoOp
+        then = NoOp
+        a = MatMul[T=float, transpose_b=true](x, read_w, ^first) @"/device:GPU:0"
+        c = BiasAdd[T=float](a, read_b, ^first) @"/device:GPU:0"
+        d = LeakyRelu[T=float, alpha=0.5](c) @"/device:GPU:0"
+        seen = Identity[T=float](d)
+        e = MatMul[T=float](d, x, ^first)
+        f = BiasAdd[T=float](e, read_b, ^first, ^then)
+        g = Tanh[T=float](f)
+        h = Neg[T=float](f)
+        last = NoOp(^g, ^h)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            w = VariableV2[dtype=float, shape=<2,2>]
+            b = VariableV2[dtype=float, shape=<2>]
+            read_w = Identity[T=float](w)
+            read_b = Identity[T=float](b)
+            first = NoOp
+            then = NoOp
+            d = _FusedMatMul[T=float, fused_ops=["BiasAdd", "LeakyRelu"], leakyrelu_alpha=0.5, num_args=1, transpose_a=false, transpose_b=true](x, read_w, read_b, ^first) @"/device:GPU:0"
+            seen = Identity[T=float](d)
+            f = _FusedMatMul[T=float, fused_ops=["BiasAdd"], num_args=1, transpose_a=false, transpose_b=false](d, x, read_b, ^first, ^then)
+            g = Tanh[T=float](f)
+            h = Neg[T=float](f)
+            last = NoOp(^g, ^h)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_products_leaves_out_an_activation_that_is_not_welcome() -> Result<()> {
+    check(
+        "fuse_products with biases",
+        "",
+        r#"
+        x = Placeholder[dtype=half]
+        a = MatMul[T=half](x, x)
+        c = BiasAdd[T=half](a, x)
+        d = Relu[T=half](c)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=half]
+            c = _FusedMatMul[T=half, fused_ops=["BiasAdd"], num_args=1, transpose_a=false, transpose_b=false](x, x, x)
+            d = Relu[T=half](c)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_products_leaves_what_others_see_what_is_elsewhere_and_what_it_is_not_for() -> Result<()> {
+    let text = r#"
+        x = Placeholder[dtype=float]
+        seen = MatMul[T=float](x, x)
+        seen_biased = BiasAdd[T=float](seen, x)
+        fetched = Identity[T=float](seen)
+        waited = MatMul[T=float](x, x)
+        waited_biased = BiasAdd[T=float](waited, x)
+        after = NoOp(^waited)
+        twice = MatMul[T=float](x, x)
+        twice_biased = BiasAdd[T=float](twice, twice)
+        bias = MatMul[T=float](x, x)
+        biased = BiasAdd[T=float](x, bias)
+        here = MatMul[T=float](x, x) @"/device:GPU:0"
+        there = BiasAdd[T=float](here, x) @"/device:GPU:1"
+        images = MatMul[T=float](x, x)
+        channels = BiasAdd[T=float, data_format="NCHW"](images, x)
+        alone = MatMul[T=float](x, x)
+        active = Relu[T=float](alone)
+        y = Placeholder[dtype=double]
+        long = MatMul[T=double](y, y)
+        long_biased = BiasAdd[T=double](long, y)
+    "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(fuse_products(graph.clone(), &|_| true)?.to_text(), graph.to_text());
+    Ok(())
+}
+
+/// The product reads the variable before it is changed, the bias is what it is changed to.
+#[test]
+fn fuse_products_reads_references_no_later_than_before() -> Result<()> {
+    let text = r#"
+        x = Placeholder[dtype=float]
+        v = VariableV2[dtype=float, shape=<2>]
+        read = Identity[T=float](v)
+        changed = AssignAdd[T=float](v, x)
+        new = Identity[T=float](changed)
+        product = MatMul[T=float](x, read)
+        biased = BiasAdd[T=float](product, new)
+    "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(fuse_products(graph.clone(), &|_| true)?.to_text(), graph.to_text());
+    Ok(())
+}
+
+#[test]
+fn fuse_products_passes_over_long_graphs() -> Result<()> {
+    let mut text = String::from("x0 = Placeholder[dtype=float]\n");
+    for i in 1..=30_000 {
+        let before = i - 1;
+        text += &format!("p{i} = MatMul[T=float](x{before}, x0)\nx{i} = BiasAdd[T=float](p{i}, x0)\n");
+    }
+    let graph = fuse_products(Graph::from_text(&text)?, &|_| true)?;
+    validate(&graph)?;
+    assert_eq!(graph.len(), 1 + 30_000);
+    Ok(())
 }
 
 #[test]

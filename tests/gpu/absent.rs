@@ -11,7 +11,7 @@ fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
     let output = crate::anabranch().arg("doctor").output()?;
     let text = String::from_utf8(output.stdout)?;
     assert!(output.status.success(), "{text}");
-    for library in ["libcuda ", "libnvrtc ", "libcublas ", "libcudnn ", "libnccl "] {
+    for library in ["libcuda ", "libnvrtc ", "libcublas ", "libcublasLt ", "libcudnn ", "libnccl "] {
         assert_eq!(text.lines().filter(|line| line.starts_with(library)).count(), 1, "{library}: {text}");
     }
     let last = text.lines().last().unwrap_or_default();

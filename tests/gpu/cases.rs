@@ -9,7 +9,7 @@ mod rows;
 
 use super::Fallible;
 use super::variable_cases;
-use graph::{DType, Node, Shape, Tensor};
+use graph::{AttrList, AttrValue, DType, Node, Shape, Tensor};
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
@@ -130,6 +130,39 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "MatMul" => {
             for dims in [[[4, 4]; 2], [[1, 1]; 2], [[0, 0]; 2], [[65, 65]; 2]] {
                 all.push(vec![random.tensor(t, &dims[0])?, random.tensor(t, &dims[1])?]);
+            }
+        }
+        "_FusedMatMul" => {
+            for [m, k, n] in [[4, 4, 4], [3, 5, 7], [1, 1, 1], [0, 3, 2], [2, 0, 3], [64, 32, 48]] {
+                let mut inputs = vec![random.tensor(t, &[m, k])?, random.tensor(t, &[k, n])?];
+                if types.len() > 2 {
+                    inputs.push(random.tensor(t, &[n])?);
+                }
+                all.push(inputs);
+            }
+        }
+        "_FusedElementwise" => {
+            let AttrValue::List(AttrList::Str(ops)) = node.attr("ops")? else { return Ok(None) };
+            let has = |part: &[u8]| ops.iter().any(|op| op.ends_with(part));
+            let sets: &[&[&[usize]]] = match types.len() {
+                1 => &[&[&[]], &[&[0]], &[&[7]], &[&[3, 5]], &[&[1027]]],
+                2 if has(b"Grad") => &[&[&[3, 5], &[3, 5]], &[&[1027], &[1027]], &[&[], &[]]],
+                2 => &[
+                    &[&[7], &[7]],
+                    &[&[3, 5], &[5]],
+                    &[&[3, 1], &[1, 5]],
+                    &[&[2, 3, 4], &[3, 1]],
+                    &[&[1025], &[]],
+                    &[&[0, 3], &[3]],
+                    &[&[2, 1, 3, 1, 2], &[1, 4, 1, 5, 1]],
+                ],
+                _ if has(b"BiasAdd") => {
+                    &[&[&[4, 7], &[7], &[]], &[&[0, 3], &[3], &[]], &[&[33, 257], &[257], &[257]]]
+                }
+                _ => &[&[&[4, 7], &[7], &[1]], &[&[3, 5, 2], &[5, 1], &[3, 1, 1]], &[&[9], &[9], &[9]]],
+            };
+            for set in sets {
+                all.push(set.iter().map(|dims| random.tensor(t, dims)).collect::<Fallible<_>>()?);
             }
         }
         "BatchMatMul" | "BatchMatMulV2" => {

@@ -11,7 +11,7 @@ pub fn rows(device_type: &str) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>>
     let mut rows = Vec::new();
     for op in graph::ops::all() {
         for &def in kernels::of_op(device_type, op.name()) {
-            let mut nodes = vec![plain(op)?];
+            let mut nodes = plain_nodes(op)?;
             for (attr, types) in def.types {
                 nodes = nodes
                     .iter()
@@ -33,6 +33,121 @@ fn typed(op: &Op, node: &Node, attr: &str, dtype: DType) -> Node {
             .map_or(node.clone(), |value| node.with_attr("value", value)),
         _ => node,
     }
+}
+
+/// A node of most ops, some of those that are chains of others.
+fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
+    let of = |ops: &[&'static str]| {
+        AttrValue::List(AttrList::Str(ops.iter().map(|op| op.as_bytes().into()).collect()))
+    };
+    let chain = |inputs: i64, (ops, operands): (Vec<&'static str>, Vec<i64>)| {
+        let node = Node::new("n", op).with_attr("N", inputs).with_attr("operands", operands);
+        node.with_attr("ops", of(&ops)).with_attr("names", of(&ops))
+    };
+    Ok(match op.name() {
+        "_FusedElementwise" => vec![
+            // A layer: of a matrix, a bias and a scalar.
+            chain(3, (vec!["BiasAdd", "Relu", "Mul", "Sigmoid"], vec![0, 1, 3, 4, 2, 5])),
+            // A value that is smaller than the result.
+            chain(3, (vec!["Exp", "Mul", "AddV2"], vec![1, 3, 2, 0, 4])),
+            chain(1, sum_of(MAPS, 1)),
+            chain(2, sum_of(ARITHMETIC, 2)),
+            chain(2, sum_of(GRADIENTS, 2)),
+        ],
+        "_FusedMatMul" => {
+            let then: [&[&'static str]; 7] = [
+                &[],
+                &["BiasAdd"],
+                &["BiasAdd", "Relu"],
+                &["Relu"],
+                &["BiasAdd", "Tanh"],
+                &["BiasAdd", "LeakyRelu"],
+                &["BiasAdd", "Elu"],
+            ];
+            let node = |then: &&[&'static str]| {
+                let biases = then.iter().filter(|op| **op == "BiasAdd").count() as i64;
+                Node::new("n", op).with_attr("num_args", biases).with_attr("fused_ops", of(then))
+            };
+            then.iter().map(node).collect()
+        }
+        _ => vec![plain(op)?],
+    })
+}
+
+/// What chains take: of one operand, of two that broadcast, and of two of one shape.
+const MAPS: &[&str] = &[
+    "Neg",
+    "Abs",
+    "Sign",
+    "Square",
+    "Sqrt",
+    "Rsqrt",
+    "Reciprocal",
+    "Inv",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Rint",
+    "Expm1",
+    "Log1p",
+    "Sin",
+    "Cos",
+    "Erf",
+    "Exp",
+    "Log",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "Relu6",
+    "Elu",
+    "Selu",
+    "Softplus",
+    "Softsign",
+];
+const ARITHMETIC: &[&str] = &[
+    "Add",
+    "AddV2",
+    "Sub",
+    "Mul",
+    "RealDiv",
+    "Div",
+    "DivNoNan",
+    "MulNoNan",
+    "Maximum",
+    "Minimum",
+    "SquaredDifference",
+    "Pow",
+];
+const GRADIENTS: &[&str] = &[
+    "SqrtGrad",
+    "RsqrtGrad",
+    "ReciprocalGrad",
+    "InvGrad",
+    "TanhGrad",
+    "SigmoidGrad",
+    "ReluGrad",
+    "Relu6Grad",
+    "EluGrad",
+    "SeluGrad",
+    "SoftplusGrad",
+    "SoftsignGrad",
+];
+
+/// The sum of each op's value for a number between one half and one: the first input's, squared and squeezed.
+fn sum_of(ops: &[&'static str], inputs: i64) -> (Vec<&'static str>, Vec<i64>) {
+    let (mut chain, mut operands) = (vec!["Square", "Sigmoid"], vec![0, inputs]);
+    let first = inputs + 1;
+    let mut sum = first;
+    for op in ops {
+        chain.push(op);
+        operands.push(first);
+        operands.extend((inputs == 2).then_some(1));
+        let value = inputs + chain.len() as i64 - 1;
+        chain.push("AddV2");
+        operands.extend([sum, value]);
+        sum = value + 1;
+    }
+    (chain, operands)
 }
 
 /// A node with something for each attribute that has no default.

@@ -64,7 +64,7 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Waits, on this thread, for all that was enqueued.
     fn synchronize(&self) -> Result<()>;
 
-    /// Memory for what the stream is given from now on; `None` if there is not enough.
+    /// Memory for what the stream is given from now on, from a multiple of 256 bytes on; `None` if there is not enough.
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>>;
 
     /// Takes memory back once the stream has passed what it was given so far.
@@ -108,6 +108,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     fn launch(&self, function: FunctionId, grid: Grid, arguments: &Arguments, stream: StreamId)
     -> Result<()>;
 
+    /// # Errors
+    /// `Unimplemented`, and nothing is enqueued, for an epilogue that no library at hand has for this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
     /// Bytes of memory that the convolution needs beside its tensors.
@@ -160,6 +162,16 @@ pub struct Product {
     pub steps: [usize; 3],
     /// Whether float32 factors may be rounded to TF32.
     pub tf32: bool,
+    pub epilogue: Option<Epilogue>,
+}
+
+/// What becomes of a product's elements before they are rounded and written, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epilogue {
+    /// A vector of `n` elements of the product's type, which is added to each row.
+    pub bias: Option<Address>,
+    /// Whether what is below 0 becomes 0.
+    pub relu: bool,
 }
 
 /// Which of its three tensors a convolution computes.

@@ -49,6 +49,8 @@ pub static DRIVER: Library = Library {
         "cuCtxSynchronize",
         "cuCtxEnablePeerAccess",
         "cuMemGetInfo_v2",
+        "cuMemAlloc_v2",
+        "cuMemFree_v2",
         "cuMemAllocAsync",
         "cuMemFreeAsync",
         "cuMemHostAlloc",
@@ -137,6 +139,27 @@ pub static BLAS: Library = Library {
     },
 };
 
+pub static LIGHT_BLAS: Library = Library {
+    name: "cublasLt",
+    purpose: "products with a bias and an activation in one: without it they are kernels of their own",
+    file: None,
+    symbols: &[
+        "cublasLtCreate",
+        "cublasLtDestroy",
+        "cublasLtMatmulDescCreate",
+        "cublasLtMatmulDescDestroy",
+        "cublasLtMatmulDescSetAttribute",
+        "cublasLtMatrixLayoutCreate",
+        "cublasLtMatrixLayoutDestroy",
+        "cublasLtMatmulPreferenceCreate",
+        "cublasLtMatmulPreferenceDestroy",
+        "cublasLtMatmulPreferenceSetAttribute",
+        "cublasLtMatmulAlgoGetHeuristic",
+        "cublasLtMatmul",
+    ],
+    version: |library| whole(library, b"cublasLtGetVersion\0"),
+};
+
 pub static DNN: Library = Library {
     name: "cudnn",
     purpose: "convolution",
@@ -182,7 +205,7 @@ pub static COLLECTIVES: Library = Library {
     version: |library| number(library, b"ncclGetVersion\0").map(|v| parts(v as usize)),
 };
 
-pub static ALL: [&Library; 5] = [&DRIVER, &COMPILER, &BLAS, &DNN, &COLLECTIVES];
+pub static ALL: [&Library; 6] = [&DRIVER, &COMPILER, &BLAS, &LIGHT_BLAS, &DNN, &COLLECTIVES];
 
 impl Library {
     /// Looks for the library. It stays loaded: whoever uses it next finds it in memory.

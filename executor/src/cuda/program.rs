@@ -1,9 +1,10 @@
-//! Kernels as source: which function of which `.cu` file, for which types.
+//! Kernels as source: which function of which `.cu` file, or of a text that was made for one node, for which types.
 
 use super::driver::FunctionId;
 use crate::error::Result;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A `.cu` file. What all files share stands before each.
@@ -18,21 +19,21 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     pub file: &'static str,
-    pub text: &'static str,
+    pub text: Cow<'static, str>,
     /// `unary<Exp, float>`.
     pub function: String,
 }
 
 impl Source {
     pub fn program(&self, function: String) -> Program {
-        Program { file: self.file, text: self.text, function }
+        Program { file: self.file, text: self.text.into(), function }
     }
 }
 
 impl Program {
     /// What the compiler is given.
     pub fn source(&self) -> String {
-        [include_str!("../kernels/cuda/prelude.cu"), self.text].concat()
+        [include_str!("../kernels/cuda/prelude.cu"), &self.text].concat()
     }
 }
 

@@ -52,6 +52,16 @@ pub fn devices_of(op: &Op) -> Vec<&'static str> {
     DEVICE_TYPES.iter().copied().filter(runs).collect()
 }
 
+/// Whether a device type's kernel of chains has the op as a part of one.
+pub(crate) fn has_chains_of(device_type: &str, op: &str) -> bool {
+    match device_type {
+        "CPU" => cpu::fused::has_strip(op),
+        #[cfg(feature = "cuda")]
+        "GPU" => cuda::fused::has_function(op),
+        _ => false,
+    }
+}
+
 type Table = FxHashMap<&'static str, Vec<&'static KernelDef>>;
 
 fn cpu_table() -> &'static Table {

@@ -8,10 +8,12 @@ extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
+mod chains;
 mod collectives;
 mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
+mod fused;
 mod kernels;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]

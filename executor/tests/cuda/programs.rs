@@ -43,14 +43,14 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) -> Fallible {
 
 fn check(architecture: &str, magic: &[u8]) -> Fallible {
     load_compiler()?;
-    let mut files: BTreeMap<&str, Vec<Program>> = BTreeMap::new();
+    // Chains have texts of their own, all under one file's name.
+    let mut texts: BTreeMap<(&str, String), Vec<Program>> = BTreeMap::new();
     for program in kernels::programs()? {
-        files.entry(program.file).or_default().push(program);
+        texts.entry((program.file, program.source())).or_default().push(program);
     }
-    for (file, programs) in &files {
-        let source = programs.first().map(Program::source).unwrap_or_default();
+    for ((file, source), programs) in &texts {
         let functions: Vec<&str> = programs.iter().map(|program| &*program.function).collect();
-        let (code, names) = compile(file, &source, &functions, architecture)?;
+        let (code, names) = compile(file, source, &functions, architecture)?;
         assert!(code.windows(magic.len()).any(|window| window == magic), "{file} for {architecture}");
         for (name, function) in names.iter().zip(&functions) {
             let is_there = code.windows(name.count_bytes()).any(|window| window == name.to_bytes());

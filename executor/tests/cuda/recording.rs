@@ -22,6 +22,8 @@ pub(crate) struct Recording {
     gpu: usize,
     /// Whether others reach its memory, and it theirs.
     is_reachable: bool,
+    /// As a driver whose libraries have none.
+    lacks_epilogues: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -140,14 +142,26 @@ impl Recording {
     /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
         let state = State { used: vec![0], ..State::default() };
-        Recording { total, gpu: 0, is_reachable: true, state: Arc::new(Mutex::new(state)) }
+        Recording {
+            total,
+            gpu: 0,
+            is_reachable: true,
+            lacks_epilogues: false,
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// One more GPU of the same machine.
     pub(crate) fn beside(&self, is_reachable: bool) -> Recording {
         let mut state = self.state();
         state.used.push(0);
-        Recording { total: self.total, gpu: state.used.len() - 1, is_reachable, state: self.state.clone() }
+        let gpu = state.used.len() - 1;
+        Recording { gpu, is_reachable, state: self.state.clone(), ..*self }
+    }
+
+    /// The same, which multiplies and does nothing more.
+    pub(crate) fn without_epilogues(self) -> Recording {
+        Recording { lacks_epilogues: true, ..self }
     }
 
     /// From now on collectives fail.
@@ -439,12 +453,22 @@ impl Driver for Recording {
     }
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
+        if product.epilogue.is_some() && self.lacks_epilogues {
+            return Err(Error::unimplemented("no epilogues"));
+        }
         let mut state = self.state();
-        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)] {
+        let bias = product.epilogue.and_then(|epilogue| epilogue.bias);
+        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)]
+            .into_iter()
+            .chain(bias.map(|bias| (bias, Use::Read)))
+        {
             state.touch("product", address.0, stream.0, how);
         }
-        let Product { m, n, k, count, flips, steps, .. } = product;
-        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?} on {}", stream.0));
+        let Product { m, n, k, count, flips, steps, epilogue, .. } = product;
+        let then =
+            [bias.map(|_| " + bias"), epilogue.is_some_and(|epilogue| epilogue.relu).then_some(" > relu")];
+        let then: String = then.into_iter().flatten().collect();
+        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then} on {}", stream.0));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Fusion: element-wise ops whose values only each other reads become one node, which passes over memory once.
 
-use super::{checked, references};
+use super::join::{Joined, Joins, control_of, join};
+use super::waits::Waits;
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -8,7 +9,7 @@ use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// So many ops in one node at most: its inputs are held until it has run.
 pub const MOST_FUSED_OPS: usize = 64;
@@ -33,7 +34,15 @@ pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     if chains.is_empty() {
         return Ok(graph);
     }
-    rebuild(&graph, &topology, &chains, fused)
+    let mut joins = Joins::default();
+    for chain in &chains {
+        let (last, inner) = chain.split_last().unwrap_or((&chain[0], &[]));
+        joins.extend(inner.iter().map(|id| (*id, None)));
+        let program = Program::of(&graph, &topology, chain);
+        let control = control_of(&topology, chain);
+        joins.insert(*last, Some(program.joined(graph.node(*last), fused, control)?));
+    }
+    join(&graph, &topology, &joins)
 }
 
 /// What becomes one node, in topological order: the last is the one that others read.
@@ -44,17 +53,15 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
     let mut chains: Vec<Chain> = Vec::new();
     let mut chain_of: FxHashMap<NodeId, usize> = FxHashMap::default();
     let order = topology.order(graph)?;
-    let references = references(graph, topology, &order)?;
+    let waits = Waits::new(graph, topology, &order)?;
     for id in order.into_iter().rev() {
         let node = graph.node(id);
         if !fusible(node) || !is_of_one_type(node)? {
             continue;
         }
-        let reads_reference = topology.producers(id).iter().any(|p| references[p.node.index()]);
         let chain = match readers_chain(topology, id, &chain_of) {
             Some(chain)
-                if takes(graph, &chains[chain], node)?
-                    && !(reads_reference && waits_for_others(graph, topology, &chains[chain], id)) =>
+                if takes(graph, &chains[chain], node)? && !waits.would_read_later(id, &chains[chain]) =>
             {
                 chain
             }
@@ -69,18 +76,6 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
     chains.retain(|chain| chain.len() > 1);
     chains.iter_mut().for_each(|chain| chain.reverse());
     Ok(chains)
-}
-
-/// Whether a chain that the node joined would wait for anything that the node itself does not wait for. Constants are
-/// there from the start.
-fn waits_for_others(graph: &Graph, topology: &Topology, chain: &Chain, id: NodeId) -> bool {
-    let own: FxHashSet<NodeId> = topology.producers(id).iter().map(|producer| producer.node).collect();
-    let is_constant = |id: NodeId| graph.node(id).op.name() == "Const" && topology.producers(id).is_empty();
-    let is_known = |producer: &crate::topology::Producer| {
-        let from = producer.node;
-        from == id || own.contains(&from) || chain.contains(&from) || is_constant(from)
-    };
-    !chain.iter().flat_map(|member| topology.producers(*member)).all(is_known)
 }
 
 /// The one chain that all who need the node are in, by its value alone.
@@ -111,57 +106,11 @@ fn is_of_one_type(node: &Node) -> Result<bool> {
     Ok(!inputs.is_empty() && inputs.iter().all(same) && same(output))
 }
 
-fn rebuild(graph: &Graph, topology: &Topology, chains: &[Chain], fused: &'static Op) -> Result<Graph> {
-    let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
-    let mut program_of: FxHashMap<NodeId, Option<Program>> = FxHashMap::default();
-    for chain in chains {
-        let (last, inner) = chain.split_last().unwrap_or((&chain[0], &[]));
-        program_of.extend(inner.iter().map(|id| (*id, None)));
-        program_of.insert(*last, Some(Program::of(graph, topology, chain)));
-    }
-    let mut new_ids = vec![None; graph.len()];
-    for (id, node) in graph.nodes() {
-        let node = match program_of.get(&id) {
-            Some(None) => continue,
-            Some(Some(program)) => program.node(node, fused)?,
-            None => node.clone(),
-        };
-        new_ids[id.index()] = Some(out.add_unconnected(node)?);
-    }
-    // Nobody but its chain reads what is left out.
-    let new_id = |id: NodeId| {
-        new_ids[id.index()].ok_or_else(|| Error::invalid(format!("fusion lost '{}'", graph.node(id).name)))
-    };
-    for id in graph.ids() {
-        let Some(to) = new_ids[id.index()] else { continue };
-        if let Some(Some(program)) = program_of.get(&id) {
-            for (slot, input) in program.inputs.iter().enumerate() {
-                out.connect(Output { node: new_id(input.node)?, index: input.index }, to, slot);
-            }
-            for after in &program.control {
-                out.connect_control(new_id(*after)?, to);
-            }
-            continue;
-        }
-        for producer in topology.producers(id) {
-            let from = new_id(producer.node)?;
-            match producer.is_control() {
-                true => out.connect_control(from, to),
-                false => {
-                    out.connect(Output { node: from, index: producer.output }, to, producer.input as usize);
-                }
-            }
-        }
-    }
-    checked(out)
-}
-
 /// A chain as the attributes of one node, which say of each op what it takes: an input of the whole, or, counted on
 /// from those, the value of an op before it.
 #[derive(Default)]
 struct Program {
     inputs: Vec<Output>,
-    control: Vec<NodeId>,
     ops: Vec<bytes::Bytes>,
     names: Vec<bytes::Bytes>,
     operands: Vec<i64>,
@@ -171,18 +120,13 @@ impl Program {
     fn of(graph: &Graph, topology: &Topology, chain: &Chain) -> Program {
         let mut program = Program::default();
         let position = |id: NodeId| chain.iter().position(|member| *member == id);
-        let producers = || chain.iter().flat_map(|id| topology.producers(*id));
-        let mut before = FxHashSet::default();
-        for producer in producers().filter(|p| position(p.node).is_none()) {
-            if producer.is_control() {
-                if before.insert(producer.node) {
-                    program.control.push(producer.node);
-                }
-            } else if !program.inputs.contains(&producer.source()) {
+        let read = || chain.iter().flat_map(|id| topology.producers(*id)).filter(|p| !p.is_control());
+        for producer in read().filter(|p| position(p.node).is_none()) {
+            if !program.inputs.contains(&producer.source()) {
                 program.inputs.push(producer.source());
             }
         }
-        for producer in producers().filter(|p| !p.is_control()) {
+        for producer in read() {
             let operand = match position(producer.node) {
                 Some(at) => program.inputs.len() + at,
                 None => program.inputs.iter().position(|i| *i == producer.source()).unwrap_or_default(),
@@ -198,14 +142,15 @@ impl Program {
     }
 
     /// The one node, which stands where the chain's last stood.
-    fn node(&self, last: &Node, fused: &'static Op) -> Result<Node> {
+    fn joined(self, last: &Node, fused: &'static Op, control: Vec<NodeId>) -> Result<Joined> {
         let texts = |texts: &[bytes::Bytes]| AttrValue::List(AttrList::Str(texts.to_vec()));
         let node = Node::new(last.name.clone(), fused)
             .with_attr("T", last.attr::<DType>("T")?)
             .with_attr("N", self.inputs.len() as i64)
             .with_attr("ops", texts(&self.ops))
-            .with_attr("operands", self.operands.clone())
+            .with_attr("operands", self.operands)
             .with_attr("names", texts(&self.names));
-        Ok(Node { device: last.device.clone(), ..node })
+        let node = Node { device: last.device.clone(), ..node };
+        Ok(Joined { node, inputs: self.inputs, control })
     }
 }

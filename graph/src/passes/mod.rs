@@ -3,19 +3,23 @@
 
 mod fold;
 mod fuse;
+mod join;
 mod lineage;
 mod lower;
 mod merge;
+mod products;
 mod prune;
 mod simplify;
 mod unread;
 mod untie;
 mod validate;
+mod waits;
 
 pub use fold::{FoldOptions, fold};
 pub use fuse::{MOST_FUSED_OPS, fuse};
 pub use lower::{lower, lower_placed, stands_for_lowered};
 pub use merge::merge;
+pub use products::fuse_products;
 pub use prune::prune;
 pub use simplify::{Simplification, SimplifyOptions, simplify};
 pub use unread::unread;

@@ -4,6 +4,7 @@ mod blas;
 mod collectives;
 mod compiler;
 mod dnn;
+mod light;
 mod peers;
 
 pub use compiler::compile;
@@ -22,6 +23,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use dnn::Dnn;
 use graph::Code;
+use light::Light;
 use parking_lot::Mutex;
 use peers::Peers;
 use smallvec::SmallVec;
@@ -85,8 +87,9 @@ pub(super) struct Nvidia {
     number: u32,
     owned: Mutex<Owned>,
     peers: Peers,
-    /// Opened at the first product, and the first convolution.
+    /// Opened at the first product, the first with an epilogue, and the first convolution.
     blas: OnceLock<Result<Mutex<Blas>>>,
+    light: OnceLock<Result<Mutex<Light>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
 }
 
@@ -129,6 +132,7 @@ impl Nvidia {
             owned: Mutex::default(),
             peers: Peers::default(),
             blas: OnceLock::new(),
+            light: OnceLock::new(),
             dnn: OnceLock::new(),
         };
         gpu.enter()?;
@@ -170,6 +174,11 @@ impl Nvidia {
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
         let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open()?)));
+        opened.as_ref().map_err(Error::clone)
+    }
+
+    fn light(&self) -> Result<&Mutex<Light>> {
+        let opened = self.light.get_or_init(|| Ok(Mutex::new(Light::open(self.architecture)?)));
         opened.as_ref().map_err(Error::clone)
     }
 
@@ -388,7 +397,13 @@ impl Driver for Nvidia {
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
         self.enter()?;
-        self.blas()?.lock().multiply(product, stream)
+        let Some(epilogue) = &product.epilogue else { return self.blas()?.lock().multiply(product, stream) };
+        let cannot = |why: &str| Error::unimplemented(format!("a product with what follows it: {why}"));
+        let light = self.light().map_err(|error| cannot(&error.to_string()))?;
+        match light.lock().multiply(product, epilogue, stream)? {
+            true => Ok(()),
+            false => Err(cannot("no algorithm")),
+        }
     }
 
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize> {
@@ -409,6 +424,7 @@ impl Drop for Nvidia {
         }
         // The libraries' handles go before what they use.
         self.blas.take();
+        self.light.take();
         self.dnn.take();
         let owned = std::mem::take(&mut *self.owned.lock());
         // SAFETY: nobody has them any more; the context is this value's own claim on it.

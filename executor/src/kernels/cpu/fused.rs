@@ -1,10 +1,11 @@
 //! Ops that are chains of others: the kernels of those, one after another, each in the memory of the one before
 //! where it can; of element-wise ones, one pass over memory for all of them.
 
+pub(in crate::kernels) mod chain;
 mod elementwise;
 mod strip;
 
-pub(crate) use strip::is_fusible;
+pub(in crate::kernels) use strip::has_strip;
 
 use super::dispatch::FLOATS;
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], |init| {
         let attrs = ["T", "transpose_a", "transpose_b"];
         let product = Link::new(init, "MatMul", 2, copied(init, &attrs)?)?;
-        chain(init, product, fused_ops(init)?)
+        chain(init, product, fused_ops(init, 2)?)
     }),
     KernelDef::of("_FusedConv2D", &[("T", &[Half, Float, Double])], |init| {
         if init.attr::<String>("filter_format")? != "HWIO" {
@@ -27,7 +28,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         }
         let attrs = ["T", "strides", "padding", "explicit_paddings", "data_format", "dilations"];
         let convolution = Link::new(init, "Conv2D", 2, copied(init, &attrs)?)?;
-        chain(init, convolution, fused_ops(init)?)
+        chain(init, convolution, fused_ops(init, 2)?)
     }),
     KernelDef::of("_FusedBatchNormEx", &[("T", FLOATS)], |init| {
         let attrs = ["T", "U", "epsilon", "exponential_avg_factor", "data_format", "is_training"];
@@ -56,8 +57,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// One op of a chain: it takes what the one before gave, and further inputs of the whole.
-struct Link {
-    node: Node,
+pub(in crate::kernels) struct Link {
+    pub(in crate::kernels) node: Node,
     kernel: Box<SyncKernel>,
     inputs: usize,
     outputs: usize,
@@ -94,8 +95,23 @@ fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }
 
-fn fused_ops(init: &KernelInit<'_>) -> Result<Vec<Link>> {
-    texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect()
+/// The ops that the node names, behind a first one that takes so many of its inputs.
+///
+/// # Errors
+/// `Unimplemented` naming one that is not known; `InvalidArgument` if they take more inputs or fewer.
+pub(in crate::kernels) fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<Link>> {
+    let then =
+        texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<Link>>>()?;
+    check_inputs(init, first, &then)?;
+    Ok(then)
+}
+
+fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[Link]) -> Result<()> {
+    let wanted = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
+    if wanted != init.inputs.len() {
+        crate::invalid!("{} takes {wanted} inputs, not {}", init.node.op.name(), init.inputs.len());
+    }
+    Ok(())
 }
 
 /// An op that stands behind the first.
@@ -123,20 +139,21 @@ fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
 
 /// The kernel that runs `first` and then each of `then`; outputs but the first are those of `first`.
 fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> {
-    let wanted = first.inputs + then.iter().map(|link| link.inputs - 1).sum::<usize>();
-    if wanted != init.inputs.len() {
-        crate::invalid!("{} takes {wanted} inputs, not {}", init.node.op.name(), init.inputs.len());
-    }
+    check_inputs(init, first.inputs, &then)?;
     Kernel::sync(move |ctx| {
         run(ctx, &first, 0, Value::None)?;
-        let mut next = first.inputs;
-        for link in &then {
-            let value = std::mem::take(&mut ctx.outputs[0]);
-            run(ctx, link, next, value)?;
-            next += link.inputs - 1;
-        }
-        Ok(())
+        follow(ctx, &then, first.inputs)
     })
+}
+
+/// Runs each of `then` on the first output so far, and on inputs of the whole from `next` on.
+pub(in crate::kernels) fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut next: usize) -> Result<()> {
+    for link in then {
+        let value = std::mem::take(&mut ctx.outputs[0]);
+        run(ctx, link, next, value)?;
+        next += link.inputs - 1;
+    }
+    Ok(())
 }
 
 /// Runs one link on `value`, unless there is none yet, and on inputs of the whole from `next` on.

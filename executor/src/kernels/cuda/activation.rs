@@ -6,7 +6,7 @@ use crate::cuda::Source;
 use crate::kernel::KernelDef;
 use crate::kernels::cpu::dispatch::FLOATS;
 
-static SOURCE: Source = Source { file: "activation.cu", text: include_str!("activation.cu") };
+pub(super) static SOURCE: Source = Source { file: "activation.cu", text: include_str!("activation.cu") };
 
 macro_rules! kernels {
     ($($op:literal $gradient:literal)*) => {

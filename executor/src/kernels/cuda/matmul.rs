@@ -2,13 +2,13 @@
 
 use super::moved::zeros;
 use super::support::{allocate, engine, read, write};
-use crate::cuda::driver::{Address, Product};
+use crate::cuda::driver::{Address, Epilogue, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::FLOATS;
 use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, single};
-use graph::Shape;
+use graph::{Code, Shape};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MatMul", &[("T", FLOATS)], |init| {
@@ -27,13 +27,27 @@ fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Ker
     // A device that cannot be opened says so when the graph is registered.
     crate::cuda::CudaDevice::engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
-        let out = multiply(ctx, flips, batches)?;
+        let (out, _) = multiply(ctx, flips, batches, None)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Result<DeviceTensor> {
+/// What may follow a product in the same call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Then {
+    /// Which input is added to each row.
+    pub(super) bias: Option<usize>,
+    pub(super) relu: bool,
+}
+
+/// The product of inputs 0 and 1, and whether `then` is in it already: where it is not, nothing of it is.
+pub(super) fn multiply(
+    ctx: &KernelContext<'_>,
+    flips: [bool; 2],
+    batches: Batches,
+    then: Option<Then>,
+) -> Result<(DeviceTensor, bool)> {
     let (x, y) = (ctx.device_input(0)?, ctx.device_input(1)?);
     let plan = batches(&x.shape, &y.shape)?;
     let size = |shape: &Shape, flip: bool| {
@@ -48,7 +62,7 @@ fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Resu
     dims.extend([m, n]);
     let shape = Shape::new(&dims)?;
     if k == 0 || shape.num_elements() == 0 {
-        return zeros(ctx, x.dtype, shape);
+        return Ok((zeros(ctx, x.dtype, shape)?, false));
     }
     let out = allocate(ctx, x.dtype, shape)?;
     let engine = engine(ctx)?;
@@ -59,6 +73,10 @@ fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Resu
     let (inner, outer) = match axes.split_last() {
         Some((&inner, outer)) => (inner, outer),
         None => ((1, [0, 0]), &[][..]),
+    };
+    let mut epilogue = match then {
+        Some(then) => epilogue(ctx, then, n)?,
+        None => None,
     };
     let runs: usize = outer.iter().map(|axis| axis.0).product();
     for run in 0..runs {
@@ -79,8 +97,30 @@ fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Resu
             count: inner.0,
             steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
             tf32: engine.tf32(),
+            epilogue,
         };
-        engine.call(|driver, stream| driver.product(&product, stream))?;
+        engine.call(|driver, stream| match driver.product(&product, stream) {
+            Err(error) if epilogue.is_some() && error.code() == Code::Unimplemented => {
+                epilogue = None;
+                driver.product(&Product { epilogue: None, ..product }, stream)
+            }
+            done => done,
+        })?;
     }
-    Ok(out)
+    Ok((out, epilogue.is_some()))
+}
+
+/// `None` where the bias does not fit: its own kernel says so.
+fn epilogue(ctx: &KernelContext<'_>, then: Then, columns: usize) -> Result<Option<Epilogue>> {
+    let bias = match then.bias {
+        None => None,
+        Some(i) => {
+            let bias = ctx.device_input(i)?;
+            if bias.shape.dims() != [columns] {
+                return Ok(None);
+            }
+            Some(read(bias)?)
+        }
+    };
+    Ok(Some(Epilogue { bias, relu: then.relu }))
 }

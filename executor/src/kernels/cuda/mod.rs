@@ -12,6 +12,7 @@ mod constant;
 mod conv;
 mod diagonal;
 mod elementwise;
+pub(super) mod fused;
 mod gather;
 mod histogram;
 mod host;
@@ -62,6 +63,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     constant::KERNELS,
     conv::KERNELS,
     diagonal::KERNELS,
+    fused::KERNELS,
     gather::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,

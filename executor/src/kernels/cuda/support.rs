@@ -147,6 +147,11 @@ impl<const N: usize> Axes<N> {
         }
     }
 
+    /// The innermost axis's size; 1 without axes.
+    pub(super) fn innermost(&self) -> usize {
+        self.0.last().map_or(1, |(size, _)| *size)
+    }
+
     /// Rank, sizes, strides of each tensor.
     pub(super) fn words(&self) -> impl Iterator<Item = i64> {
         let sizes = (0..MOST_AXES).map(|axis| self.0.get(axis).map_or(1, |(size, _)| *size as i64));
@@ -190,6 +195,7 @@ mod tests {
         assert_eq!(axes.words().take(2).collect::<Vec<_>>(), [1, 24]);
         let transposed = Axes::new([(3, [1, 2]), (2, [3, 1])])?;
         assert!(!transposed.is_flat());
+        assert_eq!((axes.innermost(), transposed.innermost()), (24, 2));
         let words: Vec<i64> = transposed.words().collect();
         assert_eq!(words.len(), 1 + 8 * 3);
         assert_eq!(
@@ -197,6 +203,7 @@ mod tests {
             (2, &[3, 2][..], &[1, 3][..], &[2, 1][..])
         );
         assert!(Axes::<1>::new([])?.is_flat());
+        assert_eq!(Axes::<1>::new([])?.innermost(), 1);
         let many = (0..9).map(|i| (2, [if i % 2 == 0 { 0 } else { 1 << i }]));
         assert!(Axes::new(many).is_err_and(|e| e.code() == graph::Code::Unimplemented));
         Ok(())

@@ -6,7 +6,7 @@ use crate::cuda::Source;
 use crate::kernel::KernelDef;
 use crate::kernels::cpu::dispatch::FLOATS;
 
-static SOURCE: Source = Source { file: "unary.cu", text: include_str!("unary.cu") };
+pub(super) static SOURCE: Source = Source { file: "unary.cu", text: include_str!("unary.cu") };
 
 /// Rows of ops whose functions have their names.
 macro_rules! kernels {

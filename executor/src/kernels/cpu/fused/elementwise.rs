@@ -11,8 +11,8 @@ mod pass;
 
 use self::fit::{Fit, Place};
 use self::pass::Pass;
-use super::strip::{Computed, Pairing, Run, Strip, strip};
-use super::{Link, texts};
+use super::chain::{Chain, ChainOp, Source};
+use super::strip::{Computed, Run, Strip, strip};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::broadcast::{Operand, of_one};
@@ -20,106 +20,59 @@ use crate::kernels::cpu::dispatch::dispatch;
 use crate::kernels::cpu::stream;
 use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
 use crate::kernels::cpu::wide::Lane;
-use crate::value::Value;
 use graph::Tensor;
-use graph::passes::MOST_FUSED_OPS;
 use smallvec::SmallVec;
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     dispatch!(float, init.input_type(0), T => {
-        let chain = Chain::<<T as Lane>::Wide>::new(init)?;
-        Kernel::sync(move |ctx| match Fit::of(&chain, ctx) {
+        let chain = StripChain::<<T as Lane>::Wide>::new(init)?;
+        Kernel::sync(move |ctx| match Fit::of(&chain.ops, ctx) {
             Some(fit) => in_strips::<T>(ctx, &chain, &fit),
-            None => one_by_one(ctx, &chain),
+            None => chain.ops.one_by_one(ctx),
         })
     })
 }
 
-struct Chain<W: 'static> {
-    ops: Vec<ChainOp<W>>,
-    inputs: usize,
+/// A chain in strips.
+struct StripChain<W: 'static> {
+    ops: Chain<Strip<W>>,
+    /// Where each op's strips are.
+    registers: Vec<usize>,
     /// Strips of values that are still to be read, at most.
-    registers: usize,
-    /// Operands of one shape fit.
-    takes_equal_shapes: bool,
+    most_registers: usize,
     cost: Cost,
 }
 
-struct ChainOp<W: 'static> {
-    strip: Strip<W>,
-    operands: SmallVec<[Source; 2]>,
-    /// Where its strips are.
-    register: usize,
-    /// The op by itself.
-    link: Link,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Input(usize),
-    /// The value of an op before.
-    Value(usize),
-}
-
-impl<W: Computed> Chain<W> {
-    fn new(init: &KernelInit<'_>) -> Result<Chain<W>> {
-        let (names, inputs) = (texts(init, "names")?, init.inputs.len());
-        let (operands, wanted) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
-        if wanted.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
-            crate::invalid!(
-                "a fused op of {} ops and {inputs} inputs, where {MOST_FUSED_OPS} ops are the most",
-                wanted.len()
-            );
-        }
-        let mut operands = operands.iter().map(|operand| usize::try_from(*operand).unwrap_or(usize::MAX));
-        let mut ops: Vec<ChainOp<W>> = Vec::new();
-        for (at, op) in wanted.iter().enumerate() {
-            let Some(strip) = strip::<W>(op) else {
-                return Err(crate::Error::unimplemented(format!("'{op}' in a fused op")));
-            };
-            let taken = if matches!(strip.run, Run::Map(_)) { 1 } else { 2 };
-            let mut sources = SmallVec::new();
-            for operand in operands.by_ref().take(taken) {
-                sources.push(match operand.checked_sub(inputs) {
-                    None => Source::Input(operand),
-                    Some(before) if before < at => Source::Value(before),
-                    Some(_) => crate::invalid!("'{op}', op {at} of a fused op, takes what is not there yet"),
-                });
-            }
-            if sources.len() < taken {
-                crate::invalid!("a fused op has no operand for '{op}', its op {at}");
-            }
-            let mut link = Link::new(init, op, taken, vec![("T", init.attr("T")?)])?;
-            link.node.name = names.get(at).map_or(init.node.name.clone(), |name| name.as_str().into());
-            ops.push(ChainOp { strip, operands: sources, register: 0, link });
-        }
-        let registers = assign_registers(&mut ops);
-        let is_dear = ops.len() > 3 || ops.iter().any(|op| op.strip.cost == Cost::Dear);
+impl<W: Computed> StripChain<W> {
+    fn new(init: &KernelInit<'_>) -> Result<StripChain<W>> {
+        let chain = Chain::new(init, |op| strip::<W>(op).map(|strip| (strip.form(), strip)))?;
+        let (registers, most_registers) = assign_registers(&chain.ops);
+        let is_dear = chain.ops.len() > 3 || chain.ops.iter().any(|op| op.function.cost == Cost::Dear);
         let cost = if is_dear { Cost::Dear } else { Cost::Cheap };
-        let takes_equal_shapes = !ops.iter().any(|op| matches!(op.strip.run, Run::Zip(_, Pairing::Bias)));
-        Ok(Chain { ops, inputs, registers, takes_equal_shapes, cost })
+        Ok(StripChain { ops: chain, registers, most_registers, cost })
     }
 }
 
 /// Gives each op's strip a register that nobody has still to read, and that is none of its own operands'; says how
 /// many there are.
-fn assign_registers<W>(ops: &mut [ChainOp<W>]) -> usize {
+fn assign_registers<F>(ops: &[ChainOp<F>]) -> (Vec<usize>, usize) {
     let last_readers = last_readers(ops);
     let mut readers: Vec<Option<usize>> = Vec::new();
-    for at in 0..ops.len() {
+    let mut registers = Vec::with_capacity(ops.len());
+    for (at, last_reader) in last_readers.into_iter().enumerate() {
         let free = readers.iter().position(|last| last.is_none_or(|last| last < at));
         let register = free.unwrap_or_else(|| {
             readers.push(None);
             readers.len() - 1
         });
-        readers[register] = last_readers[at];
-        ops[at].register = register;
+        readers[register] = last_reader;
+        registers.push(register);
     }
-    readers.len()
+    (registers, readers.len())
 }
 
 /// Who reads each op's value last, if anybody does.
-fn last_readers<W>(ops: &[ChainOp<W>]) -> Vec<Option<usize>> {
+fn last_readers<F>(ops: &[ChainOp<F>]) -> Vec<Option<usize>> {
     let mut last = vec![None; ops.len()];
     for (at, op) in ops.iter().enumerate() {
         for source in &op.operands {
@@ -131,50 +84,16 @@ fn last_readers<W>(ops: &[ChainOp<W>]) -> Vec<Option<usize>> {
     last
 }
 
-/// Every op in turn over the whole tensors, as if they had not been fused.
-fn one_by_one<W>(ctx: &mut KernelContext<'_>, chain: &Chain<W>) -> Result<()> {
-    let mut left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, chain.inputs + chain.ops.len());
-    let slot = |source: &Source| match *source {
-        Source::Input(i) => i,
-        Source::Value(before) => chain.inputs + before,
-    };
-    chain.ops.iter().flat_map(|op| &op.operands).for_each(|source| left[slot(source)] += 1);
-    let mut values: SmallVec<[Value; 16]> = (0..chain.inputs).map(|i| ctx.take_value(i)).collect();
-    for op in &chain.ops {
-        let mut inputs: SmallVec<[Value; 2]> = SmallVec::new();
-        for source in &op.operands {
-            let slot = slot(source);
-            left[slot] -= 1;
-            // Who reads it last may write in its memory.
-            inputs.push(if left[slot] == 0 {
-                std::mem::take(&mut values[slot])
-            } else {
-                values[slot].clone()
-            });
-        }
-        let mut outputs = [Value::None];
-        let node = &op.link.node;
-        let mut of_op = KernelContext { node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
-        (op.link.kernel)(&mut of_op).map_err(|e| match node.name == ctx.node.name {
-            true => e,
-            false => e.at_node(&node.name),
-        })?;
-        values.extend(outputs);
-    }
-    ctx.outputs[0] = values.pop().unwrap_or_default();
-    Ok(())
-}
-
 fn in_strips<T: Lane<Wide: Computed>>(
     ctx: &mut KernelContext<'_>,
-    chain: &Chain<T::Wide>,
+    chain: &StripChain<T::Wide>,
     fit: &Fit,
 ) -> Result<()> {
     let mut inputs = SmallVec::<[Option<Tensor>; 8]>::new();
-    for i in 0..chain.inputs {
+    for i in 0..chain.ops.inputs {
         inputs.push(Some(ctx.take_input(i)?));
     }
-    let singles = Singles::of::<T>(chain, fit, &inputs)?;
+    let singles = Singles::of::<T>(&chain.ops, fit, &inputs)?;
     if let (1, Some(value)) = (fit.shape.num_elements(), singles.values.last()) {
         ctx.set_output(0, of_one(T::of_wide(*value), &fit.shape)?);
         return Ok(());
@@ -183,7 +102,7 @@ fn in_strips<T: Lane<Wide: Computed>>(
     let is_free = |i: &usize| {
         matches!(fit.inputs[*i], Place::Whole) && inputs[*i].as_ref().is_some_and(Tensor::is_unique)
     };
-    let in_place = (0..chain.inputs).find(is_free);
+    let in_place = (0..chain.ops.inputs).find(is_free);
     let streams = in_place.is_none() && stream::is_worth_it::<T>(fit.shape.num_elements());
     let mut out = match in_place.and_then(|i| inputs[i].take()) {
         Some(operand) => operand,
@@ -191,7 +110,8 @@ fn in_strips<T: Lane<Wide: Computed>>(
     };
     let elements = inputs.iter().map(|input| input.as_ref().map(Tensor::values::<T>).transpose());
     let elements = elements.collect::<graph::Result<SmallVec<[Option<&[T]>; 8]>>>()?;
-    let is_read_last = |i: usize| chain.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)));
+    let is_read_last =
+        |i: usize| chain.ops.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)));
     let in_place = in_place.filter(|i| T::NATIVE && !is_read_last(*i));
     let pass = Pass { chain, fit, singles: &singles, elements, in_place, streams };
     let chunk = chunk_size(fit.shape.num_elements(), chain.cost).next_multiple_of(fit.strip);
@@ -208,7 +128,11 @@ struct Singles<W> {
 
 impl<W: Computed> Singles<W> {
     /// Of a result of one element all values are single.
-    fn of<T: Lane<Wide = W>>(chain: &Chain<W>, fit: &Fit, given: &[Option<Tensor>]) -> Result<Singles<W>> {
+    fn of<T: Lane<Wide = W>>(
+        chain: &Chain<Strip<W>>,
+        fit: &Fit,
+        given: &[Option<Tensor>],
+    ) -> Result<Singles<W>> {
         let all = fit.shape.num_elements() == 1;
         let is_single = |place: &Place| all || matches!(place, Place::Single);
         let mut singles = Singles { inputs: SmallVec::new(), values: SmallVec::new() };
@@ -233,9 +157,9 @@ impl<W: Computed> Singles<W> {
     }
 }
 
-impl<W: Computed> ChainOp<W> {
+impl<W: Computed> ChainOp<Strip<W>> {
     fn compute<'v>(&self, out: &mut [W], operand: impl Fn(&Source) -> Operand<'v, W>) {
-        match (&self.strip.run, self.operands.as_slice()) {
+        match (&self.function.run, self.operands.as_slice()) {
             (Run::Map(map), [x, ..]) => match operand(x) {
                 Operand::Many(x) => map(out, x),
                 // Only where the value is single, too.

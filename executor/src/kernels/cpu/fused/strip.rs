@@ -1,5 +1,6 @@
 //! Element-wise ops as functions of strips of elements, for chains of them: the same functions as in their kernels.
 
+use super::chain::{Form, Pairing};
 use crate::kernels::cpu::activation::{self, Rectified};
 use crate::kernels::cpu::binary;
 use crate::kernels::cpu::broadcast::{Zip, zip_run, zip_run_with};
@@ -7,9 +8,6 @@ use crate::kernels::cpu::elementwise::{Map, map_run, map_run_with};
 use crate::kernels::cpu::scalar::{Analytic, Real};
 use crate::kernels::cpu::threads::Cost::{self, Cheap, Dear};
 use crate::kernels::cpu::unary::{self, Polynomial, polynomial};
-use graph::Node;
-use graph::ops::bias::data_format;
-use graph::ops::window::DataFormat;
 
 /// One op on a strip of elements of the type that they are computed in.
 pub(super) struct Strip<W: 'static> {
@@ -22,13 +20,13 @@ pub(super) enum Run<W: 'static> {
     Zip(&'static Zip<'static, W, W>, Pairing),
 }
 
-/// Which shapes two operands may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pairing {
-    Broadcast,
-    Equal,
-    /// The second is a vector along the last axis of the first.
-    Bias,
+impl<W> Strip<W> {
+    pub(super) fn form(&self) -> Form {
+        match self.run {
+            Run::Map(_) => Form::Map,
+            Run::Zip(_, pairing) => Form::Zip(pairing),
+        }
+    }
 }
 
 /// The types that chains are computed in.
@@ -37,11 +35,9 @@ pub(super) trait Computed: Real + Analytic + Rectified + Polynomial + 'static {}
 impl Computed for f32 {}
 impl Computed for f64 {}
 
-/// Whether the node's op, with its attributes, has a strip.
-pub(crate) fn is_fusible(node: &Node) -> bool {
-    strip::<f32>(node.op.name()).is_some()
-        && node.attr("T").is_ok_and(|t| super::FLOATS.contains(&t))
-        && (node.op.name() != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
+/// Whether the op has a strip.
+pub(crate) fn has_strip(op: &str) -> bool {
+    strip::<f32>(op).is_some()
 }
 
 /// The op's strip, if it has one; `BiasAdd` is that of `NHWC`.

@@ -1,7 +1,6 @@
 //! How the shapes of a chain's operands and values fit the result's.
 
-use super::super::strip::{Pairing, Run};
-use super::{Chain, Source};
+use super::Chain;
 use crate::kernel::KernelContext;
 use crate::kernels::cpu::broadcast::Plan;
 use graph::Shape;
@@ -30,28 +29,14 @@ pub(super) enum Place {
 
 impl Fit {
     /// `None` where a value between ops is neither whole nor single, or the shapes do not fit.
-    pub(super) fn of<W>(chain: &Chain<W>, ctx: &KernelContext<'_>) -> Option<Fit> {
-        let given =
-            (0..chain.inputs).map(|i| ctx.shape(i).ok()).collect::<Option<SmallVec<[&Shape; 8]>>>()?;
-        let first = *given.first()?;
-        if chain.takes_equal_shapes && given.iter().all(|shape| *shape == first) {
+    pub(super) fn of<F>(chain: &Chain<F>, ctx: &KernelContext<'_>) -> Option<Fit> {
+        let given = chain.given(ctx)?;
+        if chain.takes_as_one_shape(&given) {
             let inputs = given.iter().map(|_| Place::Whole).collect();
             let values = chain.ops.iter().map(|_| Place::Whole).collect();
-            return Some(Fit { shape: first.clone(), strip: STRIP, has_period: false, inputs, values });
+            return Some(Fit { shape: given[0].clone(), strip: STRIP, has_period: false, inputs, values });
         }
-        let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
-        for op in &chain.ops {
-            let shape_of = |source: Source| match source {
-                Source::Input(i) => given[i],
-                Source::Value(before) => &shapes[before],
-            };
-            let shape = match (&op.strip.run, op.operands.as_slice()) {
-                (Run::Zip(_, pairing), &[x, y]) => paired(*pairing, shape_of(x), shape_of(y))?,
-                (_, &[x, ..]) => shape_of(x).clone(),
-                _ => return None,
-            };
-            shapes.push(shape);
-        }
+        let shapes = chain.shapes(&given)?;
         let whole = shapes.last()?.clone();
         let place = |shape: &Shape| match shape {
             same if *same == whole => Some(Place::Whole),
@@ -79,14 +64,4 @@ fn common_period(inputs: &[Place]) -> Option<usize> {
     });
     let first = periods.next()?.filter(|period| (1..=STRIP).contains(period))?;
     periods.all(|other| other == Some(first)).then_some(first)
-}
-
-/// The shape of an op's value, unless it does not take its operands.
-fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
-    match pairing {
-        _ if x == y && pairing != Pairing::Bias => Some(x.clone()),
-        Pairing::Broadcast => Some(Plan::fit(x, y).ok()??.shape().clone()),
-        Pairing::Bias if x.rank() > 1 && y.rank() == 1 && x.last() == y.last() => Some(x.clone()),
-        Pairing::Equal | Pairing::Bias => None,
-    }
 }

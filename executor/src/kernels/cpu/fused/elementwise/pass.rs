@@ -2,7 +2,7 @@
 
 use super::super::strip::Computed;
 use super::fit::{Fit, Place};
-use super::{Chain, Singles, Source};
+use super::{Singles, Source, StripChain};
 use crate::kernels::cpu::broadcast::Operand;
 use crate::kernels::cpu::stream;
 use crate::kernels::cpu::wide::{Lane, store};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 /// What a pass reads, and how.
 pub(super) struct Pass<'a, T: Lane<Wide: 'static>> {
-    pub(super) chain: &'a Chain<T::Wide>,
+    pub(super) chain: &'a StripChain<T::Wide>,
     pub(super) fit: &'a Fit,
     pub(super) singles: &'a Singles<T::Wide>,
     /// Of each operand; none of the one whose memory the result has.
@@ -39,8 +39,8 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
         let strip = |_| vec![T::Wide::zeroed(); len];
         let loaded = |i| if self.is_loaded(i) { strip(i) } else { Vec::new() };
         let mut strips = Strips {
-            registers: (0..self.chain.registers).map(strip).collect(),
-            loaded: (0..self.chain.inputs).map(loaded).collect(),
+            registers: (0..self.chain.most_registers).map(strip).collect(),
+            loaded: (0..self.chain.ops.inputs).map(loaded).collect(),
             narrow: vec![T::zeroed(); if T::NATIVE && !self.streams { 0 } else { len }],
         };
         for (n, out) in part.chunks_mut(self.fit.strip).enumerate() {
@@ -102,13 +102,13 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
     fn strip(&self, at: usize, out: &mut [T], strips: &mut Strips<T>) {
         let Strips { registers, loaded, narrow } = strips;
         let len = out.len();
-        for (n, op) in self.chain.ops.iter().enumerate() {
+        for (n, op) in self.chain.ops.ops.iter().enumerate() {
             if matches!(self.fit.values[n], Place::Single) {
                 continue;
             }
             // Nobody reads it now.
-            let mut to = std::mem::take(&mut registers[op.register]);
-            if n + 1 < self.chain.ops.len() {
+            let mut to = std::mem::take(&mut registers[self.chain.registers[n]]);
+            if n + 1 < self.chain.ops.ops.len() {
                 let read = Read { registers, loaded, result: out };
                 op.compute(&mut to[..len], |source| self.operand(source, at, len, &read));
                 if !T::NATIVE {
@@ -125,7 +125,7 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
                     stream::copy(&narrow[..len], out);
                 }
             }
-            registers[op.register] = to;
+            registers[self.chain.registers[n]] = to;
         }
     }
 
@@ -143,7 +143,7 @@ impl<T: Lane<Wide: Computed>> Pass<'_, T> {
             Source::Value(n) if matches!(self.fit.values[n], Place::Single) => {
                 Operand::One(self.singles.values[n])
             }
-            Source::Value(n) => Operand::Many(&read.registers[self.chain.ops[n].register][..len]),
+            Source::Value(n) => Operand::Many(&read.registers[self.chain.registers[n]][..len]),
             Source::Input(i) => Operand::Many(match self.run_of(i, at, len) {
                 Some(run) => run,
                 None if !read.loaded[i].is_empty() => &read.loaded[i][..len],

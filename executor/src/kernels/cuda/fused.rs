@@ -1,0 +1,17 @@
+//! Ops that are chains of others: of element-wise ones, one kernel that is made for the chain; a product with its bias
+//! and its activation, as one call where the library has it.
+
+mod elementwise;
+mod functions;
+mod product;
+
+pub(in crate::kernels) use functions::has_function;
+
+use crate::kernel::KernelDef;
+use crate::kernels::cpu::dispatch::FLOATS;
+use graph::DType::{BFloat16, Float, Half};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
+    KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], product::make),
+];
