@@ -13,23 +13,54 @@ use std::ffi::{c_int, c_void};
 pub(super) struct Blas {
     handle: sys::cublasHandle_t,
     stream: Option<StreamId>,
+    workspace: Option<Workspace>,
+}
+
+/// Memory for products, which all run in one stream: captured ones find it where it was, and take none themselves.
+#[derive(Debug)]
+struct Workspace {
+    address: u64,
+    bytes: usize,
+}
+
+impl Workspace {
+    /// As much as the library takes by itself; `None` if that is not there, and then the library does.
+    fn new(architecture: u32) -> Option<Workspace> {
+        let bytes = if architecture >= 90 { 32 << 20 } else { 4 << 20 };
+        // SAFETY: memory in this thread's context, given back when this value is dropped.
+        let address = unsafe { cudarc::driver::result::malloc_sync(bytes) }.ok()?;
+        Some(Workspace { address, bytes })
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        let _ = unsafe { cudarc::driver::result::free_sync(self.address) };
+    }
 }
 
 // SAFETY: a handle may be used by any thread, one at a time.
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// In this thread's context.
-    pub(super) fn open() -> Result<Blas> {
+    /// In this thread's context, for a GPU of this architecture.
+    pub(super) fn open(architecture: u32) -> Result<Blas> {
         library::BLAS.check()?;
         let handle = result::create_handle().map_err(failed)?;
-        Ok(Blas { handle, stream: None })
+        Ok(Blas { handle, stream: None, workspace: Workspace::new(architecture) })
     }
 
     pub(super) fn multiply(&mut self, product: &Product, stream: StreamId) -> Result<()> {
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
             unsafe { result::set_stream(self.handle, stream.0 as sys::cudaStream_t) }.map_err(failed)?;
+            if let Some(Workspace { address, bytes }) = self.workspace {
+                // With a new stream the library goes back to memory of its own.
+                // SAFETY: the memory is of so many bytes, and lives as long as the handle.
+                let set = unsafe { sys::cublasSetWorkspace_v2(self.handle, address as *mut c_void, bytes) };
+                set.result().map_err(failed)?;
+            }
             self.stream = Some(stream);
         }
         let (dtype, compute) = types(product)?;

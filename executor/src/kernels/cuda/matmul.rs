@@ -1,7 +1,7 @@
 //! Products of matrices, alone and in batches.
 
 use super::moved::zeros;
-use super::support::{allocate, engine, read, write};
+use super::support::{allocate, lane, read, write};
 use crate::cuda::driver::{Address, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -11,14 +11,14 @@ use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, sing
 use graph::Shape;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MatMul", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("MatMul", &[("T", FLOATS)], |init| {
         let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
         make(init, flips, single)
     }),
-    KernelDef::of("BatchMatMul", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("BatchMatMul", &[("T", FLOATS)], |init| {
         make(init, [init.attr("adj_x")?, init.attr("adj_y")?], same_batches)
     }),
-    KernelDef::of("BatchMatMulV2", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("BatchMatMulV2", &[("T", FLOATS)], |init| {
         make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
     }),
 ];
@@ -51,7 +51,7 @@ fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Resu
         return zeros(ctx, x.dtype, shape);
     }
     let out = allocate(ctx, x.dtype, shape)?;
-    let engine = engine(ctx)?;
+    let lane = lane(ctx)?;
     let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
     let bytes = x.dtype.size().unwrap_or(0);
     // One call for the runs of batches along which both factors go on evenly, that is, along the innermost axis.
@@ -78,9 +78,9 @@ fn multiply(ctx: &KernelContext<'_>, flips: [bool; 2], batches: Batches) -> Resu
             c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),
             count: inner.0,
             steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
-            tf32: engine.tf32(),
+            tf32: lane.tf32(),
         };
-        engine.call(|driver, stream| driver.product(&product, stream))?;
+        lane.call(|driver, stream| driver.product(&product, stream))?;
     }
     Ok(out)
 }
