@@ -21,6 +21,17 @@ pub struct GpuFlags {
     /// Do not round float32 factors of products and convolutions to TF32
     #[arg(long)]
     gpu_no_tf32: bool,
+
+    /// Capture kernels that are enqueued again and again into CUDA graphs, and launch those as one. Off until it has run on
+    /// GPUs
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    cuda_graphs: Switch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 impl GpuFlags {
@@ -31,6 +42,7 @@ impl GpuFlags {
             allow_growth: !self.gpu_take_all,
             tf32: !self.gpu_no_tf32,
             poison: false,
+            graphs: self.cuda_graphs == Switch::On,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! GPUs. On a machine that has one: every kernel of its table against the CPU's, on random inputs and on edges, in memory
-//! that is poisoned before; training; memory that does not suffice; steps and processes that are cut short. On one that has
+//! that is poisoned before, and in CUDA graphs against itself; training; memory that does not suffice; steps and processes that are cut short. On one that has
 //! none: what is promised there, that the cases are sound, and whole programs with a CPU in its place.
 //!
 //! `scripts/gpu-suite` runs this where there is a GPU and no Rust.
@@ -11,6 +11,7 @@ mod gpu {
     pub(crate) mod cases;
     pub(crate) mod compile;
     pub(crate) mod demo;
+    pub(crate) mod graphs;
     pub(crate) mod jobs;
     pub(crate) mod kernels;
     pub(crate) mod life;

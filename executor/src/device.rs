@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
 use crate::kernels;
+use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
 use graph::{DType, DeviceName, Node, Shape, Tensor};
 use std::any::Any;
@@ -47,6 +48,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Whether tensors live in memory of the device's own, so that values move at ports that say otherwise.
     fn has_own_memory(&self) -> bool {
         false
+    }
+
+    /// Whether kernels only enqueue, and segments of them may be enqueued as one: by what [`Device::repeater`] gives.
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    /// What runs a segment.
+    ///
+    /// # Errors
+    /// `Unimplemented` where segments are not repeated; why the device cannot be opened.
+    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
+        let message = format!("{} does not repeat the kernels of {}", self.name(), segment.name);
+        Err(Error::unimplemented(message))
     }
 
     /// The same processor under another name, with resources of its own.

@@ -55,6 +55,8 @@ pub struct GpuOptions {
     /// Whether memory is filled with [`POISON`] before a kernel gets it, for tests: what the kernel does not write, or
     /// reads before anybody has written it, shows.
     pub poison: bool,
+    /// Whether kernels that are enqueued again and again are captured into CUDA graphs, and launched as one.
+    pub graphs: bool,
 }
 
 /// Every byte of poisoned memory: not a number of any floating-point type, and -1 of any signed one.
@@ -68,6 +70,8 @@ impl Default for GpuOptions {
             allow_growth: true,
             tf32: true,
             poison: false,
+            // No GPU has run them yet.
+            graphs: false,
         }
     }
 }

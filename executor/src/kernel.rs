@@ -5,6 +5,7 @@ use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::function::{Call, Function, Functions};
 use crate::rendezvous::Rendezvous;
+use crate::repeat::Capture;
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use crate::variable::Variable;
@@ -23,6 +24,8 @@ pub struct KernelDef {
     pub host_memory: &'static [&'static str],
     /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
     pub is_brief: bool,
+    /// Whether what it enqueues may be captured and repeated.
+    pub capture: Capture,
     pub make: MakeKernel,
     /// The op is known, and answers that its kernel is not there.
     pub is_absent: bool,
@@ -41,6 +44,7 @@ impl KernelDef {
         types: &[],
         host_memory: &[],
         is_brief: false,
+        capture: Capture::Never,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
         is_absent: false,
     };
@@ -52,6 +56,24 @@ impl KernelDef {
         make: MakeKernel,
     ) -> Self {
         KernelDef { op, types, make, ..KernelDef::NEW }
+    }
+
+    /// As [`KernelDef::of`], of a kernel that does nothing but enqueue work: it may be captured.
+    pub const fn enqueuing(
+        op: &'static str,
+        types: &'static [(&'static str, &'static [DType])],
+        make: MakeKernel,
+    ) -> Self {
+        KernelDef { capture: Capture::Work, ..KernelDef::of(op, types, make) }
+    }
+
+    /// As [`KernelDef::enqueuing`], of work that changes variables in place.
+    pub const fn updating(
+        op: &'static str,
+        types: &'static [(&'static str, &'static [DType])],
+        make: MakeKernel,
+    ) -> Self {
+        KernelDef { capture: Capture::Updates, ..KernelDef::of(op, types, make) }
     }
 
     /// A row for an op that graphs may hold, and that fails by name where it would run.

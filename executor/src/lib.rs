@@ -29,6 +29,7 @@ pub mod priority;
 pub mod queue;
 pub mod reader;
 pub mod rendezvous;
+pub mod repeat;
 pub mod resource;
 pub mod rows;
 pub mod shared_memory;

@@ -20,7 +20,7 @@ fn tolerance(dtype: DType) -> f64 {
 }
 
 /// What is wrong about a tensor.
-fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
+pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
     if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
         return Ok(Some(format!("{actual:?} is not {expected:?}")));
     }

@@ -9,6 +9,7 @@ pub mod job;
 pub mod load;
 pub mod op_nodes;
 pub mod op_table;
+pub mod partition;
 pub mod python;
 pub mod relay;
 pub mod replica;

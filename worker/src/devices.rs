@@ -3,6 +3,7 @@
 use executor::device::{Device, DeviceTensor, Transfer};
 use executor::gpus::{self, GpuOptions, Visible};
 use executor::kernel::KernelDef;
+use executor::repeat::{Repeater, SegmentInfo};
 use executor::resource::ResourceStore;
 use executor::{CpuDevice, Value};
 use graph::{Code, DeviceAttributes, DeviceName, Node, TaskName, Tensor};
@@ -119,6 +120,14 @@ impl Device for Renamed {
 
     fn has_own_memory(&self) -> bool {
         self.device.has_own_memory()
+    }
+
+    fn repeats(&self) -> bool {
+        self.device.repeats()
+    }
+
+    fn repeater(&self, segment: SegmentInfo) -> executor::Result<Box<dyn Repeater>> {
+        self.device.repeater(segment)
     }
 
     fn native(&self) -> &dyn Any {

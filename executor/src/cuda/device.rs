@@ -5,10 +5,12 @@ use super::driver::Driver;
 use super::engine::{Engine, block};
 use super::machine::Gpu;
 use super::nvidia::Nvidia;
+use super::repeater::GraphRepeater;
 use super::road::Road;
 use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
 use crate::error::{Error, Result};
 use crate::gpus::GpuOptions;
+use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::{DeviceName, Tensor};
@@ -154,6 +156,14 @@ impl Device for CudaDevice {
 
     fn has_own_memory(&self) -> bool {
         true
+    }
+
+    fn repeats(&self) -> bool {
+        self.engine.options.graphs
+    }
+
+    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
+        Ok(Box::new(GraphRepeater::new(self.engine()?.clone(), segment)))
     }
 
     fn native(&self) -> &dyn Any {

@@ -23,6 +23,10 @@ pub struct EventId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u64);
 
+/// Work that was captured, ready to be enqueued at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GraphId(pub u64);
+
 /// Memory of the host that a GPU reads and writes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned {
@@ -116,6 +120,19 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize>;
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
+
+    /// What the stream is given from now on is written down, not run. That must be work on memory alone: marks, waits and
+    /// memory are no part of it. Other streams, and other threads, go on as ever.
+    fn begin_capture(&self, stream: StreamId) -> Result<()>;
+
+    /// What was written down since, if all of it could be; in either case the stream runs what it is given again.
+    fn end_capture(&self, stream: StreamId) -> Result<GraphId>;
+
+    /// Enqueues what was captured, with the same addresses and numbers as then.
+    fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()>;
+
+    /// Streams may still have to run it.
+    fn destroy_graph(&self, graph: GraphId);
 }
 
 /// How several numbers become one.

@@ -1,7 +1,6 @@
 //! A GPU in use: its streams, its memory, its kernels. What is asked of it is enqueued, and in the right order.
 
-use super::arguments::Arguments;
-use super::driver::{Address, Driver, Grid};
+use super::driver::{Address, Driver, StreamId};
 use super::memory::Block;
 use super::pinned::PinnedPool;
 use super::pool::Pool;
@@ -11,9 +10,10 @@ use super::streams::{Stream, Streams};
 use super::waiter::Waiter;
 use crate::device::{DeviceTensor, Transfer};
 use crate::error::{Error, Result};
-use crate::gpus::{GpuOptions, POISON};
+use crate::gpus::GpuOptions;
 use graph::tensor::Buffer;
 use graph::{DType, Shape, Tensor};
+use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -29,13 +29,8 @@ pub struct Engine {
     outgoing: Waiter,
     tf32: bool,
     poison: bool,
+    capture_stream: Option<Mutex<StreamId>>,
 }
-
-/// Threads a block.
-const THREADS: u32 = 256;
-
-/// Blocks beyond this take turns: elements are walked in strides of the whole grid.
-const MOST_BLOCKS: usize = 8192;
 
 impl Engine {
     /// # Errors
@@ -47,7 +42,12 @@ impl Engine {
         if !options.allow_growth {
             pool.reserve(streams.id(Stream::Compute))?;
         }
+        let capture_stream = match options.graphs {
+            true => Some(Mutex::new(driver.create_stream()?)),
+            false => None,
+        };
         Ok(Engine {
+            capture_stream,
             pinned: PinnedPool::new(driver.clone()),
             programs: Programs::default(),
             incoming: Waiter::new("anabranch-gpu-in")?,
@@ -83,7 +83,12 @@ impl Engine {
     /// # Errors
     /// `ResourceExhausted` with the tensor, the node that wants it and the nodes that hold most;
     /// `Unimplemented` for elements that are objects.
-    pub fn allocate(self: &Arc<Engine>, node: &Arc<str>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
+    pub(super) fn allocate(
+        self: &Arc<Engine>,
+        node: &Arc<str>,
+        dtype: DType,
+        shape: Shape,
+    ) -> Result<DeviceTensor> {
         let len = bytes_of(dtype, &shape)?;
         let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
         let address = match len {
@@ -91,19 +96,7 @@ impl Engine {
             len => self.pool.allocate(len, self.streams.id(Stream::Compute), node, what)?,
         };
         let memory = Arc::new(Block::new(self.clone(), address, len));
-        let tensor = DeviceTensor { dtype, shape, memory };
-        if self.poison {
-            self.fill(&tensor, POISON)?;
-        }
-        Ok(tensor)
-    }
-
-    /// Bytes of the GPU's memory for a kernel's own use.
-    ///
-    /// # Errors
-    /// As [`Engine::allocate`].
-    pub fn scratch(self: &Arc<Engine>, node: &Arc<str>, bytes: usize) -> Result<DeviceTensor> {
-        self.allocate(node, DType::UInt8, Shape::new(&[bytes])?)
+        Ok(DeviceTensor { dtype, shape, memory })
     }
 
     /// The kernel of a program, compiled when it is first asked for.
@@ -114,62 +107,22 @@ impl Engine {
         self.programs.function(program, |program| self.driver.load(program))
     }
 
-    /// Enqueues a kernel for so many elements, each a thread's until the grid has walked all; nothing for none.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn launch(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
-        self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
-    }
-
-    /// As [`Engine::launch`], for so many pieces of work that a block of threads shares.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn launch_blocks(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let grid = Grid { blocks: count.min(MOST_BLOCKS) as u32, threads: THREADS, shared: 0 };
-        self.driver.launch(function.id, grid, arguments, self.streams.id(Stream::Compute))
-    }
-
-    /// Enqueues what a library of NVIDIA's does, behind the kernels.
-    ///
-    /// # Errors
-    /// Those of `call`.
-    pub fn call(&self, call: impl FnOnce(&dyn Driver, super::driver::StreamId) -> Result<()>) -> Result<()> {
-        call(&*self.driver, self.streams.id(Stream::Compute))
-    }
-
-    /// What tells how much memory a call will need.
-    pub fn driver(&self) -> &dyn Driver {
+    pub(super) fn driver(&self) -> &dyn Driver {
         &*self.driver
     }
 
-    /// Enqueues a copy from tensor to tensor of one size.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn copy(&self, to: &DeviceTensor, from: &DeviceTensor) -> Result<()> {
-        let (to, from) = (block(to)?, block(from)?);
-        let len = crate::device::DeviceMemory::len(to).min(crate::device::DeviceMemory::len(from));
-        match len {
-            0 => Ok(()),
-            len => self.driver.copy(to.write()?, from.read()?, len, self.streams.id(Stream::Compute)),
-        }
+    pub(super) fn shared_driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
     }
 
-    /// Enqueues to set every byte of a tensor.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn fill(&self, to: &DeviceTensor, byte: u8) -> Result<()> {
-        let to = block(to)?;
-        match crate::device::DeviceMemory::len(to) {
-            0 => Ok(()),
-            len => self.driver.fill(to.write()?, byte, len, self.streams.id(Stream::Compute)),
-        }
+    /// Whether kernels get memory filled with [`POISON`](crate::gpus::POISON).
+    pub(super) fn poisons(&self) -> bool {
+        self.poison
+    }
+
+    /// The stream whose work is captured, for one segment at a time; `None` if none is to be.
+    pub(super) fn capture_stream(&self) -> Option<MutexGuard<'_, StreamId>> {
+        self.capture_stream.as_ref().map(Mutex::lock)
     }
 
     /// A tensor of host memory in the GPU's; the copy is enqueued, and who uses the tensor comes after it.
@@ -281,12 +234,12 @@ pub(crate) fn block(tensor: &DeviceTensor) -> Result<&Block> {
     block_of(&tensor.memory)
 }
 
-fn block_of(memory: &Arc<dyn crate::device::DeviceMemory>) -> Result<&Block> {
+pub(super) fn block_of(memory: &Arc<dyn crate::device::DeviceMemory>) -> Result<&Block> {
     let any: &dyn Any = &**memory;
     any.downcast_ref().ok_or_else(|| Error::internal(format!("{memory:?} is no memory of a GPU")))
 }
 
-fn bytes_of(dtype: DType, shape: &Shape) -> Result<usize> {
+pub(super) fn bytes_of(dtype: DType, shape: &Shape) -> Result<usize> {
     let size = dtype.size().ok_or_else(|| {
         Error::unimplemented(format!("elements of type {dtype} are not for a GPU's memory"))
     })?;

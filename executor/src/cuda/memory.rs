@@ -1,5 +1,6 @@
 //! A block of a GPU's memory, and in what order streams may use it.
 
+use super::arena::Arena;
 use super::driver::Address;
 use super::engine::Engine;
 use super::streams::{Mark, Stream};
@@ -8,15 +9,31 @@ use crate::error::Result;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that one tensor, or several that share it, lie in. When the last of them is dropped it is free for what the
 /// streams are given after that, never for what still reads it.
 #[derive(Debug)]
 pub struct Block {
     engine: Arc<Engine>,
+    /// No other block has it, not even one that gets the same address later.
+    id: BlockId,
+    /// Whose memory it is, if it is a captured graph's.
+    arena: Option<Arc<Arena>>,
     address: Address,
     len: usize,
     order: Mutex<Order>,
+}
+
+/// A block's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockId(u64);
+
+impl BlockId {
+    fn fresh() -> BlockId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        BlockId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 #[derive(Debug)]
@@ -33,7 +50,14 @@ impl Block {
     /// Memory that kernels will write.
     pub(super) fn new(engine: Arc<Engine>, address: Address, len: usize) -> Block {
         let order = Order { writer: Stream::Compute, filled: None, readers: SmallVec::new() };
-        Block { engine, address, len, order: Mutex::new(order) }
+        Block { engine, id: BlockId::fresh(), arena: None, address, len, order: Mutex::new(order) }
+    }
+
+    /// As [`Block::new`], of memory that is a captured graph's.
+    pub(super) fn of_arena(engine: Arc<Engine>, arena: Arc<Arena>, address: Address, len: usize) -> Block {
+        let mut block = Block::new(engine, address, len);
+        block.arena = Some(arena);
+        block
     }
 
     /// Memory taken for what `stream` is given, which a copy fills, up to this mark: it may be in another GPU's stream.
@@ -45,11 +69,20 @@ impl Block {
         mark: Arc<Mark>,
     ) -> Block {
         let order = Order { writer: stream, filled: Some(mark), readers: SmallVec::new() };
-        Block { engine, address, len, order: Mutex::new(order) }
+        Block { engine, id: BlockId::fresh(), arena: None, address, len, order: Mutex::new(order) }
     }
 
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    pub(super) fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// Whether it is a captured graph's, which gives a tensor in it whenever it runs.
+    pub(super) fn is_of_graph(&self) -> bool {
+        self.arena.is_some()
     }
 
     /// Where it is, for a kernel that reads it and is enqueued next.
@@ -138,6 +171,12 @@ impl Drop for Block {
     fn drop(&mut self) {
         let order = self.order.get_mut();
         let streams = self.engine.streams();
+        if let Some(arena) = self.arena.take() {
+            for mark in &order.readers {
+                let _ = streams.wait(Stream::Compute, mark);
+            }
+            return arena.take_back(self.address);
+        }
         let last = order.readers.last().map_or(order.writer, |mark| mark.stream);
         // A driver that refuses to order streams has failed before, and has told whoever asked.
         for mark in &order.readers {

@@ -31,6 +31,8 @@ pub(super) enum Action {
     Nothing,
     /// Decides where a value goes on.
     Steer(Steer),
+    /// Runs the kernels of a segment, by its number.
+    Segment(u32),
     /// Computed at registration; never scheduled.
     Constant,
 }
@@ -69,7 +71,7 @@ impl Action {
         match self {
             Action::Send { .. } | Action::Recv { .. } => true,
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-            Action::Nothing | Action::Steer(_) | Action::Constant => false,
+            Action::Nothing | Action::Steer(_) | Action::Segment(_) | Action::Constant => false,
         }
     }
 }

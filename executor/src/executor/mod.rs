@@ -4,6 +4,9 @@
 //! as few threads as the work deserves ([`run`], [`node`]); what does not end at once comes back through
 //! [`launch`]. Where a node's state is and what follows it is a [`flow`]: [`straight`] where each node runs once,
 //! [`frames`] where there are branches and loops ([`frame_plan`]).
+//!
+//! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides,
+//! and [`segmented`] lays them out.
 
 mod action;
 #[cfg(test)]
@@ -16,6 +19,9 @@ mod liveness;
 mod node;
 mod plan;
 mod run;
+mod segment;
+mod segmented;
+mod segments;
 mod state;
 mod straight;
 #[cfg(test)]

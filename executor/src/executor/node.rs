@@ -27,12 +27,7 @@ impl<F: Flow> Run<F> {
         {
             // SAFETY: this thread has the task, whose producers have all counted it down.
             let inputs = unsafe { self.flow.inputs(&task, slots.clone()) };
-            for constant in plan.const_inputs(planned) {
-                let input = &mut inputs[constant.slot as usize - slots.start];
-                if matches!(input, Value::None) {
-                    *input = plan.constants[constant.constant as usize].clone();
-                }
-            }
+            plan.fill_constants(planned, inputs);
             if planned.has_refs
                 && let Err(error) = self.dereference(planned, inputs)
             {
@@ -55,6 +50,9 @@ impl<F: Flow> Run<F> {
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
             Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
             Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
+            Action::Segment(number) => {
+                self.run_segment(task, &plan.segments[*number as usize], local);
+            }
             Action::Constant => {}
         }
     }
@@ -279,7 +277,7 @@ impl<F: Flow> Run<F> {
 
     /// Replaces references by the values behind them where the node wants values, and checks that those it
     /// takes have one.
-    fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
+    pub(super) fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
         let plan = &self.executor.plan;
         let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
         for (slot, input) in plan.slots(planned).zip(inputs) {
@@ -304,10 +302,10 @@ impl<F: Flow> Run<F> {
 
     /// Moves the inputs into the memories that the node wants them in, one at a time; gives the task back once
     /// all are there. Until then the node becomes ready again whenever the next one is.
-    fn place(
+    pub(super) fn place(
         self: &Arc<Run<F>>,
         task: F::Task,
-        slots: Range<usize>,
+        slots: impl IntoIterator<Item = usize>,
         local: &mut Local<F>,
     ) -> Option<F::Task> {
         let device = &self.executor.device;

@@ -3,6 +3,8 @@
 use super::action::{self, Action, Wanted, memories};
 use super::frame_plan::{self, FramePlan, Frames};
 use super::liveness::follows_its_consumers;
+use super::segment::Segment;
+use super::segmented::{self, Units};
 use crate::device::Device;
 use crate::error::Result;
 use crate::function::Functions;
@@ -38,6 +40,8 @@ pub(super) struct Plan {
     /// By slot: where it wants its value; empty if all memory is the host's.
     wanted: Vec<Wanted>,
     pub(super) frames: FramePlan,
+    /// By the numbers in [`Action::Segment`].
+    pub(super) segments: Vec<Segment>,
     /// A step is over sooner than another thread would begin it.
     pub(super) is_brief: bool,
     /// A step begins with a few receives, and with nothing else.
@@ -73,7 +77,7 @@ impl PlanNode {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
             Action::Send { .. } | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
-            Action::Steer(_) => false,
+            Action::Steer(_) | Action::Segment(_) => false,
         };
         is_brief && (!self.has_refs || takes_ref[self.slots.range()].iter().all(|takes| *takes))
     }
@@ -172,6 +176,7 @@ impl Plan {
             takes_ref: Vec::with_capacity(graph.num_edges()),
             wanted: Vec::new(),
             frames: FramePlan::default(),
+            segments: Vec::new(),
             is_brief: false,
             only_waits: false,
         };
@@ -197,8 +202,15 @@ impl Plan {
             }
         }
         plan.num_slots = plan.producers.len();
-        plan.connect(topology, is_merge);
-        plan.start(graph);
+        let segments = match (&frames, device.repeats()) {
+            (None, true) => segmented::find(&plan, graph, topology, device)?,
+            _ => Vec::new(),
+        };
+        let units = Units::new(graph.len(), segments);
+        plan.add_segments(&units);
+        plan.connect(topology, &units, is_merge);
+        plan.start(&units);
+        plan.segments = segmented::segments(&plan, &units, device)?;
         if let Some(frames) = frames {
             let slots: Vec<Range<usize>> = plan.nodes.iter().map(|node| node.slots.range()).collect();
             plan.frames =
@@ -259,43 +271,71 @@ impl Plan {
         })
     }
 
-    /// Lays out what each node gives to whom, and counts what each waits for: of its data a Merge waits for one,
-    /// whichever that is.
-    fn connect(&mut self, topology: &Topology, is_merge: impl Fn(usize) -> bool) {
+    /// Gives each segment a place behind the nodes.
+    fn add_segments(&mut self, units: &Units) {
+        for (number, first) in units.firsts().enumerate() {
+            let node = self.nodes[first as usize].node.clone();
+            let (none, action) = (Span::default(), Action::Segment(number as u32));
+            let (slots, edges, successors, const_inputs) = (none, none, none, none);
+            let has_refs = false;
+            let outputs = 0;
+            self.nodes.push(PlanNode {
+                action,
+                node,
+                slots,
+                edges,
+                successors,
+                const_inputs,
+                outputs,
+                has_refs,
+            });
+            self.pending.push(0);
+            self.constant_of.push(NOT_CONSTANT);
+        }
+    }
+
+    /// Lays out what each node gives to whom, and counts what each unit, which is a node or a segment, waits for: of its
+    /// data a Merge waits for one, whichever that is.
+    fn connect(&mut self, topology: &Topology, units: &Units, is_merge: impl Fn(usize) -> bool) {
         for (id, pending) in self.pending.iter_mut().enumerate() {
             *pending = u32::from(is_merge(id));
         }
-        // The last producer counted for each node: edges of one producer to one consumer count once.
+        // The last producer counted for each unit: edges of one producer to one consumer count once.
         let mut counted = vec![u32::MAX; self.nodes.len()];
         let mut waits: Vec<u32> = Vec::new();
-        for i in 0..self.nodes.len() {
-            let id = NodeId::new(i);
-            if self.constant_of[i] != NOT_CONSTANT {
-                continue;
-            }
-            let (first_edge, first_wait) = (self.edges.len(), waits.len());
-            for consumer in topology.consumers(id) {
-                let to = consumer.node.index();
-                if !consumer.is_control() {
-                    let slot = self.nodes[to].slots.start + consumer.input;
-                    self.edges.push(Edge { output: consumer.output, slot, is_last: false });
-                    if is_merge(to) {
-                        continue;
+        for unit in units.all() {
+            let first_wait = waits.len();
+            for &i in &*units.nodes(unit) {
+                let i = i as usize;
+                if self.constant_of[i] != NOT_CONSTANT {
+                    continue;
+                }
+                let first_edge = self.edges.len();
+                for consumer in topology.consumers(NodeId::new(i)) {
+                    let node = consumer.node.index();
+                    if !consumer.is_control() {
+                        let slot = self.nodes[node].slots.start + consumer.input;
+                        self.edges.push(Edge { output: consumer.output, slot, is_last: false });
+                        if is_merge(node) {
+                            continue;
+                        }
+                    }
+                    let to = units.of(node as u32);
+                    let is_counted = counted[to as usize] == unit || to == unit;
+                    if !is_counted && self.constant_of[node] == NOT_CONSTANT {
+                        counted[to as usize] = unit;
+                        self.pending[to as usize] += 1;
+                        waits.push(to);
                     }
                 }
-                if counted[to] != i as u32 && self.constant_of[to] == NOT_CONSTANT {
-                    counted[to] = i as u32;
-                    self.pending[to] += 1;
-                    waits.push(to as u32);
+                let edges = &mut self.edges[first_edge..];
+                edges.sort_by_key(|e| e.output);
+                for k in 0..edges.len() {
+                    edges[k].is_last = edges.get(k + 1).is_none_or(|next| next.output != edges[k].output);
                 }
+                self.nodes[i].edges = span(first_edge, self.edges.len());
             }
-            let edges = &mut self.edges[first_edge..];
-            edges.sort_by_key(|e| e.output);
-            for k in 0..edges.len() {
-                edges[k].is_last = edges.get(k + 1).is_none_or(|next| next.output != edges[k].output);
-            }
-            self.nodes[i].edges = span(first_edge, self.edges.len());
-            self.nodes[i].successors = span(first_wait, waits.len());
+            self.nodes[unit as usize].successors = span(first_wait, waits.len());
         }
         for i in 0..self.nodes.len() {
             let waits = &mut waits[self.nodes[i].successors.range()];
@@ -321,13 +361,24 @@ impl Plan {
         }
     }
 
-    fn start(&mut self, graph: &Graph) {
-        let waits_for_nothing = |id: &NodeId| {
-            self.pending[id.index()] == 0 && !matches!(self.nodes[id.index()].action, Action::Constant)
+    fn start(&mut self, units: &Units) {
+        let waits_for_nothing = |id: &u32| {
+            self.pending[*id as usize] == 0 && !matches!(self.nodes[*id as usize].action, Action::Constant)
         };
-        self.sources = graph.ids().filter(waits_for_nothing).map(|id| id.index() as u32).collect();
+        self.sources = units.all().filter(waits_for_nothing).collect();
         self.sources.reverse();
         self.sources.sort_by_key(|&id| self.nodes[id as usize].action.is_awaited_elsewhere());
+    }
+
+    /// Fills inputs that are constants.
+    #[inline]
+    pub(super) fn fill_constants(&self, node: &PlanNode, inputs: &mut [Value]) {
+        for constant in self.const_inputs(node) {
+            let input = &mut inputs[(constant.slot - node.slots.start) as usize];
+            if matches!(input, Value::None) {
+                *input = self.constants[constant.constant as usize].clone();
+            }
+        }
     }
 
     pub(super) fn slots(&self, node: &PlanNode) -> Range<usize> {
@@ -353,13 +404,19 @@ impl Plan {
         &self.successors[node.successors.range()]
     }
 
-    pub(super) fn const_inputs(&self, node: &PlanNode) -> &[ConstInput] {
+    fn const_inputs(&self, node: &PlanNode) -> &[ConstInput] {
         &self.const_inputs[node.const_inputs.range()]
     }
 
     /// Whether the node behind `slot` wants a reference as it is, not the value behind it.
     pub(super) fn takes_ref(&self, slot: usize) -> bool {
         self.takes_ref[slot]
+    }
+
+    /// The node and its output that feed `slot`.
+    pub(super) fn source(&self, slot: usize) -> (u32, u32) {
+        let Source { node, output } = self.producers[slot];
+        (node, output)
     }
 
     /// The name of the output that feeds `slot`: `node`, or `node:index` if it is not the first.

@@ -122,6 +122,9 @@ fn bury(run: &Arc<Run<Straight>>, id: u32, local: &mut Local<Straight>) {
         let planned = &plan.nodes[id as usize];
         // SAFETY: every producer of the node has counted it down, and nobody else will run it.
         empty(unsafe { run.flow.0.slots.inputs(plan.slots(planned)) });
+        if let Action::Segment(number) = &planned.action {
+            run.clear_segment(&id, &plan.segments[*number as usize]);
+        }
         match &planned.action {
             Action::Nothing | Action::Recv { .. } => run.make_ready(id, local),
             Action::Send { key, .. } => {

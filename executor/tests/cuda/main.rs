@@ -14,10 +14,13 @@ mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod fused;
+mod graphs;
 mod kernels;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
+#[path = "../../../tests/support/partition.rs"]
+mod partition;
 mod peers;
 #[path = "../../../tests/gpu/placed.rs"]
 mod placed;

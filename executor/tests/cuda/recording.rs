@@ -1,10 +1,10 @@
 //! GPUs in the tests' place: they write down what they are asked for, keep memory in vectors of the host, and watch that
 //! no stream touches memory that another one may still be writing, reading, or has given back. GPUs of one machine share
-//! a log and their streams' clocks.
+//! a log and their streams' clocks. What is captured is watched whenever it runs.
 
 use anabranch_executor::cuda::driver::{
-    Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, Grid, Part, Pinned, Product,
-    StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, GraphId, Grid, Part, Pinned,
+    Product, StreamId,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
@@ -48,6 +48,28 @@ struct State {
     pinned: HashMap<usize, Box<[u8]>>,
     programs: Vec<Program>,
     synchronized: usize,
+    /// The stream that captures, and what it was given since.
+    capture: Option<(u64, Vec<Work>)>,
+    graphs: BTreeMap<u64, Vec<Work>>,
+    /// How many graphs were made.
+    captured: usize,
+    refuses_captures: bool,
+}
+
+/// Work on memory, as it is run or captured.
+#[derive(Clone, Debug)]
+struct Work {
+    /// What the log says of it.
+    what: String,
+    touches: Vec<(u64, Use)>,
+    effect: Effect,
+}
+
+#[derive(Clone, Debug)]
+enum Effect {
+    Unknown,
+    Copy { to: u64, from: u64, bytes: usize },
+    Fill { to: u64, byte: u8, bytes: usize },
 }
 
 /// What belongs to one GPU.
@@ -138,6 +160,44 @@ impl State {
     }
 }
 
+impl State {
+    /// Runs work, or writes it down if the stream captures.
+    fn enqueue(&mut self, work: Work, stream: u64) {
+        match &mut self.capture {
+            Some((capturing, works)) if *capturing == stream => works.push(work),
+            _ => self.run(&work, stream),
+        }
+    }
+
+    fn run(&mut self, work: &Work, stream: u64) {
+        for &(address, how) in &work.touches {
+            self.touch(&work.what, address, stream, how);
+        }
+        match work.effect {
+            Effect::Unknown => {}
+            Effect::Copy { to, from, bytes } => {
+                let source = self.memory.get(&from).map(|memory| memory.bytes[..bytes].to_vec());
+                if let (Some(source), Some(memory)) = (source, self.memory.get_mut(&to)) {
+                    memory.bytes[..bytes].copy_from_slice(&source);
+                }
+            }
+            Effect::Fill { to, byte, bytes } => {
+                if let Some(memory) = self.memory.get_mut(&to) {
+                    memory.bytes[..bytes].fill(byte);
+                }
+            }
+        }
+        self.log.push(format!("{} on {stream}", work.what));
+    }
+
+    /// What is no work on memory has no place in a capture.
+    fn forbid_in_capture(&mut self, what: &str, stream: u64) {
+        if self.capture.as_ref().is_some_and(|(capturing, _)| *capturing == stream) {
+            self.races.push(format!("{what} on stream {stream}, which captures"));
+        }
+    }
+}
+
 impl Recording {
     /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
@@ -202,6 +262,17 @@ impl Recording {
         self.state().synchronized
     }
 
+    /// How many graphs were captured, and how many of them are left.
+    pub(crate) fn graphs(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.captured, state.graphs.len())
+    }
+
+    /// From now on no capture succeeds.
+    pub(crate) fn refuse_captures(&self) {
+        self.state().refuses_captures = true;
+    }
+
     /// The kernels that were loaded.
     pub(crate) fn programs(&self) -> Vec<Program> {
         self.state().programs.clone()
@@ -242,6 +313,7 @@ impl Driver for Recording {
         let mut state = self.state();
         state.check("mark", self.gpu, Owned::Event(event.0));
         state.check("mark", self.gpu, Owned::Stream(stream.0));
+        state.forbid_in_capture("a mark", stream.0);
         let clock = state.streams.get(&stream.0).cloned().unwrap_or_default();
         state.events.insert(event.0, clock);
         state.log.push(format!("mark {}", stream.0));
@@ -251,6 +323,7 @@ impl Driver for Recording {
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
         let mut state = self.state();
         state.check("wait", self.gpu, Owned::Stream(stream.0));
+        state.forbid_in_capture("a wait", stream.0);
         let reached = state.events.get(&event.0).cloned().unwrap_or_default();
         let clock = state.streams.entry(stream.0).or_default();
         for (of, time) in reached {
@@ -272,6 +345,7 @@ impl Driver for Recording {
 
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
         let mut state = self.state();
+        state.forbid_in_capture("memory taken", stream.0);
         if state.used[self.gpu] + bytes as u64 > self.total {
             return Ok(None);
         }
@@ -294,6 +368,7 @@ impl Driver for Recording {
         }
         let mut state = self.state();
         state.check("free", self.gpu, Owned::Stream(stream.0));
+        state.forbid_in_capture("memory given back", stream.0);
         state.touch("free", address.0, stream.0, Use::Write);
         match state.memory.remove(&address.0) {
             Some(memory) => {
@@ -323,6 +398,7 @@ impl Driver for Recording {
 
     fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
         let mut state = self.state();
+        state.forbid_in_capture("a copy in", stream.0);
         state.touch("copy in", to.0, stream.0, Use::Write);
         let source = state.pinned.get(&from.address).map(|memory| memory[..bytes].to_vec());
         let source = source.ok_or_else(|| Error::internal("a copy from memory that is not pinned"))?;
@@ -335,6 +411,7 @@ impl Driver for Recording {
 
     fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
         let mut state = self.state();
+        state.forbid_in_capture("a copy out", stream.0);
         state.touch("copy out", from.0, stream.0, Use::Read);
         let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
         let source = source.ok_or_else(|| Error::internal("a copy from memory that is not there"))?;
@@ -346,14 +423,12 @@ impl Driver for Recording {
     }
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        let mut state = self.state();
-        state.touch("copy", from.0, stream.0, Use::Read);
-        state.touch("copy", to.0, stream.0, Use::Write);
-        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
-        if let (Some(source), Some(memory)) = (source, state.memory.get_mut(&to.0)) {
-            memory.bytes[..bytes].copy_from_slice(&source);
-        }
-        state.log.push(format!("copy {bytes} on {}", stream.0));
+        let work = Work {
+            what: format!("copy {bytes}"),
+            touches: vec![(from.0, Use::Read), (to.0, Use::Write)],
+            effect: Effect::Copy { to: to.0, from: from.0, bytes },
+        };
+        self.state().enqueue(work, stream.0);
         Ok(())
     }
 
@@ -416,12 +491,12 @@ impl Driver for Recording {
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
-        let mut state = self.state();
-        state.touch("fill", to.0, stream.0, Use::Write);
-        if let Some(memory) = state.memory.get_mut(&to.0) {
-            memory.bytes[..bytes].fill(byte);
-        }
-        state.log.push(format!("fill {bytes} on {}", stream.0));
+        let work = Work {
+            what: format!("fill {bytes}"),
+            touches: vec![(to.0, Use::Write)],
+            effect: Effect::Fill { to: to.0, byte, bytes },
+        };
+        self.state().enqueue(work, stream.0);
         Ok(())
     }
 
@@ -444,11 +519,11 @@ impl Driver for Recording {
         if grid.blocks == 0 || grid.threads == 0 {
             state.races.push(format!("{name} runs on nothing"));
         }
-        let words: Vec<u64> = arguments.iter().flatten().copied().collect();
-        for word in words.into_iter().filter(|word| *word >= 1 << 32 && *word < 1 << 60) {
-            state.touch(&name, word, stream.0, Use::Either);
-        }
-        state.log.push(format!("{name} on {}", stream.0));
+        let words = arguments.iter().flatten().copied();
+        let touches =
+            words.filter(|word| *word >= 1 << 32 && *word < 1 << 60).map(|word| (word, Use::Either));
+        let work = Work { what: name, touches: touches.collect(), effect: Effect::Unknown };
+        state.enqueue(work, stream.0);
         Ok(())
     }
 
@@ -456,19 +531,19 @@ impl Driver for Recording {
         if product.epilogue.is_some() && self.lacks_epilogues {
             return Err(Error::unimplemented("no epilogues"));
         }
-        let mut state = self.state();
-        let bias = product.epilogue.and_then(|epilogue| epilogue.bias);
-        for (address, how) in [(product.a, Use::Read), (product.b, Use::Read), (product.c, Use::Write)]
-            .into_iter()
-            .chain(bias.map(|bias| (bias, Use::Read)))
-        {
-            state.touch("product", address.0, stream.0, how);
-        }
         let Product { m, n, k, count, flips, steps, epilogue, .. } = product;
-        let then =
-            [bias.map(|_| " + bias"), epilogue.is_some_and(|epilogue| epilogue.relu).then_some(" > relu")];
+        let bias = epilogue.and_then(|epilogue| epilogue.bias);
+        let relu = epilogue.is_some_and(|epilogue| epilogue.relu);
+        let then = [bias.map(|_| " + bias"), relu.then_some(" > relu")];
         let then: String = then.into_iter().flatten().collect();
-        state.log.push(format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then} on {}", stream.0));
+        let mut touches = vec![(product.a.0, Use::Read), (product.b.0, Use::Read), (product.c.0, Use::Write)];
+        touches.extend(bias.map(|bias| (bias.0, Use::Read)));
+        let work = Work {
+            what: format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then}"),
+            touches,
+            effect: Effect::Unknown,
+        };
+        self.state().enqueue(work, stream.0);
         Ok(())
     }
 
@@ -477,13 +552,61 @@ impl Driver for Recording {
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
-        let mut state = self.state();
-        for address in [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0)) {
-            state.touch("convolution", address.0, stream.0, Use::Either);
-        }
+        let used = [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0));
         let Convolution { direction, input, filter, output, padding, .. } = convolution;
         let (x, y) = (input.sizes, output.sizes);
-        state.log.push(format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?} on {}", stream.0));
+        let work = Work {
+            what: format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?}"),
+            touches: used.map(|address| (address.0, Use::Either)).collect(),
+            effect: Effect::Unknown,
+        };
+        self.state().enqueue(work, stream.0);
         Ok(())
+    }
+
+    fn begin_capture(&self, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        if state.capture.is_some() {
+            state.races.push("a capture within a capture".to_owned());
+        }
+        state.capture = Some((stream.0, Vec::new()));
+        state.log.push(format!("capture on {}", stream.0));
+        Ok(())
+    }
+
+    fn end_capture(&self, stream: StreamId) -> Result<GraphId> {
+        let mut state = self.state();
+        let works = match state.capture.take() {
+            Some((capturing, works)) if capturing == stream.0 => works,
+            _ => return Err(Error::internal("the end of a capture that has not begun")),
+        };
+        if state.refuses_captures {
+            return Err(Error::internal("no capture today"));
+        }
+        let id = state.fresh();
+        state.log.push(format!("captured {}", works.len()));
+        state.graphs.insert(id, works);
+        state.captured += 1;
+        Ok(GraphId(id))
+    }
+
+    fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        let mut state = self.state();
+        let Some(works) = state.graphs.get(&graph.0).cloned() else {
+            state.races.push(format!("graph {} is destroyed", graph.0));
+            return Ok(());
+        };
+        state.log.push(format!("graph of {} on {}", works.len(), stream.0));
+        for work in &works {
+            state.run(work, stream.0);
+        }
+        Ok(())
+    }
+
+    fn destroy_graph(&self, graph: GraphId) {
+        let mut state = self.state();
+        if state.graphs.remove(&graph.0).is_none() {
+            state.races.push(format!("graph {} is destroyed twice", graph.0));
+        }
     }
 }

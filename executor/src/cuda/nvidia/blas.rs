@@ -1,5 +1,6 @@
 //! Products of matrices by cuBLAS.
 
+use super::workspace::Workspace;
 use crate::cuda::driver::{Product, StreamId};
 use crate::cuda::library;
 use crate::error::{Error, Result};
@@ -13,23 +14,32 @@ use std::ffi::{c_int, c_void};
 pub(super) struct Blas {
     handle: sys::cublasHandle_t,
     stream: Option<StreamId>,
+    workspace: Option<Workspace>,
 }
 
 // SAFETY: a handle may be used by any thread, one at a time.
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// In this thread's context.
-    pub(super) fn open() -> Result<Blas> {
+    /// In this thread's context, for a GPU of this architecture.
+    pub(super) fn open(architecture: u32) -> Result<Blas> {
         library::BLAS.check()?;
         let handle = result::create_handle().map_err(failed)?;
-        Ok(Blas { handle, stream: None })
+        Ok(Blas { handle, stream: None, workspace: Workspace::new(architecture) })
     }
 
     pub(super) fn multiply(&mut self, product: &Product, stream: StreamId) -> Result<()> {
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
             unsafe { result::set_stream(self.handle, stream.0 as sys::cudaStream_t) }.map_err(failed)?;
+            if let Some(workspace) = &self.workspace {
+                // With a new stream the library goes back to memory of its own.
+                // SAFETY: the memory is of so many bytes, and lives as long as the handle.
+                let set = unsafe {
+                    sys::cublasSetWorkspace_v2(self.handle, workspace.address(), workspace.bytes())
+                };
+                set.result().map_err(failed)?;
+            }
             self.stream = Some(stream);
         }
         let (dtype, compute) = types(product)?;

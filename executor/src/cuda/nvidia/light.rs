@@ -1,6 +1,7 @@
 //! Products by cuBLASLt, which adds a bias and applies an activation while it writes them. It chooses an algorithm when a
 //! product of a shape comes first.
 
+use super::workspace::Workspace;
 use crate::cuda::driver::{Epilogue, Product, StreamId};
 use crate::cuda::library;
 use crate::error::{Error, Result};
@@ -15,7 +16,7 @@ use std::ffi::{c_int, c_void};
 #[derive(Debug)]
 pub(super) struct Light {
     handle: sys::cublasLtHandle_t,
-    workspace: Workspace,
+    workspace: Option<Workspace>,
     known: FxHashMap<Kind, Option<Prepared>>,
 }
 
@@ -51,34 +52,6 @@ struct Prepared {
     c: Layout,
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
-}
-
-/// Memory for products, which all run in one stream.
-#[derive(Debug)]
-struct Workspace {
-    address: u64,
-    bytes: usize,
-}
-
-impl Workspace {
-    /// As much as NVIDIA recommends for the architecture; nothing if that is not there.
-    fn new(architecture: u32) -> Workspace {
-        let bytes = if architecture >= 90 { 32 << 20 } else { 4 << 20 };
-        // SAFETY: memory in this thread's context, given back when this value is dropped.
-        match unsafe { cudarc::driver::result::malloc_sync(bytes) } {
-            Ok(address) => Workspace { address, bytes },
-            Err(_) => Workspace { address: 0, bytes: 0 },
-        }
-    }
-}
-
-impl Drop for Workspace {
-    fn drop(&mut self) {
-        if self.address != 0 {
-            // SAFETY: nobody uses it any more.
-            let _ = unsafe { cudarc::driver::result::free_sync(self.address) };
-        }
-    }
 }
 
 /// Descriptors, each destroyed when it is dropped.
@@ -129,11 +102,12 @@ impl Light {
             if self.known.len() >= MOST_KNOWN {
                 self.known.clear();
             }
-            let prepared = Prepared::new(self.handle, &kind, self.workspace.bytes)?;
+            let prepared =
+                Prepared::new(self.handle, &kind, self.workspace.as_ref().map_or(0, Workspace::bytes))?;
             self.known.insert(kind, prepared);
         }
         let Some(Some(prepared)) = self.known.get(&kind) else { return Ok(false) };
-        let status = prepared.enqueue(self.handle, &self.workspace, product, epilogue, stream)?;
+        let status = prepared.enqueue(self.handle, self.workspace.as_ref(), product, epilogue, stream)?;
         match status.result() {
             Ok(()) => Ok(true),
             Err(error) if is_refusal(error) => {
@@ -240,7 +214,7 @@ impl Prepared {
     fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,
-        workspace: &Workspace,
+        workspace: Option<&Workspace>,
         product: &Product,
         epilogue: &Epilogue,
         stream: StreamId,
@@ -269,7 +243,7 @@ impl Prepared {
                 c,
                 self.c.0,
                 &raw const self.algorithm,
-                workspace.address as *mut c_void,
+                workspace.map_or(std::ptr::null_mut(), Workspace::address),
                 self.workspace,
                 stream.0 as sys::cudaStream_t,
             )

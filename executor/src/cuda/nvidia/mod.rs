@@ -6,13 +6,14 @@ mod compiler;
 mod dnn;
 mod light;
 mod peers;
+mod workspace;
 
 pub use compiler::compile;
 
 use super::arguments::Arguments;
 use super::driver::{
-    Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, Grid, Part, Pinned, Product,
-    StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, GraphId, Grid, Part, Pinned,
+    Product, StreamId,
 };
 use super::library;
 use super::machine::Gpu;
@@ -97,6 +98,8 @@ pub(super) struct Nvidia {
 #[derive(Debug, Default)]
 struct Owned {
     streams: Vec<u64>,
+    /// Those of them in which work has been captured: they run none themselves.
+    capturing: Vec<u64>,
     modules: Vec<u64>,
 }
 
@@ -173,7 +176,7 @@ impl Nvidia {
     }
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
-        let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open()?)));
+        let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open(self.architecture)?)));
         opened.as_ref().map_err(Error::clone)
     }
 
@@ -196,7 +199,7 @@ fn event_of(event: EventId) -> sys::CUevent {
     event.0 as sys::CUevent
 }
 
-// SAFETY of the calls below: streams, events, functions and memory are what this driver gave out, and whoever
+// SAFETY of the calls below: streams, events, functions, graphs and memory are what this driver gave out, and whoever
 // calls keeps them alive until the streams have passed their use (the contract of `Driver`).
 impl Driver for Nvidia {
     fn memory(&self) -> Result<(u64, u64)> {
@@ -253,7 +256,18 @@ impl Driver for Nvidia {
 
     fn synchronize(&self) -> Result<()> {
         self.enter()?;
-        self.check("cuCtxSynchronize", result::ctx::synchronize())
+        // While a stream captures, neither it nor the context as a whole may be waited for.
+        let streams = {
+            let owned = self.owned.lock();
+            let runs = |stream: &u64| !owned.capturing.contains(stream);
+            owned.streams.iter().copied().filter(runs).collect::<SmallVec<[u64; 4]>>()
+        };
+        for stream in streams {
+            // SAFETY: see above the block.
+            let waited = unsafe { result::stream::synchronize(stream as sys::CUstream) };
+            self.check("cuStreamSynchronize", waited)?;
+        }
+        Ok(())
     }
 
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
@@ -414,6 +428,53 @@ impl Driver for Nvidia {
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
         self.enter()?;
         self.dnn()?.lock().convolve(convolution, at, stream)
+    }
+
+    fn begin_capture(&self, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        {
+            let mut owned = self.owned.lock();
+            if !owned.capturing.contains(&stream.0) {
+                owned.capturing.push(stream.0);
+            }
+        }
+        // Relaxed: meanwhile this thread takes memory, and others load kernels and open what they need.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: see above the block.
+        self.check("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream_of(stream), mode) })
+    }
+
+    fn end_capture(&self, stream: StreamId) -> Result<GraphId> {
+        self.enter()?;
+        // SAFETY: see above the block; a capture that has failed ends as well, and leaves no graph.
+        let graph =
+            self.check("cuStreamEndCapture", unsafe { result::stream::end_capture(stream_of(stream)) })?;
+        if graph.is_null() {
+            return Err(Error::internal(format!("GPU {}: nothing was captured", self.number)));
+        }
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: the graph is the driver's own, and this call's: it is copied, then destroyed.
+        let made = unsafe {
+            let made = sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0);
+            let _ = result::graph::destroy(graph);
+            made
+        };
+        self.check("cuGraphInstantiate", made.result())?;
+        Ok(GraphId(executable as u64))
+    }
+
+    fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.enter()?;
+        // SAFETY: see above the block; whoever launches a graph has it alone.
+        let launched = unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, stream_of(stream)) };
+        self.check("cuGraphLaunch", launched)
+    }
+
+    fn destroy_graph(&self, graph: GraphId) {
+        if self.enter().is_ok() {
+            // SAFETY: see above the block; a graph that is running is destroyed when it has run.
+            let _ = unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) };
+        }
     }
 }
 

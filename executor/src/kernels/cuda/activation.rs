@@ -12,16 +12,16 @@ macro_rules! kernels {
     ($($op:literal $gradient:literal)*) => {
         &[
             $(
-                KernelDef::of($op, &[("T", FLOATS)], |init| map(init, &SOURCE, $op, 0.0)),
-                KernelDef::of($gradient, &[("T", FLOATS)], |init| zip(init, &SOURCE, $gradient, 0.0, same_shape)),
+                KernelDef::enqueuing($op, &[("T", FLOATS)], |init| map(init, &SOURCE, $op, 0.0)),
+                KernelDef::enqueuing($gradient, &[("T", FLOATS)], |init| zip(init, &SOURCE, $gradient, 0.0, same_shape)),
             )*
-            KernelDef::of("LeakyRelu", &[("T", FLOATS)], |init| {
+            KernelDef::enqueuing("LeakyRelu", &[("T", FLOATS)], |init| {
                 map(init, &SOURCE, "LeakyRelu", init.attr::<f32>("alpha")?.into())
             }),
-            KernelDef::of("LeakyReluGrad", &[("T", FLOATS)], |init| {
+            KernelDef::enqueuing("LeakyReluGrad", &[("T", FLOATS)], |init| {
                 zip(init, &SOURCE, "LeakyReluGrad", init.attr::<f32>("alpha")?.into(), same_shape)
             }),
-            KernelDef::of("L2Loss", &[("T", FLOATS)], |init| to_scalar(init, "L2Loss")),
+            KernelDef::enqueuing("L2Loss", &[("T", FLOATS)], |init| to_scalar(init, "L2Loss")),
         ]
     };
 }

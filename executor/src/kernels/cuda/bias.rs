@@ -14,9 +14,9 @@ use graph::ops::window::DataFormat;
 static SOURCE: Source = Source { file: "bias.cu", text: include_str!("bias.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("BiasAdd", &[("T", FLOATS)], |init| add(init, data_format(init.node)?)),
-    KernelDef::of("BiasAddV1", &[("T", FLOATS)], |init| add(init, DataFormat::Nhwc)),
-    KernelDef::of("BiasAddGrad", &[("T", FLOATS)], gradient),
+    KernelDef::enqueuing("BiasAdd", &[("T", FLOATS)], |init| add(init, data_format(init.node)?)),
+    KernelDef::enqueuing("BiasAddV1", &[("T", FLOATS)], |init| add(init, DataFormat::Nhwc)),
+    KernelDef::enqueuing("BiasAddGrad", &[("T", FLOATS)], gradient),
 ];
 
 fn add(init: &KernelInit<'_>, format: DataFormat) -> Result<Kernel> {

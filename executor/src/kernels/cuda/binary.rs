@@ -1,9 +1,7 @@
 //! Arithmetic of two operands, element by element, with broadcasting.
 
 use super::elementwise::{broadcast, zip};
-use super::support::{
-    NUMBERS, allocate_or_reuse, engine, function, is_unique, launch, read, type_name, write,
-};
+use super::support::{NUMBERS, allocate_or_reuse, function, is_unique, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -14,8 +12,8 @@ pub(super) static SOURCE: Source = Source { file: "binary.cu", text: include_str
 macro_rules! kernels {
     ($($types:ident: $($op:literal = $function:literal)*;)*) => {
         &[
-            $($(KernelDef::of($op, &[("T", $types)], |init| zip(init, &SOURCE, $function, 0.0, broadcast)),)*)*
-            KernelDef::of("AddN", &[("T", NUMBERS)], add_n),
+            $($(KernelDef::enqueuing($op, &[("T", $types)], |init| zip(init, &SOURCE, $function, 0.0, broadcast)),)*)*
+            KernelDef::enqueuing("AddN", &[("T", NUMBERS)], add_n),
         ]
     };
 }
@@ -53,7 +51,7 @@ fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {
             _ => {
                 let sum = allocate_or_reuse(ctx, &mut first, dtype, shape)?;
                 if !is_own {
-                    engine(ctx)?.copy(&sum, &first)?;
+                    lane(ctx)?.copy(&sum, &first)?;
                 }
                 sum
             }

@@ -19,8 +19,8 @@ const NUMBERS: &[DType] = &[
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
-    KernelDef::of("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
+    KernelDef::enqueuing("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
+    KernelDef::enqueuing("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
 ];
 
 fn cast(init: &KernelInit<'_>) -> Result<Kernel> {

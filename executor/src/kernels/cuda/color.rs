@@ -1,6 +1,6 @@
 //! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
 
-use super::support::{allocate, engine, function, launch, read, type_name, write};
+use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -13,14 +13,20 @@ static SOURCE: Source = Source { file: "color.cu", text: include_str!("color.cu"
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef { host_memory: &["contrast_factor"], ..KernelDef::of("AdjustContrastv2", ADJUSTED, contrast) },
-    KernelDef { host_memory: &["delta"], ..KernelDef::of("AdjustHue", ADJUSTED, |i| pixels(i, "delta")) },
+    KernelDef {
+        host_memory: &["contrast_factor"],
+        ..KernelDef::enqueuing("AdjustContrastv2", ADJUSTED, contrast)
+    },
+    KernelDef {
+        host_memory: &["delta"],
+        ..KernelDef::enqueuing("AdjustHue", ADJUSTED, |i| pixels(i, "delta"))
+    },
     KernelDef {
         host_memory: &["scale"],
-        ..KernelDef::of("AdjustSaturation", ADJUSTED, |i| pixels(i, "scale"))
+        ..KernelDef::enqueuing("AdjustSaturation", ADJUSTED, |i| pixels(i, "scale"))
     },
-    KernelDef::of("RGBToHSV", &[("T", FLOATS)], |init| pixels(init, "")),
-    KernelDef::of("HSVToRGB", &[("T", FLOATS)], |init| pixels(init, "")),
+    KernelDef::enqueuing("RGBToHSV", &[("T", FLOATS)], |init| pixels(init, "")),
+    KernelDef::enqueuing("HSVToRGB", &[("T", FLOATS)], |init| pixels(init, "")),
 ];
 
 /// `amount`: the input that says by how much images are changed, if there is one.
@@ -66,7 +72,7 @@ fn contrast(init: &KernelInit<'_>) -> Result<Kernel> {
                 .count(size)
                 .count(channels)
                 .real(f64::from(factor));
-            engine(ctx)?.launch_blocks(&change, n, &arguments)?;
+            lane(ctx)?.launch_blocks(&change, n, &arguments)?;
         }
         ctx.set_output(0, y);
         Ok(())

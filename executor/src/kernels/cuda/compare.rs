@@ -14,8 +14,8 @@ const EQUAL: &[DType] =
 macro_rules! kernels {
     ($($types:expr, $($op:literal)*;)*) => {
         &[
-            $($(KernelDef::of($op, $types, |init| zip(init, &SOURCE, $op, 0.0, broadcast)),)*)*
-            KernelDef::of("LogicalNot", &[], |init| map(init, &SOURCE, "LogicalNot", 0.0)),
+            $($(KernelDef::enqueuing($op, $types, |init| zip(init, &SOURCE, $op, 0.0, broadcast)),)*)*
+            KernelDef::enqueuing("LogicalNot", &[], |init| map(init, &SOURCE, "LogicalNot", 0.0)),
         ]
     };
 }

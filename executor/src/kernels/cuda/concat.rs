@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::of("ConcatV2", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("ConcatV2", &[("T", MOVED)], |init| {
             joining(init, |ctx| {
                 let count = ctx.num_inputs() - 1;
                 Ok((concatenated(ctx, 0..count, count)?, 0..count))
@@ -21,28 +21,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["concat_dim"],
-        ..KernelDef::of("Concat", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("Concat", &[("T", MOVED)], |init| {
             joining(init, |ctx| {
                 let count = ctx.num_inputs();
                 Ok((concatenated(ctx, 1..count, 0)?, 1..count))
             })
         })
     },
-    KernelDef::of("Pack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Pack", &[("T", MOVED)], |init| {
         let axis: i64 = init.attr("axis")?;
         joining(init, move |ctx| Ok((stacked(ctx, axis)?, 0..ctx.num_inputs())))
     }),
-    KernelDef::of("Unpack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Unpack", &[("T", MOVED)], |init| {
         let axis: i64 = init.attr("axis")?;
         cutting(init, move |ctx| unstacked(ctx, axis))
     }),
     KernelDef {
         host_memory: &["split_dim"],
-        ..KernelDef::of("Split", &[("T", MOVED)], |init| cutting(init, split))
+        ..KernelDef::enqueuing("Split", &[("T", MOVED)], |init| cutting(init, split))
     },
     KernelDef {
         host_memory: &["size_splits", "split_dim"],
-        ..KernelDef::of("SplitV", &[("T", MOVED)], |init| cutting(init, split_v))
+        ..KernelDef::enqueuing("SplitV", &[("T", MOVED)], |init| cutting(init, split_v))
     },
 ];
 

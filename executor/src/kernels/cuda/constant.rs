@@ -17,9 +17,9 @@ use graph::{Shape, Tensor};
 const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Const", &[("dtype", MOVED)], constant),
-    KernelDef { host_memory: &["dims"], ..KernelDef::of("Fill", &[("T", MOVED)], fill) },
-    KernelDef::of("ZerosLike", &[("T", MOVED)], |_| {
+    KernelDef::enqueuing("Const", &[("dtype", MOVED)], constant),
+    KernelDef { host_memory: &["dims"], ..KernelDef::enqueuing("Fill", &[("T", MOVED)], fill) },
+    KernelDef::enqueuing("ZerosLike", &[("T", MOVED)], |_| {
         Kernel::sync(|ctx| {
             let x = ctx.device_input(0)?;
             let out = zeros(ctx, x.dtype, x.shape.clone())?;
@@ -27,16 +27,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         })
     }),
-    KernelDef::of("OnesLike", &[("T", NUMBERS)], ones_like),
+    KernelDef::enqueuing("OnesLike", &[("T", NUMBERS)], ones_like),
     KernelDef {
         host_memory: &["depth"],
-        ..KernelDef::of("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
+        ..KernelDef::enqueuing("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
     },
-    KernelDef::of("Diag", &[("T", DIAGONAL)], diagonal),
-    KernelDef::of("DiagPart", &[("T", DIAGONAL)], |init| taking(init, diag_part)),
+    KernelDef::enqueuing("Diag", &[("T", DIAGONAL)], diagonal),
+    KernelDef::enqueuing("DiagPart", &[("T", DIAGONAL)], |init| taking(init, diag_part)),
     KernelDef {
         host_memory: &["num_lower", "num_upper"],
-        ..KernelDef::of("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)
+        ..KernelDef::enqueuing("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)
     },
 ];
 

@@ -4,7 +4,7 @@
 mod depthwise;
 
 use super::moved::{Mover, zeros};
-use super::support::{allocate, engine, read, write};
+use super::support::{allocate, lane, read, write};
 use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -16,25 +16,27 @@ use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
+    KernelDef::enqueuing("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
     KernelDef {
         host_memory: &["input_sizes"],
-        ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS)], |init| make(init, Direction::Input))
+        ..KernelDef::enqueuing("Conv2DBackpropInput", &[("T", FLOATS)], |init| make(init, Direction::Input))
     },
     KernelDef {
         host_memory: &["filter_sizes"],
-        ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |init| make(init, Direction::Filter))
+        ..KernelDef::enqueuing("Conv2DBackpropFilter", &[("T", FLOATS)], |init| make(init, Direction::Filter))
     },
-    KernelDef::of("DepthwiseConv2dNative", &[("T", FLOATS)], |i| depthwise::make(i, Direction::Forward)),
+    KernelDef::enqueuing("DepthwiseConv2dNative", &[("T", FLOATS)], |i| {
+        depthwise::make(i, Direction::Forward)
+    }),
     KernelDef {
         host_memory: &["input_sizes"],
-        ..KernelDef::of("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |init| {
+        ..KernelDef::enqueuing("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |init| {
             depthwise::make(init, Direction::Input)
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
-        ..KernelDef::of("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |init| {
+        ..KernelDef::enqueuing("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |init| {
             depthwise::make(init, Direction::Filter)
         })
     },
@@ -178,7 +180,7 @@ impl Convolver {
     /// Enqueues the convolution over an image (padded if need be), a filter (turned) and an output.
     fn enqueue(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, tensors: [&DeviceTensor; 3]) -> Result<()> {
         let [image, filter, output] = tensors;
-        let engine = engine(ctx)?;
+        let lane = lane(ctx)?;
         let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
         let is_extended = self.extended(sizes)?.is_some();
         let channels_last = self.channels_last();
@@ -197,10 +199,10 @@ impl Convolver {
             strides: of_axes(|w| w.stride),
             dilations: of_axes(|w| w.dilation),
             groups: sizes.in_channels / sizes.filter_channels.max(1),
-            tf32: engine.tf32(),
+            tf32: lane.tf32(),
         };
-        let bytes = engine.driver().convolution_workspace(&convolution)?;
-        let workspace = if bytes > 0 { Some(engine.scratch(&ctx.node().name, bytes)?) } else { None };
+        let bytes = lane.driver().convolution_workspace(&convolution)?;
+        let workspace = if bytes > 0 { Some(lane.scratch(&ctx.node().name, bytes)?) } else { None };
         let at = |i: usize, is_result: bool| if is_result { write(tensors[i]) } else { read(tensors[i]) };
         let at = ConvolutionAt {
             input: at(0, self.direction == Direction::Input)?,
@@ -212,7 +214,7 @@ impl Convolver {
                 .transpose()?,
         };
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
-        engine.call(|driver, stream| driver.convolve(&convolution, &at, stream))
+        lane.call(|driver, stream| driver.convolve(&convolution, &at, stream))
     }
 }
 

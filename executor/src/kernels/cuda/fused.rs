@@ -12,6 +12,6 @@ use crate::kernels::cpu::dispatch::FLOATS;
 use graph::DType::{BFloat16, Float, Half};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
-    KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], product::make),
+    KernelDef::enqueuing("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
+    KernelDef::enqueuing("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], product::make),
 ];

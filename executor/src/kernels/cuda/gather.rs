@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 static SOURCE: Source = Source { file: "gather.cu", text: include_str!("gather.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+    KernelDef::enqueuing("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
         let gather = Gather::new(init, init.input_type(0))?;
         Kernel::sync(move |ctx| {
             let out = gather.run(ctx, ctx.device_input(0)?, 0, 0)?;
@@ -24,7 +24,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::of("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+        ..KernelDef::enqueuing("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
             let batch_dims: i64 = init.attr("batch_dims")?;
             let gather = Gather::new(init, init.input_type(0))?;
             Kernel::sync(move |ctx| {
@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
-    KernelDef::of("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
+    KernelDef::enqueuing("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
 ];
 
 /// Rows of a tensor by the indices in input 1.

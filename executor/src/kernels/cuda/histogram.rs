@@ -10,7 +10,7 @@ use graph::{DType, Shape, Tensor};
 static SOURCE: Source = Source { file: "histogram.cu", text: include_str!("histogram.cu") };
 
 pub(super) const KERNELS: &[KernelDef] =
-    &[KernelDef::of("Bucketize", &[("T", &[DType::Int64, DType::Float, DType::Double])], bucketize)];
+    &[KernelDef::enqueuing("Bucketize", &[("T", &[DType::Int64, DType::Float, DType::Double])], bucketize)];
 
 /// The bounds are brought over once.
 fn bucketize(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -5,6 +5,7 @@
 use crate::error::{Error, Result};
 use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use crate::kernels;
+use crate::repeat::Capture;
 use graph::DType;
 
 /// A row whose kernel is the CPU's, with these arguments in host memory.
@@ -14,6 +15,15 @@ pub(super) const fn same_as_cpu(
     host_memory: &'static [&'static str],
 ) -> KernelDef {
     KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
+}
+
+/// As [`same_as_cpu`], of a kernel that computes nothing but from shapes and what is on the host.
+const fn passing(
+    op: &'static str,
+    types: &'static [(&'static str, &'static [DType])],
+    host_memory: &'static [&'static str],
+) -> KernelDef {
+    KernelDef { capture: Capture::Passes, ..same_as_cpu(op, types, host_memory) }
 }
 
 fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -27,22 +37,24 @@ const INT32: &[DType] = &[DType::Int32];
 macro_rules! rows {
     (
         passing: $($passing:literal $type_attr:literal $hosted:expr;)*
-        elsewhere: $($elsewhere:literal)*
+        of_shapes: $($of_shapes:literal)*;
+        elsewhere: $($elsewhere:literal)*;
         $(int32 $attr:literal: $($int32:literal)*;)*
     ) => {
         &[
             $(
-                same_as_cpu($passing, &[($type_attr, INT32)], ALL_ARGUMENTS),
-                same_as_cpu($passing, &[], $hosted),
+                passing($passing, &[($type_attr, INT32)], ALL_ARGUMENTS),
+                passing($passing, &[], $hosted),
             )*
+            $(passing($of_shapes, &[], ALL_ARGUMENTS),)*
             $(same_as_cpu($elsewhere, &[], ALL_ARGUMENTS),)*
-            $($(same_as_cpu($int32, &[($attr, INT32)], ALL_ARGUMENTS),)*)*
+            $($(passing($int32, &[($attr, INT32)], ALL_ARGUMENTS),)*)*
         ]
     };
 }
 
 /// First, ops that give their input's elements on, or its shape, with their host arguments otherwise; then ops that are
-/// on the host altogether; then those whose `int32` form is.
+/// on the host altogether, of which the first compute with shapes and counts; then those whose `int32` form is.
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];
@@ -59,9 +71,11 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
         "ShapeN" "T" &["output"];
         "Size" "T" &["output"];
         "Rank" "T" &["output"];
+    of_shapes:
+        "NoOp" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Range";
     elsewhere:
-        "NoOp" "Assert" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Placeholder"
-        "PlaceholderV2" "Range" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg" "FakeParam" "ToBool" "DeviceIndex"
+        "Assert" "Placeholder" "PlaceholderV2" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg" "FakeParam" "ToBool"
+        "DeviceIndex";
     int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "Mod" "Maximum" "Minimum" "Neg"
         "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less" "LessEqual" "Greater"
         "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice" "Pad" "PadV2" "Tile"

@@ -1,7 +1,7 @@
 //! Kernels that pass their input through, and say what is wrong with it: the answer waits for the GPU, no thread does.
 
 use super::support::{function, read, type_name, write};
-use crate::cuda::{Arguments, CudaDevice, Source};
+use crate::cuda::{Arguments, Lane, Source};
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::FLOATS;
@@ -25,15 +25,15 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, mut inputs, done, .. } = ctx;
         let value = inputs.pop().unwrap_or_default();
-        let enqueued = CudaDevice::engine_of(&*device).and_then(|engine| {
+        let enqueued = Lane::of(&*device).and_then(|lane| {
             let Value::Device(x) = &value else {
                 return Err(Error::internal(format!("{value:?} is not in the GPU's memory")));
             };
-            let found = engine.allocate(&node.name, DType::Int64, Shape::new(&[4])?)?;
-            engine.fill(&found, 0)?;
+            let found = lane.allocate(&node.name, DType::Int64, Shape::new(&[4])?)?;
+            lane.fill(&found, 0)?;
             let n = x.shape.num_elements();
             let arguments = Arguments::new().address(read(x)?).address(write(&found)?).count(n);
-            engine.launch(&look, n, &arguments)?;
+            lane.launch(&look, n, &arguments)?;
             Ok(found)
         });
         match enqueued {

@@ -1,7 +1,7 @@
 //! Products of matrices, alone and in batches.
 
 use super::moved::zeros;
-use super::support::{allocate, engine, read, write};
+use super::support::{allocate, lane, read, write};
 use crate::cuda::driver::{Address, Epilogue, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -11,14 +11,14 @@ use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, sing
 use graph::{Code, Shape};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MatMul", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("MatMul", &[("T", FLOATS)], |init| {
         let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
         make(init, flips, single)
     }),
-    KernelDef::of("BatchMatMul", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("BatchMatMul", &[("T", FLOATS)], |init| {
         make(init, [init.attr("adj_x")?, init.attr("adj_y")?], same_batches)
     }),
-    KernelDef::of("BatchMatMulV2", &[("T", FLOATS)], |init| {
+    KernelDef::enqueuing("BatchMatMulV2", &[("T", FLOATS)], |init| {
         make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
     }),
 ];
@@ -65,7 +65,7 @@ pub(super) fn multiply(
         return Ok((zeros(ctx, x.dtype, shape)?, false));
     }
     let out = allocate(ctx, x.dtype, shape)?;
-    let engine = engine(ctx)?;
+    let lane = lane(ctx)?;
     let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
     let bytes = x.dtype.size().unwrap_or(0);
     // One call for the runs of batches along which both factors go on evenly, that is, along the innermost axis.
@@ -96,10 +96,10 @@ pub(super) fn multiply(
             c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),
             count: inner.0,
             steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
-            tf32: engine.tf32(),
+            tf32: lane.tf32(),
             epilogue,
         };
-        engine.call(|driver, stream| match driver.product(&product, stream) {
+        lane.call(|driver, stream| match driver.product(&product, stream) {
             Err(error) if epilogue.is_some() && error.code() == Code::Unimplemented => {
                 epilogue = None;
                 driver.product(&Product { epilogue: None, ..product }, stream)

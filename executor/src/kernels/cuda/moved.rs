@@ -1,6 +1,6 @@
 //! Boxes of elements copied: what slices, transposes, tiles, joins and pads have in common.
 
-use super::support::{Axes, allocate, engine, function, launch, moved_type_name, read, write};
+use super::support::{Axes, allocate, function, lane, launch, moved_type_name, read, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -90,6 +90,6 @@ impl Filler {
 /// A tensor of zeros.
 pub(super) fn zeros(ctx: &KernelContext<'_>, dtype: DType, shape: graph::Shape) -> Result<DeviceTensor> {
     let out = allocate(ctx, dtype, shape)?;
-    engine(ctx)?.fill(&out, 0)?;
+    lane(ctx)?.fill(&out, 0)?;
     Ok(out)
 }

@@ -3,7 +3,7 @@
 mod local;
 
 use super::moved::zeros;
-use super::support::{allocate, engine, function, launch, read, type_name, write};
+use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -18,14 +18,14 @@ static SOURCE: Source = Source { file: "normalization.cu", text: include_str!("n
 const MIXED: &[(&str, &[DType])] = &[("T", &[Float, Half, BFloat16]), ("U", &[Float])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("FusedBatchNorm", &[("T", &[Float])], forward),
-    KernelDef::of("FusedBatchNormV2", MIXED, forward),
-    KernelDef::of("FusedBatchNormV3", MIXED, forward),
-    KernelDef::of("FusedBatchNormGrad", &[("T", &[Float])], backward),
-    KernelDef::of("FusedBatchNormGradV2", MIXED, backward),
-    KernelDef::of("FusedBatchNormGradV3", MIXED, backward),
-    KernelDef::of("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
-    KernelDef::of("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
+    KernelDef::enqueuing("FusedBatchNorm", &[("T", &[Float])], forward),
+    KernelDef::enqueuing("FusedBatchNormV2", MIXED, forward),
+    KernelDef::enqueuing("FusedBatchNormV3", MIXED, forward),
+    KernelDef::enqueuing("FusedBatchNormGrad", &[("T", &[Float])], backward),
+    KernelDef::enqueuing("FusedBatchNormGradV2", MIXED, backward),
+    KernelDef::enqueuing("FusedBatchNormGradV3", MIXED, backward),
+    KernelDef::enqueuing("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
+    KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
 ];
 
 /// How data lie: `Data` of the `.cu` file.
@@ -106,7 +106,7 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
             // What has no elements has no mean.
             let (running, nan) = ([per_channel()?, per_channel()?], [0xff, 0xff]);
             for (tensor, byte) in running.iter().zip(nan) {
-                engine(ctx)?.fill(tensor, byte)?;
+                lane(ctx)?.fill(tensor, byte)?;
             }
             let zero = zeros(ctx, Float, Shape::new(&[channels])?)?;
             let [mean, variance] = running;
@@ -124,7 +124,7 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
                 .address(write(running_variance)?)
                 .real(attrs.average.into())
                 .structure(layout.words());
-            engine(ctx)?.launch_blocks(&moments, channels, &arguments)?;
+            lane(ctx)?.launch_blocks(&moments, channels, &arguments)?;
             made
         } else {
             [old_mean.clone(), old_variance.clone(), old_mean.clone(), old_variance.clone()]
@@ -184,7 +184,7 @@ fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
             .address(write(&d_offset)?)
             .real(attrs.epsilon.into())
             .structure(layout.words());
-        engine(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
+        lane(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
         let arguments = Arguments::new()
             .address(read(dy)?)
             .address(read(x)?)

@@ -8,8 +8,8 @@ use crate::kernels::cpu::pad::{MOST_AXES, padded, paddings};
 use crate::kernels::cpu::strided::Layout;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef { host_memory: &["paddings"], ..KernelDef::of("Pad", &[("T", MOVED)], pad) },
-    KernelDef { host_memory: &["paddings"], ..KernelDef::of("PadV2", &[("T", MOVED)], pad) },
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("Pad", &[("T", MOVED)], pad) },
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("PadV2", &[("T", MOVED)], pad) },
 ];
 
 fn pad(init: &KernelInit<'_>) -> Result<Kernel> {

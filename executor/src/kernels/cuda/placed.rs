@@ -1,7 +1,7 @@
 //! Slices of elements moved by a table that the host has made: what stitches, partitions and diagonals have in common.
 
 use super::moved::SOURCE;
-use super::support::{engine, function, launch, moved_type_name, read, write};
+use super::support::{function, launch, moved_type_name, read, upload, write};
 use crate::cuda::{Arguments, Function};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -40,7 +40,7 @@ impl Placer {
         }
         let table: Vec<i64> = places.iter().flat_map(|&(from, to)| [from as i64, to as i64]).collect();
         let table = Tensor::from_slice(&table, Shape::new(&[table.len()])?)?;
-        let table = engine(ctx)?.upload(&ctx.node().name, &table)?;
+        let table = upload(ctx, &table)?;
         let arguments = Arguments::new()
             .address(read(from)?)
             .address(write(to)?)

@@ -14,12 +14,12 @@ use std::sync::Arc;
 static SOURCE: Source = Source { file: "pool.cu", text: include_str!("pool.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MaxPool", &[("T", FLOATS)], |init| forward(init, "max_pool")),
-    KernelDef::of("AvgPool", &[("T", FLOATS)], |init| forward(init, "average_pool")),
-    KernelDef::of("MaxPoolGrad", &[("T", FLOATS)], max_gradient),
+    KernelDef::enqueuing("MaxPool", &[("T", FLOATS)], |init| forward(init, "max_pool")),
+    KernelDef::enqueuing("AvgPool", &[("T", FLOATS)], |init| forward(init, "average_pool")),
+    KernelDef::enqueuing("MaxPoolGrad", &[("T", FLOATS)], max_gradient),
     KernelDef {
         host_memory: &["orig_input_shape"],
-        ..KernelDef::of("AvgPoolGrad", &[("T", FLOATS)], average_gradient)
+        ..KernelDef::enqueuing("AvgPoolGrad", &[("T", FLOATS)], average_gradient)
     },
 ];
 

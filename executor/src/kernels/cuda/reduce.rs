@@ -1,6 +1,6 @@
 //! Reductions along axes, and the positions of extremes.
 
-use super::support::{Axes, NUMBERS, allocate, engine, function, launch, read, type_name, write};
+use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -19,23 +19,23 @@ macro_rules! kernels {
         &[
             $(KernelDef {
                 host_memory: &["reduction_indices"],
-                ..KernelDef::of($op, $types, |init| along_axes(init, $op))
+                ..KernelDef::enqueuing($op, $types, |init| along_axes(init, $op))
             },)*
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::of("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMax"))
+                ..KernelDef::enqueuing("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMax"))
             },
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::of("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
+                ..KernelDef::enqueuing("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| running(init, "Sum"))
+                ..KernelDef::enqueuing("Cumsum", &[("T", NUMBERS)], |init| running(init, "Sum"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| running(init, "Prod"))
+                ..KernelDef::enqueuing("Cumprod", &[("T", NUMBERS)], |init| running(init, "Prod"))
             },
         ]
     };
@@ -86,7 +86,7 @@ impl Reduction {
         let arguments = Arguments::new().address(read(x)?).address(write(y)?);
         if let [(rows, true), (columns, false)] = *axes {
             let arguments = arguments.count(columns).count(rows);
-            return engine(ctx)?.launch_blocks(&self.columns, columns.div_ceil(32), &arguments);
+            return lane(ctx)?.launch_blocks(&self.columns, columns.div_ceil(32), &arguments);
         }
         let mut step = 1isize;
         let mut all: SmallVec<[(usize, bool, isize); 8]> = SmallVec::new();
@@ -102,7 +102,7 @@ impl Reduction {
         let (kept, reduced) = (of_kind(false)?, of_kind(true)?);
         let arguments = arguments.count(n).count(count).structure(kept.words().chain(reduced.words()));
         match count >= WORTH_A_BLOCK {
-            true => engine(ctx)?.launch_blocks(&self.block, n, &arguments),
+            true => lane(ctx)?.launch_blocks(&self.block, n, &arguments),
             false => launch(ctx, &self.each, n, arguments),
         }
     }
@@ -187,7 +187,7 @@ fn running(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
             .count(inner)
             .flag(direction.exclusive)
             .flag(direction.reverse);
-        engine(ctx)?.launch_blocks(&scan, lines, &arguments)?;
+        lane(ctx)?.launch_blocks(&scan, lines, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Resizing of batches of images, and its gradients. The tables of each axis are the CPU's, and brought over.
 
 use super::moved::zeros;
-use super::support::{NUMBERS, allocate, engine, function, launch, moved_type_name, read, type_name, write};
+use super::support::{NUMBERS, allocate, function, launch, moved_type_name, read, type_name, upload, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -92,7 +92,7 @@ fn run(
         let tables = [0, 1].map(|axis| table(input[axis], output[axis]));
         let [rows, columns] = &tables;
         let whole = Tensor::from_slice(&tables.concat(), Shape::new(&[rows.len() + columns.len()])?)?;
-        let whole = engine(ctx)?.upload(&ctx.node().name, &whole)?;
+        let whole = upload(ctx, &whole)?;
         let start = read(&whole)?;
         let behind = crate::cuda::driver::Address(start.0 + rows.len() as u64 * 8);
         let arguments = Arguments::new()

@@ -16,12 +16,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
     same_as_cpu("VarIsInitializedOp", &[], &["is_initialized"]),
     same_as_cpu("DestroyResourceOp", &[], &[]),
     same_as_cpu("DisableCopyOnRead", &[], &[]),
-    KernelDef::of("ReadVariableOp", &[("dtype", STORED)], read),
-    KernelDef { host_memory: &["output"], ..KernelDef::of("VariableShape", &[("out_type", INDEX)], shape) },
+    KernelDef::enqueuing("ReadVariableOp", &[("dtype", STORED)], read),
+    KernelDef {
+        host_memory: &["output"],
+        ..KernelDef::enqueuing("VariableShape", &[("out_type", INDEX)], shape)
+    },
     KernelDef::of("AssignVariableOp", &[("dtype", STORED)], assign),
-    KernelDef::of("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Add")),
-    KernelDef::of("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Sub")),
-    KernelDef::of("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),
+    KernelDef::updating("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Add")),
+    KernelDef::updating("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Sub")),
+    KernelDef::enqueuing("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),
 ];
 
 fn read(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -23,18 +23,21 @@ pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
 /// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
 /// file.
 macro_rules! kernels {
-    ($($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*) => {
+    ($($def:ident: $($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*)*) => {
         &[
-            $(KernelDef::of($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),)*
+            $($(
+                KernelDef::$def($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),
+            )*)*
             KernelDef {
                 host_memory: &["shape"],
-                ..KernelDef::of("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+                ..KernelDef::enqueuing("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
             },
         ]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
+    updating:
     "ScatterAdd" "T" ADDED rows "Add";
     "ScatterSub" "T" ADDED rows "Sub";
     "ScatterMul" "T" ADDED rows "Mul";
@@ -59,6 +62,7 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ResourceScatterNdMin" "T" ADDED slices "Min";
     "ResourceScatterNdMax" "T" ADDED slices "Max";
     "ResourceScatterNdUpdate" "T" MOVED slices "Update";
+    enqueuing:
     "TensorScatterAdd" "T" ADDED on_tensor "Add";
     "TensorScatterSub" "T" ADDED on_tensor "Sub";
     "TensorScatterMin" "T" ADDED on_tensor "Min";

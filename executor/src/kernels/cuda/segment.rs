@@ -3,7 +3,7 @@
 
 use super::moved::zeros;
 use super::scatter::{ADDED, Scatter, start};
-use super::support::{NUMBERS, allocate, engine, function, launch, read, type_name, write};
+use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, write};
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -27,30 +27,30 @@ const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
 const SPREAD: Types = &[("T", &[DType::Float, DType::Double]), ("Tidx", INDEX)];
 
 macro_rules! kernels {
-    ($($op:literal $types:ident $host:expr, $make:ident $function:literal;)*) => {
-        &[$(KernelDef { host_memory: $host, ..KernelDef::of($op, $types, |init| $make(init, $function)) }),*]
+    ($($def:ident $op:literal $types:ident $host:expr, $make:ident $function:literal;)*) => {
+        &[$(KernelDef { host_memory: $host, ..KernelDef::$def($op, $types, |init| $make(init, $function)) }),*]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
-    "UnsortedSegmentSum" UNSORTED &["num_segments"], unsorted "Add";
-    "UnsortedSegmentProd" UNSORTED &["num_segments"], unsorted "Mul";
-    "UnsortedSegmentMax" UNSORTED &["num_segments"], unsorted "Max";
-    "UnsortedSegmentMin" UNSORTED &["num_segments"], unsorted "Min";
-    "SegmentSum" SORTED &["segment_ids"], sorted "Sum";
-    "SegmentMean" SORTED &["segment_ids"], sorted "Mean";
-    "SegmentProd" SORTED &["segment_ids"], sorted "Prod";
-    "SegmentMax" SORTED &["segment_ids"], sorted "Max";
-    "SegmentMin" SORTED &["segment_ids"], sorted "Min";
-    "SparseSegmentSum" SPARSE &["segment_ids"], sparse "Sum";
-    "SparseSegmentMean" SPARSE &["segment_ids"], sparse "Mean";
-    "SparseSegmentSqrtN" SPARSE &["segment_ids"], sparse "SqrtN";
-    "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
-    "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
-    "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
-    "SparseSegmentSumGrad" SPREAD &["segment_ids", "output_dim0"], back "Sum";
-    "SparseSegmentMeanGrad" SPREAD &["segment_ids", "output_dim0"], back "Mean";
-    "SparseSegmentSqrtNGrad" SPREAD &["segment_ids", "output_dim0"], back "SqrtN";
+    enqueuing "UnsortedSegmentSum" UNSORTED &["num_segments"], unsorted "Add";
+    enqueuing "UnsortedSegmentProd" UNSORTED &["num_segments"], unsorted "Mul";
+    enqueuing "UnsortedSegmentMax" UNSORTED &["num_segments"], unsorted "Max";
+    enqueuing "UnsortedSegmentMin" UNSORTED &["num_segments"], unsorted "Min";
+    of "SegmentSum" SORTED &["segment_ids"], sorted "Sum";
+    of "SegmentMean" SORTED &["segment_ids"], sorted "Mean";
+    of "SegmentProd" SORTED &["segment_ids"], sorted "Prod";
+    of "SegmentMax" SORTED &["segment_ids"], sorted "Max";
+    of "SegmentMin" SORTED &["segment_ids"], sorted "Min";
+    of "SparseSegmentSum" SPARSE &["segment_ids"], sparse "Sum";
+    of "SparseSegmentMean" SPARSE &["segment_ids"], sparse "Mean";
+    of "SparseSegmentSqrtN" SPARSE &["segment_ids"], sparse "SqrtN";
+    of "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
+    of "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
+    of "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
+    of "SparseSegmentSumGrad" SPREAD &["segment_ids", "output_dim0"], back "Sum";
+    of "SparseSegmentMeanGrad" SPREAD &["segment_ids", "output_dim0"], back "Mean";
+    of "SparseSegmentSqrtNGrad" SPREAD &["segment_ids", "output_dim0"], back "SqrtN";
 };
 
 fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
@@ -97,7 +97,7 @@ fn starts(ctx: &KernelContext<'_>, ids: &[i64], segments: usize) -> Result<Devic
         starts.push(at as i64);
     }
     let starts = Tensor::from_slice(&starts, Shape::new(&[starts.len()])?)?;
-    engine(ctx)?.upload(&ctx.node().name, &starts)
+    upload(ctx, &starts)
 }
 
 /// Combines the rows of data, or those that `indices` name, into segments.
@@ -167,7 +167,7 @@ fn back(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
         if n > 0 && rows > 0 {
             let table: Vec<i64> = segments.iter().flat_map(|&s| [s, counts[s as usize] as i64]).collect();
             let table = Tensor::from_slice(&table, Shape::new(&[table.len()])?)?;
-            let table = engine(ctx)?.upload(&ctx.node().name, &table)?;
+            let table = upload(ctx, &table)?;
             let arguments = Arguments::new()
                 .address(read(grad)?)
                 .address(read(indices)?)

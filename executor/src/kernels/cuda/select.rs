@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 static SOURCE: Source = Source { file: "select.cu", text: include_str!("select.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Select", &[("T", MOVED)], |init| choosing(init, rows)),
-    KernelDef::of("SelectV2", &[("T", MOVED)], |init| choosing(init, broadcast)),
+    KernelDef::enqueuing("Select", &[("T", MOVED)], |init| choosing(init, rows)),
+    KernelDef::enqueuing("SelectV2", &[("T", MOVED)], |init| choosing(init, broadcast)),
 ];
 
 /// The result's shape, and where the condition's elements are along it.

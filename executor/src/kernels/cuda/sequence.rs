@@ -10,7 +10,7 @@ use crate::kernels::cpu::sequence::sequences;
 static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
 
 pub(super) const KERNELS: &[KernelDef] =
-    &[KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence)];
+    &[KernelDef::enqueuing("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence)];
 
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);

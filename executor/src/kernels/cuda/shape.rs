@@ -8,5 +8,5 @@ use crate::kernels::cpu::shape::broadcast_to;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef {
     host_memory: &["shape"],
-    ..KernelDef::of("BroadcastTo", &[("T", MOVED)], |init| taking(init, broadcast_to))
+    ..KernelDef::enqueuing("BroadcastTo", &[("T", MOVED)], |init| taking(init, broadcast_to))
 }];

@@ -15,22 +15,28 @@ use graph::ops::slice::StridedSliceAttrs;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["begin", "size"],
-        ..KernelDef::of("Slice", &[("T", MOVED)], |init| taking(init, slice))
+        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| taking(init, slice))
     },
     KernelDef {
         host_memory: &["begin", "end", "strides"],
-        ..KernelDef::of("StridedSlice", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("StridedSlice", &[("T", MOVED)], |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
             taking(init, move |ctx| strided_slice(ctx, attrs))
         })
     },
     KernelDef {
         host_memory: &["shape", "begin", "end", "strides"],
-        ..KernelDef::of("StridedSliceGrad", &[("T", MOVED)], gradient)
+        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", MOVED)], gradient)
     },
-    KernelDef { host_memory: BOUNDS, ..KernelDef::of("StridedSliceAssign", &[("T", MOVED)], assign) },
-    KernelDef { host_memory: BOUNDS, ..KernelDef::of("ResourceStridedSliceAssign", &[("T", MOVED)], assign) },
-    KernelDef { host_memory: BOUNDS, ..KernelDef::of("TensorStridedSliceUpdate", &[("T", MOVED)], update) },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef {
+        host_memory: BOUNDS,
+        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", MOVED)], assign)
+    },
+    KernelDef {
+        host_memory: BOUNDS,
+        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", MOVED)], update)
+    },
 ];
 
 const BOUNDS: &[&str] = &["begin", "end", "strides"];

@@ -1,6 +1,6 @@
 //! Softmax, and cross entropies over it.
 
-use super::support::{allocate, allocate_or_reuse, engine, function, read, type_name, write};
+use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -10,10 +10,10 @@ use graph::{PartialShape, Shape};
 static SOURCE: Source = Source { file: "softmax.cu", text: include_str!("softmax.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Softmax", &[("T", FLOATS)], |init| rows(init, false)),
-    KernelDef::of("LogSoftmax", &[("T", FLOATS)], |init| rows(init, true)),
-    KernelDef::of("SoftmaxCrossEntropyWithLogits", &[("T", FLOATS)], dense),
-    KernelDef::of("SparseSoftmaxCrossEntropyWithLogits", &[("T", FLOATS), ("Tlabels", INDEX)], sparse),
+    KernelDef::enqueuing("Softmax", &[("T", FLOATS)], |init| rows(init, false)),
+    KernelDef::enqueuing("LogSoftmax", &[("T", FLOATS)], |init| rows(init, true)),
+    KernelDef::enqueuing("SoftmaxCrossEntropyWithLogits", &[("T", FLOATS)], dense),
+    KernelDef::enqueuing("SparseSoftmaxCrossEntropyWithLogits", &[("T", FLOATS), ("Tlabels", INDEX)], sparse),
 ];
 
 fn rows(init: &KernelInit<'_>, logarithm: bool) -> Result<Kernel> {
@@ -33,7 +33,7 @@ fn rows(init: &KernelInit<'_>, logarithm: bool) -> Result<Kernel> {
             .count(rows)
             .count(classes)
             .flag(logarithm);
-        engine(ctx)?.launch_blocks(&softmax, rows, &arguments)?;
+        lane(ctx)?.launch_blocks(&softmax, rows, &arguments)?;
         ctx.set_output(0, y);
         Ok(())
     })
@@ -69,8 +69,8 @@ fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(classes)
             .structure(steps.iter().flatten().map(|&step| step as i64));
         match classes {
-            0 => engine(ctx)?.fill(&loss, 0)?,
-            _ => engine(ctx)?.launch_blocks(&entropy, batch, &arguments)?,
+            0 => lane(ctx)?.fill(&loss, 0)?,
+            _ => lane(ctx)?.launch_blocks(&entropy, batch, &arguments)?,
         }
         ctx.set_output(0, loss);
         ctx.set_output(1, gradient);
@@ -109,7 +109,7 @@ fn sparse(init: &KernelInit<'_>) -> Result<Kernel> {
             .address(write(&gradient)?)
             .count(batch)
             .count(classes);
-        engine(ctx)?.launch_blocks(&entropy, batch, &arguments)?;
+        lane(ctx)?.launch_blocks(&entropy, batch, &arguments)?;
         ctx.set_output(0, loss);
         ctx.set_output(1, gradient);
         Ok(())

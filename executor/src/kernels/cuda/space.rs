@@ -14,21 +14,23 @@ static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu"
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["block_shape", "paddings"],
-        ..KernelDef::of("SpaceToBatchND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| moved(i, false, true))
+        ..KernelDef::enqueuing("SpaceToBatchND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+            moved(i, false, true)
+        })
     },
     KernelDef {
         host_memory: &["block_shape", "crops"],
-        ..KernelDef::of("BatchToSpaceND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+        ..KernelDef::enqueuing("BatchToSpaceND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
             moved(i, false, false)
         })
     },
     KernelDef {
         host_memory: &["paddings"],
-        ..KernelDef::of("SpaceToBatch", &[("T", MOVED)], |init| moved(init, true, true))
+        ..KernelDef::enqueuing("SpaceToBatch", &[("T", MOVED)], |init| moved(init, true, true))
     },
     KernelDef {
         host_memory: &["crops"],
-        ..KernelDef::of("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
+        ..KernelDef::enqueuing("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
     },
 ];
 
@@ -53,7 +55,7 @@ fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kern
             launch(ctx, &function, n, arguments)?;
         } else if out.shape.num_elements() > 0 {
             // All of it is margin.
-            super::support::engine(ctx)?.fill(&out, 0)?;
+            super::support::lane(ctx)?.fill(&out, 0)?;
         }
         ctx.set_output(0, out);
         Ok(())

@@ -17,11 +17,11 @@ const ADDED: &[DType] = &[DType::Float, DType::Double];
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["a_shape"],
-        ..KernelDef::of("SparseTensorDenseMatMul", &[("T", ADDED), ("Tindices", INDEX)], product)
+        ..KernelDef::enqueuing("SparseTensorDenseMatMul", &[("T", ADDED), ("Tindices", INDEX)], product)
     },
     KernelDef {
         host_memory: &["output_shape"],
-        ..KernelDef::of("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], to_dense)
+        ..KernelDef::enqueuing("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], to_dense)
     },
 ];
 

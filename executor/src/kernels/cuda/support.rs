@@ -1,7 +1,7 @@
 //! What kernels of GPUs have in common: the names of types, the memory of inputs and outputs, how tensors are walked.
 
 use crate::cuda::driver::Address;
-use crate::cuda::{Arguments, CudaDevice, Engine, Function, Source, block};
+use crate::cuda::{Arguments, CudaDevice, Function, Lane, Source, block};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
@@ -9,7 +9,7 @@ use graph::DType::{
     self, BFloat16, Bool, Complex64, Complex128, Double, Float, Half, Int8, Int16, Int32, Int64, UInt8,
     UInt16, UInt32, UInt64,
 };
-use graph::Shape;
+use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -62,13 +62,19 @@ pub(super) fn function(init: &KernelInit<'_>, source: &Source, name: String) -> 
     CudaDevice::engine_of(&**init.device)?.function(source.program(name))
 }
 
-pub(super) fn engine<'a>(ctx: &KernelContext<'a>) -> Result<&'a Arc<Engine>> {
-    CudaDevice::engine_of(&**ctx.device())
+/// Where the kernel enqueues.
+pub(super) fn lane<'a>(ctx: &KernelContext<'a>) -> Result<Lane<'a>> {
+    Lane::of(&**ctx.device())
+}
+
+/// What the kernel has made on the host, in the GPU's memory: such a kernel is not captured.
+pub(super) fn upload(ctx: &KernelContext<'_>, tensor: &Tensor) -> Result<DeviceTensor> {
+    CudaDevice::engine_of(&**ctx.device())?.upload(&ctx.node().name, tensor)
 }
 
 /// Memory for an output.
 pub(super) fn allocate(ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
-    engine(ctx)?.allocate(&ctx.node().name, dtype, shape)
+    lane(ctx)?.allocate(&ctx.node().name, dtype, shape)
 }
 
 /// As [`allocate`], in this input's memory if nobody else reads it and its size is the same.
@@ -181,7 +187,7 @@ pub(super) fn launch(
     count: usize,
     arguments: Arguments,
 ) -> Result<()> {
-    engine(ctx)?.launch(function, count, &arguments)
+    lane(ctx)?.launch(function, count, &arguments)
 }
 
 #[cfg(test)]

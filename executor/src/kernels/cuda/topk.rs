@@ -1,6 +1,6 @@
 //! The largest elements along the last axis.
 
-use super::support::{NUMBERS, allocate, engine, function, read, type_name, write};
+use super::support::{NUMBERS, allocate, function, lane, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -13,7 +13,7 @@ static SOURCE: Source = Source { file: "topk.cu", text: include_str!("topk.cu") 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("TopKV2", &[("T", NUMBERS), ("index_type", INDEX)], |init| {
+        ..KernelDef::enqueuing("TopKV2", &[("T", NUMBERS), ("index_type", INDEX)], |init| {
             top(init, |ctx| {
                 let k = ctx.input(1)?;
                 if k.shape().rank() != 0 {
@@ -23,17 +23,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
-    KernelDef::of("TopK", &[("T", NUMBERS)], |init| {
+    KernelDef::enqueuing("TopK", &[("T", NUMBERS)], |init| {
         let k: i64 = init.attr("k")?;
         top(init, move |_| Ok(k))
     }),
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("InTopKV2", &[("T", INDEX)], |init| {
+        ..KernelDef::enqueuing("InTopKV2", &[("T", INDEX)], |init| {
             in_top(init, |ctx| Ok(ctx.scalar(2, "k")?.to_i64s()?[0]))
         })
     },
-    KernelDef::of("InTopK", &[("T", INDEX)], |init| {
+    KernelDef::enqueuing("InTopK", &[("T", INDEX)], |init| {
         let k: i64 = init.attr("k")?;
         in_top(init, move |_| Ok(k))
     }),
@@ -60,7 +60,7 @@ fn top(
                 .count(rows)
                 .count(columns)
                 .count(k);
-            engine(ctx)?.launch_blocks(&top, rows, &arguments)?;
+            lane(ctx)?.launch_blocks(&top, rows, &arguments)?;
         }
         ctx.set_output(0, values);
         ctx.set_output(1, indices);
@@ -85,7 +85,7 @@ fn in_top(
             .count(rows)
             .count(classes)
             .integer(k);
-        engine(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
+        lane(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

@@ -2,8 +2,8 @@
 //! Rates and other scalars are in the GPU's memory, where what computes them is.
 
 use super::moved::zeros;
-use super::support::{engine, function, launch, read, type_name, write};
-use super::variable::own;
+use super::support::{function, lane, launch, read, type_name, write};
+use super::variable::own_variable;
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Source};
 use crate::error::{Error, Result};
@@ -23,8 +23,8 @@ static SOURCE: Source = Source { file: "training.cu", text: include_str!("traini
 macro_rules! kernels {
     ($($rule:ident $count:literal $flag:literal: $($op:literal)* $(, of rows: $($sparse:literal)*)?;)*) => {
         &[$(
-            $(KernelDef::of($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),)*
-            $($(KernelDef::of($sparse, &[("T", FLOATS), ("Tindices", INDEX)], |init| {
+            $(KernelDef::updating($op, &[("T", FLOATS)], |init| step::<$count>(init, $flag, stringify!($rule))),)*
+            $($(KernelDef::updating($sparse, &[("T", FLOATS), ("Tindices", INDEX)], |init| {
                 step::<$count>(init, $flag, stringify!($rule))
             }),)*)?
         )*]
@@ -107,7 +107,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
             if value.dtype != dtype {
                 crate::invalid!("{} is of {}, not {dtype}", places.variables[i], value.dtype);
             }
-            own(ctx, value)?;
+            own_variable(ctx, value)?;
             states[i] = write(value)?;
         }
         let with = |count: usize| -> Result<Arguments> {
@@ -131,7 +131,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
                     .address(write(&locks)?)
                     .count(rows)
                     .count(shape[1..].iter().product());
-                engine(ctx)?.launch_blocks(&step, count, &arguments)?;
+                lane(ctx)?.launch_blocks(&step, count, &arguments)?;
             }
         }
         drop(guards);

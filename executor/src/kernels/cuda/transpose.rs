@@ -12,25 +12,25 @@ const WITH_INT32: &[DType] = crate::kernels::cpu::dispatch::PLAIN;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["perm"],
-        ..KernelDef::of("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
+        ..KernelDef::enqueuing("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
     },
     KernelDef {
         host_memory: &["multiples"],
-        ..KernelDef::of("Tile", &[("T", MOVED)], |init| taking(init, tile))
+        ..KernelDef::enqueuing("Tile", &[("T", MOVED)], |init| taking(init, tile))
     },
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::of("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
+        ..KernelDef::enqueuing("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
     },
     KernelDef {
         host_memory: &["dims"],
-        ..KernelDef::of("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where))
+        ..KernelDef::enqueuing("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where))
     },
-    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("SpaceToDepth", &[("T", MOVED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
         taking(init, move |ctx| blocks(ctx, attrs, true))
     }),
-    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("DepthToSpace", &[("T", MOVED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
         taking(init, move |ctx| blocks(ctx, attrs, false))
     }),

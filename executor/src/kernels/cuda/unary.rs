@@ -12,12 +12,12 @@ pub(super) static SOURCE: Source = Source { file: "unary.cu", text: include_str!
 macro_rules! kernels {
     ($($types:ident: $($op:literal)*;)* => $($function:literal = $alias:literal)*; gradients: $($gradient:literal)*) => {
         &[
-            $($(KernelDef::of($op, &[("T", $types)], |init| map(init, &SOURCE, $op, 0.0)),)*)*
-            $(KernelDef::of($alias, &[("T", FLOATS)], |init| map(init, &SOURCE, $function, 0.0)),)*
-            $(KernelDef::of($gradient, &[("T", FLOATS)], |init| {
+            $($(KernelDef::enqueuing($op, &[("T", $types)], |init| map(init, &SOURCE, $op, 0.0)),)*)*
+            $(KernelDef::enqueuing($alias, &[("T", FLOATS)], |init| map(init, &SOURCE, $function, 0.0)),)*
+            $(KernelDef::enqueuing($gradient, &[("T", FLOATS)], |init| {
                 zip(init, &SOURCE, $gradient, 0.0, same_size)
             }),)*
-            KernelDef::of("InvGrad", &[("T", FLOATS)], |init| zip(init, &SOURCE, "ReciprocalGrad", 0.0, same_size)),
+            KernelDef::enqueuing("InvGrad", &[("T", FLOATS)], |init| zip(init, &SOURCE, "ReciprocalGrad", 0.0, same_size)),
         ]
     };
 }

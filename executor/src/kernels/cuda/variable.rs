@@ -1,6 +1,6 @@
 //! Kernels of variables by reference, whose values are in the GPU's memory.
 
-use super::support::{NUMBERS, engine};
+use super::support::{NUMBERS, lane};
 use super::support::{function, is_unique, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -21,8 +21,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
     KernelDef::of("Assign", &[("T", STORED)], assign),
-    KernelDef::of("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
-    KernelDef::of("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
+    KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
+    KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
 
 /// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
@@ -102,15 +102,26 @@ pub(super) fn changed<R>(
 ) -> Result<R> {
     let mut current = variable.lock_device();
     let value = current.as_mut().ok_or_else(|| variable.uninitialized())?;
-    own(ctx, value)?;
+    own_variable(ctx, value)?;
     change(value)
+}
+
+/// Makes a variable's memory its own.
+///
+/// # Errors
+/// Those of [`Lane::check_moves`](crate::cuda::Lane::check_moves), if that is other memory.
+pub(super) fn own_variable(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
+    if !is_unique(value) {
+        lane(ctx)?.check_moves()?;
+    }
+    own(ctx, value)
 }
 
 /// Makes a tensor's memory its own.
 pub(super) fn own(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
     if !is_unique(value) {
         let copy = super::support::allocate(ctx, value.dtype, value.shape.clone())?;
-        engine(ctx)?.copy(&copy, value)?;
+        lane(ctx)?.copy(&copy, value)?;
         *value = copy;
     }
     Ok(())

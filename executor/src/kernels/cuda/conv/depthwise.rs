@@ -1,7 +1,7 @@
 //! Depthwise convolutions and their gradients: each input channel has filters of its own.
 
 use super::super::moved::zeros;
-use super::super::support::{allocate, engine, function, launch, read, type_name, write};
+use super::super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::driver::Direction;
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
@@ -60,7 +60,7 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         match direction {
             Direction::Filter => {
                 let arguments = arguments.count(sizes.batch).structure(words);
-                engine(ctx)?.launch_blocks(&function, n, &arguments)?;
+                lane(ctx)?.launch_blocks(&function, n, &arguments)?;
             }
             _ => launch(ctx, &function, n, arguments.structure(words))?,
         }

@@ -1,7 +1,9 @@
 //! Chains against their ops one by one: the same bits, or the same errors.
 
 use super::*;
+use crate::Value;
 use crate::testing::{run_node, run_op};
+use graph::passes::MOST_FUSED_OPS;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape};
 use half::{bf16, f16};
 use rand::rngs::StdRng;

@@ -1,0 +1,100 @@
+//! The memory that a captured graph works in: its addresses are in the graph, so it is the graph's for as long as that
+//! may run.
+
+use super::driver::Address;
+use super::engine::{Engine, bytes_of};
+use super::memory::Block;
+use super::streams::Stream;
+use crate::device::DeviceTensor;
+use crate::error::Result;
+use graph::{DType, Shape};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Memory of one captured graph, given back when neither the graph nor a tensor in it is left.
+#[derive(Debug)]
+pub(super) struct Arena {
+    engine: Arc<Engine>,
+    /// Who is said to hold it, where memory runs out.
+    holder: Arc<str>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Bytes at each address.
+    taken: FxHashMap<Address, usize>,
+    /// What later work of the graph may use again, since it runs in the order in which it was captured.
+    idle: Vec<Address>,
+    is_closed: bool,
+}
+
+impl Arena {
+    pub(super) fn new(engine: Arc<Engine>, holder: Arc<str>) -> Arc<Arena> {
+        Arc::new(Arena { engine, holder, state: Mutex::default() })
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Memory for a tensor: what the graph has done with, or more.
+    ///
+    /// # Errors
+    /// As [`Lane::allocate`](super::Lane::allocate).
+    pub(super) fn allocate(self: &Arc<Arena>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
+        let len = bytes_of(dtype, &shape)?;
+        if len == 0 {
+            return self.engine.allocate(&self.holder, dtype, shape);
+        }
+        let address = match self.reuse(len) {
+            Some(address) => address,
+            None => {
+                self.take(len, || format!("tensor with shape{shape} and type {dtype} for {}", self.holder))?
+            }
+        };
+        let memory = Arc::new(Block::of_arena(self.engine.clone(), self.clone(), address, len));
+        Ok(DeviceTensor { dtype, shape, memory })
+    }
+
+    /// The smallest idle memory that suffices.
+    fn reuse(&self, len: usize) -> Option<Address> {
+        let mut state = self.state.lock();
+        let State { taken, idle, .. } = &mut *state;
+        let size = |address: &Address| taken.get(address).copied().unwrap_or(0);
+        let fitting = idle.iter().enumerate().filter(|(_, address)| size(address) >= len);
+        let (at, _) = fitting.min_by_key(|(_, address)| size(address))?;
+        Some(idle.swap_remove(at))
+    }
+
+    fn take(&self, len: usize, what: impl Fn() -> String) -> Result<Address> {
+        let stream = self.engine.streams().id(Stream::Compute);
+        let address = self.engine.pool().allocate(len, stream, &self.holder, what)?;
+        self.state.lock().taken.insert(address, len);
+        Ok(address)
+    }
+
+    /// Nobody holds a tensor at this address any more.
+    pub(super) fn take_back(&self, address: Address) {
+        let mut state = self.state.lock();
+        if !state.is_closed {
+            state.idle.push(address);
+        }
+    }
+
+    /// The graph is whole: nothing more works in this memory.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+}
+
+impl Drop for Arena {
+    /// Behind the last run of the graph.
+    fn drop(&mut self) {
+        let stream = self.engine.streams().id(Stream::Compute);
+        for &address in self.state.get_mut().taken.keys() {
+            self.engine.pool().free(address, stream);
+        }
+    }
+}

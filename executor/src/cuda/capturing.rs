@@ -1,0 +1,129 @@
+//! The device of kernels whose work is captured, and the graph that comes of it.
+
+use super::arena::Arena;
+use super::driver::{Driver, GraphId, StreamId};
+use super::lane::Lane;
+use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
+use crate::error::{Error, Result};
+use crate::kernel::KernelDef;
+use crate::resource::ResourceStore;
+use crate::value::Value;
+use graph::{DeviceName, Node, Tensor};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Work that was captured.
+#[derive(Debug)]
+pub(super) struct Graph {
+    driver: Arc<dyn Driver>,
+    id: GraphId,
+}
+
+impl Graph {
+    /// Captures what kernels enqueue that `run` runs on the device that it is given.
+    ///
+    /// # Errors
+    /// Those of `run`, and the driver's; `FailedPrecondition` where graphs are not wanted. Then nothing has run.
+    pub(super) fn capture<T>(
+        device: &Arc<dyn Device>,
+        arena: &Arc<Arena>,
+        run: impl FnOnce(&Arc<dyn Device>) -> Result<T>,
+    ) -> Result<(Graph, T)> {
+        let engine = arena.engine();
+        let stream = engine
+            .capture_stream()
+            .ok_or_else(|| Error::new(graph::Code::FailedPrecondition, "graphs are not to be captured"))?;
+        let capturing: Arc<dyn Device> =
+            Arc::new(Capturing { device: device.clone(), arena: arena.clone(), stream: *stream });
+        let mut open = Open::begin(engine.shared_driver(), *stream)?;
+        let result = run(&capturing)?;
+        Ok((open.end()?, result))
+    }
+
+    pub(super) fn launch(&self, stream: StreamId) -> Result<()> {
+        self.driver.launch_graph(self.id, stream)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.driver.destroy_graph(self.id);
+    }
+}
+
+/// A capture that is under way: whatever happens, it is ended.
+struct Open<'a> {
+    driver: &'a Arc<dyn Driver>,
+    stream: StreamId,
+    is_ended: bool,
+}
+
+impl<'a> Open<'a> {
+    fn begin(driver: &'a Arc<dyn Driver>, stream: StreamId) -> Result<Open<'a>> {
+        driver.begin_capture(stream)?;
+        Ok(Open { driver, stream, is_ended: false })
+    }
+
+    fn end(&mut self) -> Result<Graph> {
+        self.is_ended = true;
+        let id = self.driver.end_capture(self.stream)?;
+        Ok(Graph { driver: self.driver.clone(), id })
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            // What was captured of a failed run is of no use, and why it failed is being told.
+            drop(self.end());
+        }
+    }
+}
+
+/// A GPU whose kernels' work is captured; all else is the GPU's.
+#[derive(Debug)]
+pub(super) struct Capturing {
+    device: Arc<dyn Device>,
+    arena: Arc<Arena>,
+    stream: StreamId,
+}
+
+impl Capturing {
+    pub(super) fn lane(&self) -> Lane<'_> {
+        Lane::into_graph(&self.arena, self.stream)
+    }
+}
+
+impl Device for Capturing {
+    fn attributes(&self) -> &DeviceAttributes {
+        self.device.attributes()
+    }
+
+    fn resources(&self) -> &ResourceStore {
+        self.device.resources()
+    }
+
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        self.device.upload(tensor, done);
+    }
+
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        self.device.download(tensor, done);
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
+    fn isolated(&self, name: DeviceName) -> Arc<dyn Device> {
+        self.device.isolated(name)
+    }
+
+    fn native(&self) -> &dyn Any {
+        self
+    }
+
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        self.device.find_kernel(node)
+    }
+}

@@ -1,0 +1,155 @@
+//! Where a kernel's work goes: onto the compute stream, or into the graph that is being captured.
+
+use super::arena::Arena;
+use super::arguments::Arguments;
+use super::capturing::Capturing;
+use super::device::CudaDevice;
+use super::driver::{Driver, Grid, StreamId};
+use super::engine::{Engine, block};
+use super::program::Function;
+use super::streams::Stream;
+use crate::device::{Device, DeviceMemory, DeviceTensor};
+use crate::error::{Error, Result};
+use crate::gpus::POISON;
+use graph::{DType, Shape};
+use std::sync::Arc;
+
+/// One kernel's way to the GPU. Its work is enqueued behind that of the kernels before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane<'a> {
+    engine: &'a Arc<Engine>,
+    /// Of what is captured: its stream, and its memory.
+    capture: Option<(StreamId, &'a Arc<Arena>)>,
+}
+
+/// Threads a block.
+const THREADS: u32 = 256;
+
+/// Blocks beyond this take turns: elements are walked in strides of the whole grid.
+const MOST_BLOCKS: usize = 8192;
+
+impl<'a> Lane<'a> {
+    /// That of kernels on the device.
+    ///
+    /// # Errors
+    /// `Internal` if it is no GPU; why the GPU cannot be opened.
+    pub fn of(device: &'a dyn Device) -> Result<Lane<'a>> {
+        match device.native().downcast_ref::<Capturing>() {
+            Some(capturing) => Ok(capturing.lane()),
+            None => Ok(Lane::to(CudaDevice::engine_of(device)?)),
+        }
+    }
+
+    /// To the compute stream.
+    pub(super) fn to(engine: &'a Arc<Engine>) -> Lane<'a> {
+        Lane { engine, capture: None }
+    }
+
+    pub(super) fn into_graph(arena: &'a Arc<Arena>, stream: StreamId) -> Lane<'a> {
+        Lane { engine: arena.engine(), capture: Some((stream, arena)) }
+    }
+
+    fn stream(&self) -> StreamId {
+        self.capture.map_or_else(|| self.engine.streams().id(Stream::Compute), |(stream, _)| stream)
+    }
+
+    /// Memory of the GPU for a tensor that kernels will write.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` with the tensor, the node that wants it and the nodes that hold most;
+    /// `Unimplemented` for elements that are objects.
+    pub fn allocate(&self, node: &Arc<str>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
+        let tensor = match self.capture {
+            Some((_, arena)) => arena.allocate(dtype, shape)?,
+            None => self.engine.allocate(node, dtype, shape)?,
+        };
+        if self.engine.poisons() {
+            self.fill(&tensor, POISON)?;
+        }
+        Ok(tensor)
+    }
+
+    /// Bytes of the GPU's memory for a kernel's own use.
+    ///
+    /// # Errors
+    /// As [`Lane::allocate`].
+    pub fn scratch(&self, node: &Arc<str>, bytes: usize) -> Result<DeviceTensor> {
+        self.allocate(node, DType::UInt8, Shape::new(&[bytes])?)
+    }
+
+    /// Before a kernel puts other memory in a variable's place.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` where its work is captured: when that is repeated, the variable would be elsewhere.
+    pub fn check_moves(&self) -> Result<()> {
+        match self.capture {
+            Some(_) => Err(Error::new(
+                graph::Code::FailedPrecondition,
+                "a variable that others hold cannot be changed in a captured graph",
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues a kernel for so many elements, each a thread's until the grid has walked all; nothing for none.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
+        self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
+    }
+
+    /// As [`Lane::launch`], for so many pieces of work that a block of threads shares.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch_blocks(&self, function: &Function, count: usize, arguments: &Arguments) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let grid = Grid { blocks: count.min(MOST_BLOCKS) as u32, threads: THREADS, shared: 0 };
+        self.driver().launch(function.id, grid, arguments, self.stream())
+    }
+
+    /// Enqueues what a library of NVIDIA's does, behind the kernels.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub fn call(&self, call: impl FnOnce(&dyn Driver, StreamId) -> Result<()>) -> Result<()> {
+        call(self.driver(), self.stream())
+    }
+
+    /// What tells how much memory a call will need.
+    pub fn driver(&self) -> &'a dyn Driver {
+        self.engine.driver()
+    }
+
+    /// Whether float32 factors may be rounded to TF32.
+    pub fn tf32(&self) -> bool {
+        self.engine.tf32()
+    }
+
+    /// Enqueues a copy from tensor to tensor of one size.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn copy(&self, to: &DeviceTensor, from: &DeviceTensor) -> Result<()> {
+        let (to, from) = (block(to)?, block(from)?);
+        match to.len().min(from.len()) {
+            0 => Ok(()),
+            len => self.driver().copy(to.write()?, from.read()?, len, self.stream()),
+        }
+    }
+
+    /// Enqueues to set every byte of a tensor.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, to: &DeviceTensor, byte: u8) -> Result<()> {
+        let to = block(to)?;
+        match to.len() {
+            0 => Ok(()),
+            len => self.driver().fill(to.write()?, byte, len, self.stream()),
+        }
+    }
+}

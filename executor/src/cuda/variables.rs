@@ -1,0 +1,83 @@
+//! The variables that a segment works on.
+
+use crate::device::{Device, DeviceTensor};
+use crate::error::Result;
+use crate::handle::{HandleInput, one_handle};
+use crate::repeat::Access;
+use crate::value::Value;
+use crate::variable::Variable;
+use graph::DType;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+
+/// Variables, each once, in the one order in which all are locked.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    found: Vec<(Arc<Variable>, Access)>,
+    /// By input of the segment: its variable's place in `found`.
+    places: Vec<Option<usize>>,
+}
+
+/// The values of locked variables, by their places.
+pub(super) type Locked<'a> = Vec<MutexGuard<'a, Option<DeviceTensor>>>;
+
+impl Variables {
+    /// Those that the inputs lead to; `None` if one leads to none, or as a view.
+    ///
+    /// # Errors
+    /// Those of a handle that makes no sense.
+    pub(super) fn of(
+        inputs: &[Value],
+        accesses: &[Access],
+        handles: &[HandleInput<Variable>],
+        device: &Arc<dyn Device>,
+    ) -> Result<Option<Variables>> {
+        let mut of_inputs = Vec::with_capacity(inputs.len());
+        for (input, handle) in inputs.iter().zip(handles) {
+            of_inputs.push(match input {
+                Value::Ref(variable) => Some(variable.clone()),
+                Value::Host(tensor) if tensor.dtype() == DType::Resource => {
+                    let find = |store: &crate::resource::ResourceStore, handle: &graph::ResourceHandle| {
+                        store.lookup(&handle.container, &handle.name)
+                    };
+                    Some(handle.get_or(device, one_handle(tensor)?, find)?)
+                }
+                Value::View(_) => return Ok(None),
+                _ => None,
+            });
+        }
+        let mut found: Vec<(Arc<Variable>, Access)> =
+            of_inputs.iter().zip(accesses).filter_map(|(v, access)| Some((v.clone()?, *access))).collect();
+        // Of several accesses the strongest stays.
+        found.sort_by_key(|(variable, access)| (Arc::as_ptr(variable), std::cmp::Reverse(*access)));
+        found.dedup_by(|(a, _), (b, _)| Arc::ptr_eq(a, b));
+        let place =
+            |variable: Arc<Variable>| found.iter().position(|(known, _)| Arc::ptr_eq(known, &variable));
+        let places = of_inputs.into_iter().map(|variable| variable.and_then(place)).collect();
+        Ok(Some(Variables { found, places }))
+    }
+
+    /// Their values, which nobody else reads or writes meanwhile.
+    pub(super) fn lock(&self) -> Locked<'_> {
+        self.found.iter().map(|(variable, _)| variable.lock_device()).collect()
+    }
+
+    /// The place of the variable that an input leads to.
+    pub(super) fn place(&self, input: usize) -> Option<usize> {
+        self.places.get(input).copied().flatten()
+    }
+
+    pub(super) fn access(&self, place: usize) -> Access {
+        self.found[place].1
+    }
+
+    /// Whether all have values, and nobody holds a snapshot of one.
+    pub(super) fn are_alone(&self) -> bool {
+        self.lock().iter_mut().all(|value| value.as_mut().is_some_and(is_alone))
+    }
+}
+
+/// Whether nobody else holds the tensor's memory.
+pub(super) fn is_alone(tensor: &mut DeviceTensor) -> bool {
+    Arc::get_mut(&mut tensor.memory).is_some()
+}

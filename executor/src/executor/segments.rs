@@ -1,0 +1,350 @@
+//! Which kernels of a partition are enqueued as one: segments, decided from what is known of each node.
+//!
+//! Those of one segment wait for the same nodes outside it, and the same transfers to other tasks wait for them. So no
+//! kernel waits for what it does not need, no tensor leaves later for being in a segment, and no two segments, nor a
+//! segment and another node, can wait for each other. Of one segment either all are dead or none is: they depend on the
+//! same receives.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// What decides about a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// Its kernel may be captured, and all that it is given is where it wants it or comes from outside.
+    pub(super) may_join: bool,
+    /// It enqueues something.
+    pub(super) works: bool,
+    /// It changes variables.
+    pub(super) updates: bool,
+    /// It is given something that lies in another memory: it waits for a transfer.
+    pub(super) is_brought: bool,
+    /// It runs also where what it waits for is dead.
+    pub(super) runs_anyway: bool,
+    /// It sends to another task.
+    pub(super) sends: bool,
+    /// It never runs: its value is there from the start.
+    pub(super) is_constant: bool,
+}
+
+/// To repeat fewer kernels as one is not worth it.
+const FEWEST: usize = 4;
+
+/// Partitions in which nodes wait for more different sets of others have no segments.
+const MOST_SETS: usize = 1024;
+
+/// The segments, each in an order in which its nodes may run: those that change variables, and who waits for them, come
+/// last, when values of the variables that are read are no longer held. `order` has every node after those that it
+/// `waits` for.
+pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Vec<u32>> {
+    let Some(keys) = keys(order, waits, parts) else { return Vec::new() };
+    let mut numbers = FxHashMap::default();
+    let mut segments: Vec<Vec<u32>> = Vec::new();
+    for &node in order.iter().filter(|&&node| parts[node as usize].may_join) {
+        let number = *numbers.entry(keys[node as usize]).or_insert(segments.len());
+        if number == segments.len() {
+            segments.push(Vec::new());
+        }
+        segments[number].push(node);
+    }
+    let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].works).count();
+    segments.retain(|nodes| works(nodes) >= FEWEST);
+    let mut is_late = vec![false; parts.len()];
+    for nodes in &mut segments {
+        for &node in &*nodes {
+            let follows_late = waits[node as usize].iter().any(|&before| is_late[before as usize]);
+            is_late[node as usize] = parts[node as usize].updates || follows_late;
+        }
+        nodes.sort_by_key(|&node| is_late[node as usize]);
+    }
+    segments
+}
+
+/// By node, numbers of sets: of the nodes outside of segments that it waits for, of those whose death is its own, and of the
+/// transfers to other tasks that wait for it. `None` if there are too many.
+fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<Vec<[u32; 3]>> {
+    let mut sets = Sets::new();
+    let mut keys = vec![[Sets::EMPTY; 3]; parts.len()];
+    for &node in order {
+        let part = &parts[node as usize];
+        let (mut set, mut deaths) = (Sets::EMPTY, Sets::EMPTY);
+        for &before in &waits[node as usize] {
+            let mut known = keys[before as usize][0];
+            let outside = &parts[before as usize];
+            // Nobody waits for what waits for nothing.
+            let takes_time = outside.is_brought || !waits[before as usize].is_empty();
+            if takes_time && !outside.may_join && !outside.is_constant {
+                known = sets.with(known, before)?;
+            }
+            set = sets.union(set, known)?;
+            deaths = sets.union(deaths, keys[before as usize][1])?;
+        }
+        if part.is_brought {
+            set = sets.with(set, node)?;
+        }
+        if part.runs_anyway {
+            deaths = sets.with(Sets::EMPTY, node)?;
+        }
+        keys[node as usize] = [set, deaths, Sets::EMPTY];
+    }
+    for &node in order.iter().rev() {
+        let mut set = keys[node as usize][2];
+        if parts[node as usize].sends {
+            set = sets.with(set, node)?;
+        }
+        for &before in &waits[node as usize] {
+            keys[before as usize][2] = sets.union(keys[before as usize][2], set)?;
+        }
+    }
+    Some(keys)
+}
+
+/// Sets of nodes, each known by a number.
+struct Sets {
+    sets: Vec<SmallVec<[u32; 8]>>,
+    numbers: FxHashMap<SmallVec<[u32; 8]>, u32>,
+    unions: FxHashMap<(u32, u32), u32>,
+}
+
+impl Sets {
+    const EMPTY: u32 = 0;
+
+    fn new() -> Sets {
+        let empty = SmallVec::new();
+        let numbers = FxHashMap::from_iter([(empty.clone(), Sets::EMPTY)]);
+        Sets { sets: vec![empty], numbers, unions: FxHashMap::default() }
+    }
+
+    fn number(&mut self, set: SmallVec<[u32; 8]>) -> Option<u32> {
+        if let Some(&number) = self.numbers.get(&set) {
+            return Some(number);
+        }
+        let number = self.sets.len();
+        self.sets.push(set.clone());
+        self.numbers.insert(set, number as u32);
+        (number < MOST_SETS).then_some(number as u32)
+    }
+
+    fn with(&mut self, set: u32, node: u32) -> Option<u32> {
+        let mut nodes = self.sets[set as usize].clone();
+        if let Err(at) = nodes.binary_search(&node) {
+            nodes.insert(at, node);
+        }
+        self.number(nodes)
+    }
+
+    fn union(&mut self, a: u32, b: u32) -> Option<u32> {
+        if a == b || b == Sets::EMPTY {
+            return Some(a);
+        }
+        if a == Sets::EMPTY {
+            return Some(b);
+        }
+        let key = (a.min(b), a.max(b));
+        if let Some(&known) = self.unions.get(&key) {
+            return Some(known);
+        }
+        let mut nodes = self.sets[a as usize].clone();
+        nodes.extend_from_slice(&self.sets[b as usize]);
+        nodes.sort_unstable();
+        nodes.dedup();
+        let number = self.number(nodes)?;
+        self.unions.insert(key, number);
+        Some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
+    /// nothing), `update`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`, `other`.
+    fn check(graph: &str, expected: Expect) {
+        let mut names: Vec<&str> = Vec::new();
+        let (mut waits, mut parts) = (Vec::new(), Vec::new());
+        for line in graph.trim().lines() {
+            let (head, tail) = line.split_once(':').unwrap_or((line, ""));
+            let (name, kind) = head.trim().trim_end_matches(')').split_once('(').unwrap_or((head, ""));
+            let number = |name: &str| names.iter().position(|known| *known == name).map(|n| n as u32);
+            waits.push(tail.split_whitespace().filter_map(number).collect::<SmallVec<[u32; 4]>>());
+            parts.push(Part {
+                may_join: ["kernel", "shape", "update", "brought"].contains(&kind),
+                works: ["kernel", "update", "brought"].contains(&kind),
+                updates: kind == "update",
+                is_brought: ["brought", "recv"].contains(&kind),
+                runs_anyway: kind == "recv",
+                sends: kind == "send",
+                is_constant: kind == "constant",
+            });
+            names.push(name);
+        }
+        let order: Vec<u32> = (0..names.len() as u32).collect();
+        let lines = find(&order, &waits, &parts).into_iter().map(|nodes| {
+            let nodes: Vec<&str> = nodes.iter().map(|&node| names[node as usize]).collect();
+            nodes.join(" ") + "\n"
+        });
+        expected.assert_eq(&lines.collect::<String>());
+    }
+
+    #[test]
+    fn kernels_that_wait_for_nothing_are_one_segment() {
+        check(
+            "
+            handle(other):
+            one(constant):
+            a(kernel): handle one
+            b(kernel): a
+            c(kernel): a
+            d(kernel): b c
+            end(other): d
+            ",
+            expect![[r#"
+                a b c d
+            "#]],
+        );
+    }
+
+    #[test]
+    fn few_kernels_are_none() {
+        check("a(kernel):\nb(kernel): a\nc(kernel): b\nd(shape): c\ne(shape): d", expect![[""]]);
+    }
+
+    #[test]
+    fn a_kernel_does_not_wait_for_what_another_receives() {
+        check(
+            "
+            x(recv):
+            y(recv):
+            a(kernel): x
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            e(kernel): d y
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_lives_without_a_receive_is_not_with_what_dies_with_it() {
+        check(
+            "
+            x(recv):
+            y(recv): x
+            a(kernel): y
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            e(kernel): d x
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_is_sent_does_not_wait_for_kernels_that_it_is_not_made_by() {
+        check(
+            "
+            a(kernel):
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            away(send): d
+            e(kernel): d
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_node_between_two_kernels_parts_them() {
+        check(
+            "
+            a(kernel):
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            random(other): a
+            e(kernel): random d
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            i(kernel): d
+            ",
+            expect![[r#"
+                a b c d i
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_is_brought_from_another_memory_is_waited_for() {
+        check(
+            "
+            a(kernel):
+            b(kernel): a
+            c(kernel): b
+            d(kernel): c
+            e(brought): a
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g d
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn variables_change_after_they_are_read() {
+        check(
+            "
+            v(other):
+            read(kernel): v
+            slope(kernel): read
+            apply(update): v slope
+            after(kernel): apply
+            back(kernel): read slope
+            ",
+            expect![[r#"
+                read slope back apply after
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_partition_of_too_many_receives_has_none_and_takes_no_time() {
+        let (mut waits, mut parts) = (Vec::<SmallVec<[u32; 4]>>::new(), Vec::new());
+        for i in 0..100_000u32 {
+            let is_kernel = i % 2 == 1;
+            waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
+            let (may_join, works, is_brought) = (is_kernel, is_kernel, !is_kernel);
+            parts.push(Part { may_join, works, is_brought, ..Part::default() });
+        }
+        let order: Vec<u32> = (0..100_000).collect();
+        assert_eq!(find(&order, &waits, &parts), Vec::<Vec<u32>>::new());
+    }
+}

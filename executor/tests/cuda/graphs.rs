@@ -1,0 +1,506 @@
+//! Segments that repeat: when they are captured and launched, and that they overwrite nothing that is still read.
+
+use super::Fallible;
+use super::cases::{Random, inputs};
+use super::op_nodes::rows;
+use super::partition::{Partition, four_of};
+use super::streams::{DEADLINE, Gpu};
+use anabranch_executor::Value;
+use anabranch_executor::gpus::GpuOptions;
+use anabranch_executor::kernel::Kernel;
+use anabranch_executor::repeat::Capture;
+use anabranch_executor::testing::{make_kernel, run_node};
+use anabranch_executor::variable::Variable;
+use graph::{DType, Shape, Tensor};
+use std::time::Instant;
+
+fn gpu(memory: u64) -> Fallible<Gpu> {
+    Gpu::with(memory, &GpuOptions { memory_fraction: 1.0, graphs: true, ..GpuOptions::default() })
+}
+
+/// Four kernels: products write where a copy out may still read.
+const PRODUCTS: &str = "
+    x <- float
+    a = MatMul[T=float](x, x)
+    b = MatMul[T=float](a, x)
+    c = Relu[T=float](b)
+    d = MatMul[T=float](c, a)
+    d -> float
+";
+
+fn square(size: usize) -> Fallible<Tensor> {
+    Ok(Tensor::full(0.5f32, Shape::new(&[size, size])?)?)
+}
+
+/// What a step has run on the GPU, whether one by one or as a graph.
+fn kernels(log: &[String]) -> Vec<String> {
+    let is_kernel = |line: &&String| line.starts_with("product") || line.starts_with("map<");
+    log.iter().filter(is_kernel).cloned().collect()
+}
+
+fn launches(log: &[String]) -> usize {
+    log.iter().filter(|line| line.starts_with("graph of")).count()
+}
+
+/// Waits until the GPU holds so many bytes: the thread that ended a step may still hold some.
+fn settle(gpu: &Gpu, used: u64) -> Fallible {
+    let deadline = Instant::now() + DEADLINE;
+    while gpu.driver.used() != used && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (used, vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_segment_is_captured_in_its_third_run_and_does_the_same_as_before() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    let mut logs = Vec::new();
+    for _ in 0..5 {
+        partition.step(&[("x", square(4)?)], &["d"])?;
+        logs.push(gpu.driver.log());
+    }
+    let first = kernels(&logs[0]);
+    assert_eq!(first.len(), 4, "{:#?}", logs[0]);
+    for (i, log) in logs.iter().enumerate() {
+        assert_eq!((kernels(log), launches(log)), (first.clone(), usize::from(i >= 2)), "step {i}: {log:#?}");
+    }
+    assert_eq!(gpu.driver.graphs(), (1, 1));
+    drop(partition);
+    settle(&gpu, 0)?;
+    assert_eq!(gpu.driver.graphs(), (1, 0));
+    Ok(())
+}
+
+#[test]
+fn nothing_is_captured_unless_it_is_asked_for() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..5 {
+        partition.step(&[("x", square(4)?)], &["d"])?;
+    }
+    assert_eq!((gpu.driver.graphs(), gpu.driver.races()), ((0, 0), vec![]));
+    Ok(())
+}
+
+#[test]
+fn other_shapes_are_captured_for_themselves() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    let mut launched = Vec::new();
+    for size in [4, 4, 4, 2, 2, 2, 4, 2, 3, 4] {
+        partition.step(&[("x", square(size)?)], &["d"])?;
+        launched.push(launches(&gpu.driver.log()));
+    }
+    assert_eq!(launched, [0, 0, 1, 0, 0, 1, 1, 1, 0, 1]);
+    assert_eq!((gpu.driver.graphs(), gpu.driver.races()), ((2, 2), vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_graph_waits_for_the_copy_out_of_what_it_gave_last() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..3 {
+        partition.step(&[("x", square(4)?)], &["d"])?;
+    }
+    gpu.driver.log();
+    partition.step(&[("x", square(4)?)], &["d"])?;
+    let log = gpu.driver.log();
+    let before: Vec<&str> =
+        log.iter().map(String::as_str).take_while(|line| !line.starts_with("graph")).collect();
+    // The copy in is waited for, then copied to where the graph reads; then the copy out of the last step.
+    assert_eq!(
+        before,
+        ["allocate 64 on 1", "copy in 64 on 1", "mark 1", "wait 0", "copy 64 on 0", "wait 0"],
+        "{log:#?}"
+    );
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+/// A segment whose output is held until `late` comes.
+const HELD: &str = "
+    x <- float
+    late <- float
+    a = MatMul[T=float](x, x)
+    b = MatMul[T=float](a, x)
+    c = Relu[T=float](b)
+    d = MatMul[T=float](c, a)
+    sum = AddV2[T=float](d, late)
+    sum -> float
+";
+
+#[test]
+fn a_step_whose_outputs_are_held_is_not_overwritten_by_the_next() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(HELD, &gpu.device)?;
+    for _ in 0..3 {
+        partition.step(&[("x", square(4)?), ("late", square(4)?)], &["sum"])?;
+    }
+    assert_eq!(launches(&gpu.driver.log()), 1);
+    let (one, two, three) = (partition.begin(false), partition.begin(false), partition.begin(false));
+    let mut launched = Vec::new();
+    for step in [&one, &two, &three] {
+        let before = kernels(&gpu.driver.log()).len();
+        step.feed("x", Some(square(4)?))?;
+        // The segment is through when its kernels have been enqueued.
+        let (deadline, mut log) = (Instant::now() + DEADLINE, Vec::new());
+        while kernels(&log).len() < 4 && Instant::now() < deadline {
+            log.extend(gpu.driver.log());
+            std::thread::yield_now();
+        }
+        assert_eq!((before, kernels(&log).len()), (0, 4), "{log:#?}");
+        launched.push(launches(&log));
+    }
+    // The first holds what the graph gave, so that the second runs one by one, and so does the third.
+    assert_eq!(launched, [1, 0, 0]);
+    for step in [&one, &two, &three] {
+        step.feed("late", Some(square(4)?))?;
+        step.end()?;
+        assert!(step.fetch("sum")?.is_some());
+    }
+    // From now on outputs are copied out, and steps do not hinder each other.
+    gpu.driver.log();
+    let (one, two) = (partition.begin(false), partition.begin(false));
+    for step in [&one, &two] {
+        step.feed("x", Some(square(4)?))?;
+        step.feed("late", Some(square(4)?))?;
+        step.end()?;
+    }
+    assert_eq!(launches(&gpu.driver.log()), 2);
+    drop((one, two, three, partition));
+    settle(&gpu, 0)
+}
+
+#[test]
+fn a_segment_finds_what_another_gives_without_a_copy() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(
+        "
+        x <- float
+        y <- float
+        a = MatMul[T=float](x, x)
+        b = MatMul[T=float](a, x)
+        c = Relu[T=float](b)
+        d = MatMul[T=float](c, a)
+        e = MatMul[T=float](d, y)
+        f = MatMul[T=float](e, a)
+        g = Relu[T=float](f)
+        h = MatMul[T=float](g, d)
+        h -> float
+        ",
+        &gpu.device,
+    )?;
+    for _ in 0..3 {
+        partition.step(&[("x", square(4)?), ("y", square(4)?)], &["h"])?;
+    }
+    gpu.driver.log();
+    partition.step(&[("x", square(4)?), ("y", square(4)?)], &["h"])?;
+    let log = gpu.driver.log();
+    let copies = log.iter().filter(|line| line.starts_with("copy 64 on 0")).count();
+    // Of x and y.
+    assert_eq!((launches(&log), copies), (2, 2), "{log:#?}");
+    drop(partition);
+    settle(&gpu, 0)
+}
+
+#[test]
+fn a_dead_tensor_passes_a_segment_by() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..4 {
+        let step = partition.begin(false);
+        step.feed("x", None)?;
+        step.end()?;
+        assert_eq!(step.fetch("d")?, None);
+    }
+    assert_eq!(kernels(&gpu.driver.log()), Vec::<String>::new());
+    assert_eq!(partition.step(&[("x", square(4)?)], &["d"])?.len(), 1);
+    drop(partition);
+    settle(&gpu, 0)
+}
+
+#[test]
+fn kernels_that_outlive_a_dead_tensor_run() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(
+        "
+        x <- float
+        trigger = ControlTrigger(^x)
+        y = Const[dtype=float, value=float<2,2>{1, 2, 3, 4}]()
+        a = MatMul[T=float](y, y, ^trigger)
+        b = MatMul[T=float](a, y)
+        c = Relu[T=float](b)
+        d = MatMul[T=float](c, a)
+        e = MatMul[T=float](d, x)
+        f = MatMul[T=float](e, x)
+        g = Relu[T=float](f)
+        h = MatMul[T=float](g, x)
+        h -> float
+        ",
+        &gpu.device,
+    )?;
+    for _ in 0..4 {
+        gpu.driver.log();
+        let step = partition.begin(false);
+        step.feed("x", None)?;
+        step.end()?;
+        assert_eq!(step.fetch("h")?, None);
+        assert_eq!(kernels(&gpu.driver.log()).len(), 4);
+    }
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_traced_step_tells_of_each_kernel() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..3 {
+        partition.step(&[("x", square(4)?)], &["d"])?;
+    }
+    let step = partition.begin(true);
+    step.feed("x", Some(square(4)?))?;
+    let mut names: Vec<String> = step.end()?.nodes.iter().map(|node| node.node.to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["a", "b", "c", "d", "send_d", "x"]);
+    Ok(())
+}
+
+#[test]
+fn a_capture_that_fails_is_not_tried_again() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    gpu.driver.refuse_captures();
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..6 {
+        assert_eq!(partition.step(&[("x", square(4)?)], &["d"])?.len(), 1);
+    }
+    let log = gpu.driver.log();
+    let tried = log.iter().filter(|line| line.starts_with("capture on")).count();
+    assert_eq!((tried, kernels(&log).len(), gpu.driver.graphs()), (1, 24, (0, 0)), "{log:#?}");
+    settle(&gpu, 0)
+}
+
+#[test]
+fn the_graph_that_was_not_used_for_longest_gives_its_memory_back() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    let mut used = Vec::new();
+    for size in [1, 2, 3, 4, 16, 5] {
+        for _ in 0..3 {
+            partition.step(&[("x", square(size)?)], &["d"])?;
+        }
+        let (_, left) = gpu.driver.graphs();
+        used.push((left, gpu.driver.used()));
+    }
+    let left: Vec<usize> = used.iter().map(|(left, _)| *left).collect();
+    assert_eq!(left, [1, 2, 3, 4, 4, 4]);
+    drop(partition);
+    settle(&gpu, 0)?;
+    assert_eq!(gpu.driver.graphs(), (6, 0));
+    Ok(())
+}
+
+#[test]
+fn memory_of_graphs_is_named_where_there_is_no_more() -> Fallible {
+    let gpu = gpu(1000)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..3 {
+        partition.step(&[("x", square(4)?)], &["d"])?;
+    }
+    let error = gpu.upload(Tensor::zeros(DType::Float, Shape::new(&[249])?)?).err().ok_or("no error")?;
+    assert!(error.to_string().contains("the captured graph of 4 kernels from a on ("), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_graph_for_which_there_is_no_memory_is_done_without() -> Fallible {
+    // The kernels one by one take no more than three tensors of 64 bytes besides the input, the graph more.
+    let gpu = gpu(280)?;
+    let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
+    for _ in 0..6 {
+        assert_eq!(partition.step(&[("x", square(4)?)], &["d"])?.len(), 1);
+    }
+    assert_eq!(launches(&gpu.driver.log()), 0);
+    settle(&gpu, 0)
+}
+
+/// A layer that is trained: variables by handle, or by reference.
+fn training(is_ref: bool) -> String {
+    let (variables, read, update) = match is_ref {
+        true => (
+            "w = VariableV2[dtype=float, shape=<4,4>]()
+             b = VariableV2[dtype=float, shape=<4>]()",
+            "rw = Identity[T=float](w)
+             rb = Identity[T=float](b)",
+            "uw = ApplyGradientDescent[T=float](w, rate, dw)
+             ub = ApplyGradientDescent[T=float](b, rate, db)",
+        ),
+        false => (
+            "w = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"w\"]()
+             b = VarHandleOp[dtype=float, shape=<4>, shared_name=\"b\"]()",
+            "rw = ReadVariableOp[dtype=float](w)
+             rb = ReadVariableOp[dtype=float](b)",
+            "uw = ResourceApplyGradientDescent[T=float](w, rate, dw)
+             ub = ResourceApplyGradientDescent[T=float](b, rate, db)",
+        ),
+    };
+    format!(
+        "{variables}
+         x <- float
+         {read}
+         rate = Const[dtype=float, value=float<>{{0.5}}]()
+         product = MatMul[T=float](x, rw)
+         y = BiasAdd[T=float](product, rb)
+         dw = MatMul[T=float, transpose_a=true](x, y)
+         db = BiasAddGrad[T=float](y)
+         {update}
+         y -> float"
+    )
+}
+
+fn initial(is_ref: bool) -> String {
+    let (make, assign) = match is_ref {
+        true => ("VariableV2[dtype=float, shape=", "Assign[T=float]"),
+        false => ("VarHandleOp[dtype=float, shape=", "AssignVariableOp[dtype=float]"),
+    };
+    let shared = |name| if is_ref { String::new() } else { format!(", shared_name=\"{name}\"") };
+    format!(
+        "w = {make}<4,4>{}]()
+         b = {make}<4>{}]()
+         half = Const[dtype=float, value=float<>{{0.5}}]()
+         of_w = Const[dtype=int32, value=int32<2>{{4, 4}}]()
+         of_b = Const[dtype=int32, value=int32<1>{{4}}]()
+         vw = Fill[T=float, index_type=int32](of_w, half)
+         vb = Fill[T=float, index_type=int32](of_b, half)
+         iw = {assign}(w, vw)
+         ib = {assign}(b, vb)",
+        shared("w"),
+        shared("b")
+    )
+}
+
+#[test]
+fn variables_that_a_graph_changes_stay_where_they_are() -> Fallible {
+    for is_ref in [true, false] {
+        let gpu = gpu(1 << 20)?;
+        let initialize = Partition::of_text(&initial(is_ref), &gpu.device)?;
+        let train = Partition::of_text(&training(is_ref), &gpu.device)?;
+        initialize.step(&[], &[])?;
+        gpu.driver.log();
+        let mut launched = Vec::new();
+        for _ in 0..5 {
+            train.step(&[("x", square(4)?)], &["y"])?;
+            let log = gpu.driver.log();
+            let updates = log.iter().filter(|line| line.starts_with("step<GradientDescent")).count();
+            assert_eq!(updates, 2, "{log:#?}");
+            launched.push(launches(&log));
+        }
+        assert_eq!(launched, [0, 0, 1, 1, 1], "by reference: {is_ref}");
+        // Other memory is put in their place: the graph is of no use any more, and another is captured.
+        initialize.step(&[], &[])?;
+        gpu.driver.log();
+        launched.clear();
+        for _ in 0..5 {
+            train.step(&[("x", square(4)?)], &["y"])?;
+            launched.push(launches(&gpu.driver.log()));
+        }
+        assert_eq!(launched, [0, 0, 0, 1, 1], "by reference: {is_ref}");
+        drop((initialize, train));
+        settle(&gpu, (4 * 4 + 4) * 4)?;
+        assert_eq!(gpu.driver.graphs(), (2, 0));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    Partition::of_text(&initial(false), &gpu.device)?.step(&[], &[])?;
+    let train = Partition::of_text(&training(false), &gpu.device)?;
+    for _ in 0..3 {
+        train.step(&[("x", square(4)?)], &["y"])?;
+    }
+    let w = gpu.device.resources().lookup::<Variable>("", "w")?;
+    let held = w.snapshot().ok_or("w has no value")?;
+    gpu.driver.log();
+    train.step(&[("x", square(4)?)], &["y"])?;
+    assert_eq!(launches(&gpu.driver.log()), 0);
+    let (Value::Device(held), Some(Value::Device(now))) = (held, w.snapshot()) else {
+        return Err("w is not on the GPU".into());
+    };
+    assert!(!std::sync::Arc::ptr_eq(&held.memory, &now.memory), "the snapshot changed");
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn every_kernel_that_may_be_captured_runs_in_a_graph_as_it_does_alone() -> Fallible {
+    let mut random = Random(1);
+    let mut captured = 0;
+    for (def, nodes) in rows("GPU")? {
+        // A constant does not run.
+        if def.capture != Capture::Work || def.op == "Const" {
+            continue;
+        }
+        let gpu = gpu(64 << 20)?;
+        let Some(node) = nodes.first() else { continue };
+        let Some(sets) = inputs(node, &mut random)? else { continue };
+        // The largest that is valid, and whose constants for the host lie there.
+        let mut on_host = Vec::new();
+        for arg in node.op.inputs.iter() {
+            let count = node.op.arg_count(arg, &node.attrs)?;
+            on_host.extend(std::iter::repeat_n(def.is_on_host(arg.name), count));
+        }
+        let is_valid = |set: &Vec<Tensor>| {
+            let lies_there = |(tensor, on_host): (&Tensor, &bool)| !on_host || tensor.dtype() == DType::Int32;
+            set.iter().zip(&on_host).all(lies_there)
+                && run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok()
+        };
+        let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
+        let Some(set) = sets.into_iter().filter(is_valid).max_by_key(size) else { continue };
+        let (graph, feeds, names) = four_of(def, node, set)?;
+        let partition = Partition::new(&graph, &gpu.device).map_err(|e| format!("{def:?}: {e}"))?;
+        let feeds: Vec<(&str, Tensor)> =
+            feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut logs = Vec::new();
+        for _ in 0..4 {
+            partition.step(&feeds, &names).map_err(|e| format!("{def:?}: {e}"))?;
+            logs.push(gpu.driver.log());
+        }
+        let ran = |log: &[String]| -> Vec<String> {
+            let is_work = |line: &&String| {
+                let words = ["allocate", "free", "mark", "wait", "copy", "graph", "captur"];
+                !words.iter().any(|word| line.starts_with(word))
+            };
+            log.iter().filter(is_work).cloned().collect()
+        };
+        assert_eq!(ran(&logs[3]), ran(&logs[0]), "{def:?}");
+        assert!(launches(&logs[3]) >= 1, "{def:?}: {:#?}", logs[3]);
+        captured += 1;
+        drop(partition);
+        settle(&gpu, 0).map_err(|e| format!("{def:?}: {e}"))?;
+    }
+    assert!(captured > 100, "only {captured}");
+    Ok(())
+}
+
+#[test]
+fn kernels_that_may_be_captured_end_when_they_return() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    for (def, nodes) in rows("GPU")? {
+        for node in nodes.iter().take(1).filter(|_| def.capture != Capture::Never) {
+            let kernel = make_kernel(&gpu.device, node).map_err(|e| format!("{def:?}: {e}"))?;
+            assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
+        }
+    }
+    // Those that draw numbers, or put other memory in a variable's place, are none of them.
+    for op in ["RandomUniform", "StatelessRandomNormal", "Assign", "AssignVariableOp", "VarHandleOp"] {
+        let rows = anabranch_executor::kernels::of_op("GPU", op);
+        assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! CUDA graphs: kernels that are captured compute what they do when each is launched by itself.
+
+use super::cases::{Random, inputs};
+use super::kernels::difference;
+use crate::support::Fallible;
+use crate::support::op_nodes::rows;
+use crate::support::partition::{Partition, four_of};
+use executor::Value;
+use executor::gpus::GpuOptions;
+use executor::repeat::Capture;
+use executor::testing::run_node;
+use graph::{DType, Shape, Tensor};
+
+fn options(graphs: bool) -> GpuOptions {
+    GpuOptions { graphs, tf32: false, ..GpuOptions::default() }
+}
+
+/// The first runs launch kernels one by one, later ones a graph.
+#[test]
+fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
+    let Some(device) = crate::first_gpu(&options(true))? else { return Ok(()) };
+    let mut random = Random(2);
+    let mut wrong = Vec::new();
+    for (def, nodes) in rows("GPU")?.into_iter().filter(|(def, _)| def.capture == Capture::Work) {
+        for node in &nodes {
+            let Some(sets) = inputs(node, &mut random)? else { continue };
+            let is_valid =
+                |set: &Vec<Tensor>| run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok();
+            let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
+            let Some(set) = sets.into_iter().filter(is_valid).max_by_key(size) else { continue };
+            let (graph, feeds, names) = four_of(def, node, set)?;
+            let partition = Partition::new(&graph, &device).map_err(|e| format!("{def:?}: {e}"))?;
+            let feeds: Vec<(&str, Tensor)> =
+                feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let mut steps = Vec::new();
+            for _ in 0..5 {
+                steps.push(partition.step(&feeds, &names).map_err(|e| format!("{def:?}: {e}"))?);
+            }
+            for (step, outputs) in steps.iter().enumerate().skip(1) {
+                for (name, (actual, expected)) in names.iter().zip(outputs.iter().zip(&steps[0])) {
+                    if let Some(how) = difference(actual, expected)? {
+                        wrong.push(format!(
+                            "{def:?} of {:?}, step {step}, {name}: {how}",
+                            node.input_types()?
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+const INITIAL: &str = "
+    w = VarHandleOp[dtype=float, shape=<32,32>, shared_name=\"w\"]()
+    b = VarHandleOp[dtype=float, shape=<32>, shared_name=\"b\"]()
+    vw <- float
+    vb <- float
+    iw = AssignVariableOp[dtype=float](w, vw)
+    ib = AssignVariableOp[dtype=float](b, vb)
+";
+
+const TRAINING: &str = "
+    w = VarHandleOp[dtype=float, shape=<32,32>, shared_name=\"w\"]()
+    b = VarHandleOp[dtype=float, shape=<32>, shared_name=\"b\"]()
+    x <- float
+    rw = ReadVariableOp[dtype=float](w)
+    rb = ReadVariableOp[dtype=float](b)
+    rate = Const[dtype=float, value=float<>{0.001}]()
+    product = MatMul[T=float](x, rw)
+    sum = BiasAdd[T=float](product, rb)
+    y = Tanh[T=float](sum)
+    slope = TanhGrad[T=float](y, y)
+    dw = MatMul[T=float, transpose_a=true](x, slope)
+    db = BiasAddGrad[T=float](slope)
+    uw = ResourceApplyGradientDescent[T=float](w, rate, dw)
+    ub = ResourceApplyGradientDescent[T=float](b, rate, db)
+    y -> float
+";
+
+/// What a layer gives in each of some steps, whose batches come in two sizes.
+fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
+    let Some(device) = crate::first_gpu(&options(graphs))? else { return Ok(None) };
+    let mut random = Random(3);
+    let (vw, vb) = (random.tensor(DType::Float, &[32, 32])?, random.tensor(DType::Float, &[32])?);
+    Partition::of_text(INITIAL, &device)?.step(&[("vw", vw), ("vb", vb)], &[])?;
+    let train = Partition::of_text(TRAINING, &device)?;
+    let mut given = Vec::new();
+    for step in 0..40 {
+        let batch = if step % 10 == 9 { 8 } else { 64 };
+        let x = random.tensor(DType::Float, &[batch, 32])?;
+        given.extend(train.step(&[("x", x)], &["y"])?);
+    }
+    Ok(Some(given))
+}
+
+#[test]
+fn a_layer_learns_the_same_with_graphs_and_without() -> Fallible {
+    let (Some(without), Some(with)) = (trained(false)?, trained(true)?) else { return Ok(()) };
+    assert_eq!(with.len(), 40);
+    for (step, (actual, expected)) in with.iter().zip(&without).enumerate() {
+        if let Some(how) = difference(actual, expected)? {
+            return Err(format!("step {step}: {how}").into());
+        }
+    }
+    assert_ne!(with[0], Tensor::zeros(DType::Float, Shape::new(&[64, 32])?)?);
+    Ok(())
+}
