@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-const PLACE: &str = "/job:localhost/replica:0/task:0/device:GPU:0";
+/// A client, to which tensors are sent, and from which they come: not a device of a GPU.
+const PLACE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
 
 /// Nothing takes longer.
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -12,6 +12,7 @@ mod portable;
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
+use std::ops::Range;
 
 /// Steps of the inner dimension that follow each other in the left matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +52,7 @@ pub(super) struct Place<'a> {
 /// How large blocks are, and what computes them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
-    /// Rows of a full block.
-    pub(super) rows: usize,
-    /// Columns of a full block: so wide are panels.
+    /// Columns of the widest block: so wide are panels at most.
     pub(super) columns: usize,
     /// Elements of a vector.
     pub(super) lanes: usize,
@@ -88,6 +87,15 @@ impl Registers {
     /// Columns that are computed for `width` of them.
     pub(super) fn whole_vectors(&self, width: usize) -> usize {
         width.next_multiple_of(self.lanes)
+    }
+
+    /// Cuts `width` columns into panels of about equally many vectors, as few as there can be.
+    pub(super) fn panels(&self, width: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (count, vectors) = (width.div_ceil(self.columns), width.div_ceil(self.lanes));
+        let lanes = self.lanes;
+        // The first ones have a vector more where they cannot all have the same.
+        let start = move |i: usize| (i * (vectors / count) + i.min(vectors % count)) * lanes;
+        (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
 
     /// `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`] columns.

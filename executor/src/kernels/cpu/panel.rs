@@ -1,4 +1,4 @@
-//! Matrices of `f32` laid out for [`super::micro`]: cut into panels as wide as a block of registers, each of which
+//! Matrices of `f32` laid out for [`super::micro`]: cut into panels at most as wide as a block of registers, each of which
 //! is read from its beginning to its end.
 
 use super::micro::{Registers, Right};
@@ -7,6 +7,7 @@ use super::simd::{Vector, vectorized};
 use crate::error::Result;
 use graph::Buffer;
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Columns of a matrix, in panels.
 #[derive(Debug)]
@@ -35,21 +36,23 @@ impl Panels {
     ) -> Result<()> {
         let registers = Registers::get();
         (self.steps, self.columns) = (steps, columns);
-        let whole = columns / registers.columns * registers.columns;
-        let len = steps * (whole + registers.whole_vectors(columns - whole));
+        let len = steps * registers.whole_vectors(columns);
         if self.memory.len() < len * size_of::<f32>() {
             self.memory = Buffer::unspecified(len * size_of::<f32>())?;
         }
-        let work = |(i, panel): (usize, &mut [f32])| {
-            let first = i * registers.columns;
-            let width = (columns - first).min(registers.columns);
-            source.panel(first, width, registers.whole_vectors(width), panel);
+        let mut rest = &mut bytemuck::cast_slice_mut(self.memory.as_mut_slice())[..len];
+        let parts = registers.panels(columns).map(|columns| {
+            let step = registers.whole_vectors(columns.len());
+            let (panel, others) = std::mem::take(&mut rest).split_at_mut(steps * step);
+            rest = others;
+            (columns, step, panel)
+        });
+        let work = |(columns, step, panel): (Range<usize>, usize, &mut [f32])| {
+            source.panel(columns.start, columns.len(), step, panel);
         };
-        let data = &mut bytemuck::cast_slice_mut(self.memory.as_mut_slice())[..len];
-        let panel = (steps * registers.columns).max(1);
         match threads {
-            Threads::One => data.chunks_mut(panel).enumerate().for_each(work),
-            Threads::All => data.par_chunks_mut(panel).enumerate().for_each(work),
+            Threads::One => parts.for_each(work),
+            Threads::All => parts.collect::<Vec<_>>().into_par_iter().for_each(work),
         }
         Ok(())
     }
@@ -66,8 +69,8 @@ impl Panels {
     pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'_>> {
         let registers = Registers::get();
         let data: &[f32] = bytemuck::cast_slice(self.memory.as_slice());
-        (0..self.columns).step_by(registers.columns).map(move |first| {
-            let width = (self.columns - first).min(registers.columns);
+        registers.panels(self.columns).map(move |columns| {
+            let (first, width) = (columns.start, columns.len());
             let step = registers.whole_vectors(width);
             Panel { first, width, step, data: &data[first * self.steps..][..self.steps * step] }
         })

@@ -45,8 +45,7 @@ impl FilterGradient<'_> {
         match threads(self.sizes) {
             Threads::One => self.add_rows(input, dy, 0, dw),
             Threads::All => {
-                let whole = Registers::get().rows;
-                let rows = self.places.len().div_ceil(rayon::current_num_threads()).next_multiple_of(whole);
+                let rows = self.places.len().div_ceil(rayon::current_num_threads());
                 let rows_of = |(i, dw): (usize, &mut [f32])| self.add_rows(input, dy, i * rows, dw);
                 dw.par_chunks_mut(rows * self.sizes.out_channels).enumerate().try_for_each(rows_of)
             }
@@ -80,12 +79,18 @@ impl FilterGradient<'_> {
                 Registers::get().sweep(&left, right, &mut place);
             };
             let outputs = image.channels / sizes.groups();
-            let whole = Registers::get().columns;
+            let registers = Registers::get();
             for group in 0..sizes.groups() {
                 let start = group * outputs;
-                if image.channels <= NEAR && outputs.is_multiple_of(whole) {
-                    for column in (start..start + outputs).step_by(whole) {
-                        add(group, column, whole, &Right { data: &dy[column..], step: image.channels });
+                if image.channels <= NEAR && outputs.is_multiple_of(registers.lanes) {
+                    for columns in registers.panels(outputs) {
+                        let column = start + columns.start;
+                        add(
+                            group,
+                            column,
+                            columns.len(),
+                            &Right { data: &dy[column..], step: image.channels },
+                        );
                     }
                     continue;
                 }

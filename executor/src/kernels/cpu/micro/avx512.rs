@@ -1,9 +1,12 @@
-//! Blocks of 14 rows and 32 columns: 28 of 32 registers hold sums.
+//! Blocks of 6 rows and 64 columns: 24 of 32 registers hold sums, and what is loaded for a step is used four or six times.
 
 use std::arch::x86_64::*;
 
 blocks! {
-    features: "avx512f,fma", vector: __m512, lanes: 16, rows: [14, 1, 2, 4, 6, 8, 10, 12],
+    features: "avx512f,fma", vector: __m512, lanes: 16, vectors: 4,
+    blocks: [1: [14, 1, 2, 4, 6, 8, 10, 12], 2: [14, 1, 2, 4, 6, 8, 10, 12], 3: [9, 1, 2, 3, 5, 7], 4: [6, 1, 2, 3, 4],],
     zero: _mm512_setzero_ps(), load: _mm512_loadu_ps, store: _mm512_storeu_ps,
     splat: |x| _mm512_set1_ps(x), fma: _mm512_fmadd_ps, add: _mm512_add_ps,
+    prefetch: |at: *const f32| _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+    prefetch_write: |at: *mut f32| _mm_prefetch::<_MM_HINT_ET0>(at.cast()),
 }

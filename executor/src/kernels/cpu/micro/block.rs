@@ -2,60 +2,46 @@
 
 use super::Place;
 
-/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks.
+/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks: `blocks`
+/// has for each number of vectors, ascending, the most rows, and fewer of which there are blocks too.
 ///
 /// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
-/// the left must not be more than there are.
+/// the left must not be more than there are. The right matrix is asked for some steps ahead, as it need not be in the first
+/// cache.
 macro_rules! blocks {
     (
-        $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, rows: [$full:literal $(, $rows:literal)*],
+        $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
+        blocks: [$($NV:literal: [$full:literal $(, $rows:literal)*],)*],
         zero: $zero:expr, load: $load:expr, store: $store:expr, splat: $splat:expr, fma: $fma:expr, add: $add:expr,
+        prefetch: $prefetch:expr, prefetch_write: $prefetch_write:expr,
     ) => {
         use super::{Left, Place, Registers, Right};
 
-        /// Vectors side by side in a full block.
-        const VECTORS: usize = 2;
-
-        pub(super) static REGISTERS: Registers =
-            Registers { rows: $full, columns: VECTORS * $lanes, lanes: $lanes, sweep };
+        pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
 
         /// # Safety
         /// The processor must have the instructions; `left`, `right` and `place` must lie inside their data, with
-        /// whole vectors of `right`; `place.width` must be at most that of a full block.
+        /// whole vectors of `right`; `place.width` must be at most that of the widest block.
         $(#[target_feature(enable = $features)])?
         unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
-            // SAFETY: as the caller promises.
-            unsafe {
-                if place.width > $lanes {
-                    sweep_vectors::<VECTORS>(left, right, place);
-                } else {
-                    sweep_vectors::<1>(left, right, place);
-                }
-            }
-        }
-
-        /// # Safety
-        /// As of `sweep`; `place.width` needs `NV` vectors.
-        $(#[target_feature(enable = $features)])?
-        unsafe fn sweep_vectors<const NV: usize>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
-            let mut first = 0;
-            while first < left.rows.len() {
-                let count = (left.rows.len() - first).min($full);
-                // SAFETY: as the caller promises; rows from `first` on are at least `count`.
-                unsafe {
-                    match count {
-                        $(0..=$rows => block::<$rows, NV>(left, right, place, first, count),)*
-                        _ => block::<$full, NV>(left, right, place, first, count),
+            match place.width.div_ceil($lanes) {
+                $(0..=$NV => for (first, count) in super::block::cut(left.rows.len(), $full) {
+                    // SAFETY: as the caller promises; rows from `first` on are at least `count`.
+                    unsafe {
+                        match count {
+                            $(0..=$rows => block::<$rows, $NV>(left, right, place, first, count),)*
+                            _ => block::<$full, $NV>(left, right, place, first, count),
+                        }
                     }
-                }
-                first += count;
+                },)*
+                more => unreachable!("blocks of {more} vectors"),
             }
         }
 
         /// Rows `first..first + count` of the product; `count` is at most `MR`.
         ///
         /// # Safety
-        /// As of `sweep_vectors`.
+        /// As of `sweep`; `place.width` needs `NV` vectors.
         $(#[target_feature(enable = $features)])?
         unsafe fn block<const MR: usize, const NV: usize>(
             left: &Left<'_>,
@@ -65,8 +51,19 @@ macro_rules! blocks {
             count: usize,
         ) {
             // Rows that are missing repeat the last one, and are not stored.
-            let rows: [usize; MR] = std::array::from_fn(|i| left.rows[first + i.min(count - 1)]);
+            let last = first + count - 1;
+            let mut rows = [0; MR];
+            for i in 0..MR {
+                rows[i] = left.rows[last.min(first + i)];
+            }
             let (left_step, right_step) = (left.step, right.step);
+            let mut to = [place.data.as_mut_ptr(); MR];
+            for i in 0..MR {
+                to[i] = to[i].wrapping_add(place.rows[last.min(first + i)]);
+                for v in 0..NV {
+                    $prefetch_write(to[i].wrapping_add(v * $lanes));
+                }
+            }
             let mut sums = [[$zero; NV]; MR];
             let mut b = right.data.as_ptr();
             for run in left.runs {
@@ -74,6 +71,9 @@ macro_rules! blocks {
                 // may lie behind the data, and are not read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
                 for _ in 0..run.len {
+                    for v in 0..NV {
+                        $prefetch(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
+                    }
                     let mut columns = [$zero; NV];
                     for v in 0..NV {
                         // SAFETY: the right matrix has whole vectors at each step.
@@ -101,9 +101,6 @@ macro_rules! blocks {
                 }
                 return super::block::store_parts(place, first, rows[..count].iter().map(|row| row.as_flattened()));
             }
-            let to: [*mut f32; MR] = std::array::from_fn(|i| {
-                place.data.as_mut_ptr().wrapping_add(place.rows[first + i.min(count - 1)])
-            });
             if place.add {
                 for i in 0..MR {
                     for v in 0..NV {
@@ -122,6 +119,15 @@ macro_rules! blocks {
             }
         }
     };
+}
+
+/// Steps between asking for a part of the right matrix and its use.
+pub(super) const AHEAD: usize = 8;
+
+/// Cuts `rows` into blocks of about equally many, at most `most`: where each begins, and how many it has.
+pub(super) fn cut(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let each = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+    (0..rows).step_by(each).map(move |first| (first, each.min(rows - first)))
 }
 
 /// Stores of each row as many elements as the place is wide.

@@ -30,6 +30,7 @@ fn multiply_add(x: Four, y: Four, sum: Four) -> Four {
 }
 
 blocks! {
-    vector: Four, lanes: 4, rows: [4, 1, 2],
+    vector: Four, lanes: 4, vectors: 2, blocks: [1: [4, 1, 2], 2: [4, 1, 2],],
     zero: [0f32; 4], load: load, store: store, splat: |x| [x; 4], fma: multiply_add, add: add,
+    prefetch: |_| {}, prefetch_write: |_| {},
 }

@@ -6,11 +6,14 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
 }
 
+/// More than two of the tallest blocks have.
+const MOST_ROWS: usize = 30;
+
 #[test]
 fn blocks_of_every_size() {
     for registers in Registers::all() {
-        for rows in 1..2 * registers.rows + 2 {
-            for width in [1, registers.lanes - 1, registers.lanes, registers.lanes + 1, registers.columns] {
+        for rows in 1..MOST_ROWS {
+            for width in 1..=registers.columns {
                 check(registers, rows, width, rows % 2 == 0);
             }
         }
@@ -38,6 +41,24 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
             assert_eq!(out[place + j], expected, "{registers:?}, {count} rows, column {j} of {width}");
         }
         assert_eq!(out[place + width], before[place + width], "what is beside a row was written");
+    }
+}
+
+#[test]
+fn panels_are_of_whole_vectors_and_about_equal() {
+    for registers in Registers::all() {
+        for width in 1..5 * registers.columns {
+            let panels: Vec<_> = registers.panels(width).collect();
+            assert_eq!(panels.len(), width.div_ceil(registers.columns), "{registers:?}, {width} columns");
+            let vectors = |panel: &Range<usize>| panel.len().div_ceil(registers.lanes);
+            let (most, least) = (panels.iter().map(vectors).max(), panels.iter().map(vectors).min());
+            assert!(most <= least.map(|least| least + 1), "{registers:?}, {width} columns: {panels:?}");
+            let ends: Vec<usize> = panels.iter().map(|panel| panel.end).collect();
+            let starts: Vec<usize> = panels.iter().map(|panel| panel.start).collect();
+            assert_eq!((starts[0], ends.last()), (0, Some(&width)));
+            assert_eq!(starts[1..], ends[..ends.len() - 1]);
+            assert!(starts.iter().all(|start| start.is_multiple_of(registers.lanes)));
+        }
     }
 }
 

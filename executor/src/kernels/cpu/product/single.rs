@@ -13,7 +13,7 @@ use std::ops::Range;
 const STEPS: usize = 320;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
-const ROWS: usize = 224;
+const ROWS: usize = 252;
 
 /// Elements between lines of a copy, so that they do not fall into the same sets.
 const APART: usize = 16;
@@ -21,8 +21,8 @@ const APART: usize = 16;
 /// Bytes between lines, or a multiple of it, that make them fall into few sets.
 const ALIASES: usize = 2048;
 
-/// Columns at a time, where panels are used at once: they stay in the second-level cache.
-const COLUMNS: usize = 128;
+/// Columns at a time at most, where panels are used at once: they stay in the second-level cache.
+const COLUMNS: usize = 192;
 
 /// `out = a * b`, or `out += a * b`. Sizes are not 0.
 ///
@@ -100,6 +100,7 @@ impl<'a> Task<'a> {
     /// The whole product on this thread: panels are packed and used at once.
     fn alone(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
+        let each = Registers::get().whole_vectors(b.columns.div_ceil(b.columns.div_ceil(COLUMNS)));
         // The first panels are the largest: later ones find their memory.
         for (i, out) in out.chunks_mut(ROWS * self.stride).enumerate() {
             let count = self.count(out, i * ROWS);
@@ -107,8 +108,8 @@ impl<'a> Task<'a> {
             for step in (0..self.a.columns).step_by(self.steps) {
                 let steps = step..(step + self.steps).min(self.a.columns);
                 let factor = Factor::new(self.a, i * ROWS, count, steps.clone(), &mut copy);
-                for column in (0..b.columns).step_by(COLUMNS) {
-                    let columns = column..(column + COLUMNS).min(b.columns);
+                for column in (0..b.columns).step_by(each) {
+                    let columns = column..(column + each).min(b.columns);
                     fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
                     let add = self.accumulate || step > 0;
                     panels.iter().for_each(|p| factor.sweep(&p, 0, &mut out[column..], &places, add));
@@ -126,9 +127,8 @@ impl<'a> Task<'a> {
                 .enumerate()
                 .for_each(|(i, out)| self.rows(out, i * ROWS, panels));
         }
-        let each = self.a.rows.div_ceil(rayon::current_num_threads());
-        let whole = Registers::get().rows;
-        let each = if each > 4 * whole { each.next_multiple_of(whole) } else { each }.min(ROWS);
+        let parts = self.a.rows.div_ceil(ROWS).next_multiple_of(rayon::current_num_threads());
+        let each = self.a.rows.div_ceil(parts);
         out.par_chunks_mut(each * self.stride)
             .enumerate()
             .for_each(|(i, out)| self.rows(out, i * each, panels));
