@@ -1,13 +1,13 @@
 //! Times of steps on a GPU: a product, models in training, copies. `benches/peer/gpu/compare.py` runs this and PyTorch in
-//! turn; `cargo bench --bench gpu -- mlp` runs one workload, `--cpu` all of them in small sizes on a CPU, to see that they
-//! run. Without a GPU it says so.
+//! turn; `cargo bench --bench gpu -- mlp` runs one workload, `--cuda-graphs` with captured kernels, `--cpu` all of them in small
+//! sizes on a CPU, to see that they run. Without a GPU it says so.
 #![allow(clippy::print_stdout)]
 
 #[path = "../examples/models/mod.rs"]
 mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
-use executor::gpus::{self, Visible};
+use executor::gpus::{self, GpuOptions, Visible};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use proto::pb;
@@ -59,7 +59,7 @@ fn main() -> Fallible {
             println!("nothing is measured: --bench, or names of workloads, are not given");
             return Ok(());
         }
-        Ok(_) => Place::Gpu,
+        Ok(_) => Place::Gpu { graphs: has("--cuda-graphs") },
         // The suite is for machines that have one.
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_some() => return Err(error.into()),
         Err(error) => {
@@ -77,28 +77,28 @@ fn main() -> Fallible {
 /// Where workloads run.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    Gpu,
+    Gpu { graphs: bool },
     SmallOnCpu,
 }
 
 impl Place {
     fn device(self) -> &'static str {
         match self {
-            Place::Gpu => "/device:GPU:0",
+            Place::Gpu { .. } => "/device:GPU:0",
             Place::SmallOnCpu => "/device:CPU:0",
         }
     }
 
     fn size(self, full: usize, small: usize) -> usize {
         match self {
-            Place::Gpu => full,
+            Place::Gpu { .. } => full,
             Place::SmallOnCpu => small,
         }
     }
 
     fn windows(self) -> (usize, Duration) {
         match self {
-            Place::Gpu => (WINDOWS, WINDOW),
+            Place::Gpu { .. } => (WINDOWS, WINDOW),
             Place::SmallOnCpu => (1, Duration::ZERO),
         }
     }
@@ -122,10 +122,13 @@ impl Figure {
 }
 
 /// A session in this process. What has no kernel on the device runs on the CPU.
-fn session(graph: Graph) -> Fallible<Session> {
+fn session(place: Place, graph: Graph) -> Fallible<Session> {
+    let graphs = matches!(place, Place::Gpu { graphs: true });
+    let server =
+        ServerConfig { gpus: GpuOptions { graphs, ..GpuOptions::default() }, ..ServerConfig::default() };
     let config = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
     let options = SessionOptions { config, ..SessionOptions::default() };
-    Ok(Session::local_with(graph, ServerConfig::default(), options)?)
+    Ok(Session::local_with(graph, server, options)?)
 }
 
 /// The median time of a step, seconds. Steps are run one after the other, and only the last of a window is waited for: it
@@ -149,7 +152,7 @@ fn step_time(place: Place, step: &Callable<'_>, last: &Callable<'_>, values: &[T
 
 /// Times a step after `first` has run; who fetches `end` runs a step and waits for it.
 fn time(place: Place, graph: Graph, first: NodeId, step: NodeId, end: Output) -> Fallible<f64> {
-    let session = session(graph)?;
+    let session = session(place, graph)?;
     session.run(&[], &[], &[first])?;
     let (step, last) = (session.callable(&[], &[], &[step])?, session.callable(&[], &[end], &[])?);
     step_time(place, &step, &last, &[])
@@ -212,7 +215,7 @@ fn convolutional(place: Place) -> Fallible<Figure> {
 fn residual(place: Place) -> Fallible<Figure> {
     let (examples, side) = (place.size(64, 2), place.size(224, 32));
     let small = ResNet { blocks: [1; 4], width: 4, classes: 10 };
-    let model = if matches!(place, Place::Gpu) { ResNet::FIFTY } else { small };
+    let model = if matches!(place, Place::Gpu { .. }) { ResNet::FIFTY } else { small };
     let batch = Batch { shape: &[examples, side, side, 3], examples, classes: model.classes };
     training(place, batch, &Optimizer::momentum(0.1, 0.9), |layers, x| model.scores(layers, x))
 }
@@ -253,7 +256,7 @@ fn copy_to_device(place: Place) -> Fallible<Figure> {
     let scope = Scope::new().device(place.device());
     let fed = scope.placeholder("fed", DType::Float, PartialShape::from(&shape));
     let corner = scope.slice(fed, &[0], &[1]);
-    let session = session(scope.finish()?)?;
+    let session = session(place, scope.finish()?)?;
     let value = Tensor::full(1.0f32, shape.clone())?;
     let seconds = call_time(place, &session.callable(&[fed], &[corner], &[])?, &[value])?;
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))
@@ -267,7 +270,7 @@ fn copy_from_device(place: Place) -> Fallible<Figure> {
     let first = Initializer::Constant(1.0);
     let held = variables.get_untrained("held", DType::Float, shape.dims(), &first);
     let first = variables.initializer();
-    let session = session(scope.finish()?)?;
+    let session = session(place, scope.finish()?)?;
     session.run(&[], &[], &[first])?;
     let seconds = call_time(place, &session.callable(&[], &[held.value], &[])?, &[])?;
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))

@@ -7,7 +7,7 @@ use super::Place;
 ///
 /// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
 /// the left must not be more than there are. The right matrix is asked for some steps ahead, as it need not be in the first
-/// cache.
+/// cache, and so is the place before the sums are there.
 macro_rules! blocks {
     (
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
