@@ -1,8 +1,8 @@
 //! GPUs of NVIDIA. What is decided here (which stream, in what order, when memory is free again) is decided against
 //! one narrow trait, [`Driver`]: `nvidia` is CUDA's, and tests have one that writes down what it is asked for.
 //!
-//! A kernel enqueues in a [`Lane`]. For a segment that repeats, that leads into a graph: [`repeater`] decides when, by what
-//! is [`known`]; [`capturing`] is the device meanwhile, and [`captured`] what is launched from then on.
+//! A kernel enqueues in a [`Lane`]. For a segment that repeats, that leads into a graph: `repeater` decides when, by what
+//! is `known`; `capturing` is the device meanwhile, and `captured` what is launched from then on.
 //!
 //! Nothing is needed to build this, and nothing but a look for `libcuda` happens where there is no GPU: [`library`]
 //! finds what is there when the process runs.

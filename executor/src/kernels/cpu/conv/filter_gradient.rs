@@ -11,7 +11,7 @@ use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 
-/// Pixels at a time, about: a panel of them stays in the first cache where that is 48 KiB, and no sum is long.
+/// Pixels at a time, about: so many that what is written after them costs little, so few that no sum is long.
 const PIXELS: usize = 320;
 
 /// Elements of a tile's band, at most about that many.

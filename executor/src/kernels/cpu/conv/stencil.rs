@@ -10,8 +10,7 @@ use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 
-/// Steps of the inner dimension at a time: a panel's part stays in the first cache, where that is of 48 KiB, and no sum is
-/// long.
+/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
 const STEPS: usize = 320;
 
 /// Elements of a tile's band, at most about that many, and its pixels.

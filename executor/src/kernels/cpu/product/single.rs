@@ -8,8 +8,7 @@ use crate::kernels::cpu::panel::{Columns, Panel, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Steps of the inner dimension at a time: a panel's part stays in the first cache, where that is of 48 KiB, and no sum is
-/// long.
+/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
 const STEPS: usize = 320;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
