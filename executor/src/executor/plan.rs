@@ -275,19 +275,16 @@ impl Plan {
     fn add_segments(&mut self, units: &Units) {
         for (number, first) in units.firsts().enumerate() {
             let node = self.nodes[first as usize].node.clone();
-            let (none, action) = (Span::default(), Action::Segment(number as u32));
-            let (slots, edges, successors, const_inputs) = (none, none, none, none);
-            let has_refs = false;
-            let outputs = 0;
+            let none = Span::default();
             self.nodes.push(PlanNode {
-                action,
+                action: Action::Segment(number as u32),
                 node,
-                slots,
-                edges,
-                successors,
-                const_inputs,
-                outputs,
-                has_refs,
+                slots: none,
+                edges: none,
+                successors: none,
+                const_inputs: none,
+                outputs: 0,
+                has_refs: false,
             });
             self.pending.push(0);
             self.constant_of.push(NOT_CONSTANT);

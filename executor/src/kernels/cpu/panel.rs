@@ -37,6 +37,9 @@ impl Panels {
         let registers = Registers::get();
         (self.steps, self.columns) = (steps, columns);
         let len = steps * registers.whole_vectors(columns);
+        if len == 0 {
+            return Ok(());
+        }
         if self.memory.len() < len * size_of::<f32>() {
             self.memory = Buffer::unspecified(len * size_of::<f32>())?;
         }
@@ -167,5 +170,30 @@ impl Vector for Turn<'_> {
             }
             row[width..].fill(0.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Source for Nothing {
+        fn panel(&self, _first: usize, _width: usize, _step: usize, _panel: &mut [f32]) {
+            panic!("there is nothing to copy");
+        }
+    }
+
+    #[test]
+    fn of_a_matrix_without_elements_nothing_is_copied() -> Result<()> {
+        for (steps, columns) in [(0, 40), (3, 0), (0, 0)] {
+            for threads in [Threads::One, Threads::All] {
+                let mut panels = Panels::new();
+                panels.fill(steps, columns, threads, &Nothing)?;
+                assert_eq!((panels.steps(), panels.columns()), (steps, columns));
+            }
+        }
+        Ok(())
     }
 }
