@@ -153,11 +153,12 @@ pub(crate) enum Operand<'a, T> {
 /// A function of two runs of elements.
 pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], Operand<'_, A>, Operand<'_, A>) + Sync + 'f;
 
-struct ZipLoop<'a, T, R, F> {
-    out: &'a mut [R],
-    x: Operand<'a, T>,
-    y: Operand<'a, T>,
-    op: F,
+/// The loop over two runs of elements.
+pub(crate) struct ZipLoop<'a, T, R, F> {
+    pub(crate) out: &'a mut [R],
+    pub(crate) x: Operand<'a, T>,
+    pub(crate) y: Operand<'a, T>,
+    pub(crate) op: F,
 }
 
 impl<T: Copy, R: Copy, F: Fn(T, T) -> R> Vector for ZipLoop<'_, T, R, F> {

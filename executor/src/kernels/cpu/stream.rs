@@ -20,6 +20,15 @@ pub(super) fn copy<T: Element>(from: &[T], to: &mut [T]) {
     to.copy_from_slice(from);
 }
 
+/// Asks memory for these elements, which are read soon.
+#[inline]
+pub(super) fn ask<T: Element>(elements: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    x86::ask(bytemuck::cast_slice(elements));
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = elements;
+}
+
 /// What this thread has copied is there for all who come after.
 pub(super) fn settle() {
     #[cfg(target_arch = "x86_64")]
@@ -33,11 +42,23 @@ pub(super) fn settle() {
 mod x86 {
     use crate::kernels::cpu::simd::{Level, level};
     use std::arch::x86_64::{
-        __m128i, __m256i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256,
+        __m128i, __m256i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_stream_si128, _mm256_loadu_si256,
+        _mm256_stream_si256,
     };
 
     /// Bytes of a store: what is not a multiple of it, at both ends, is copied as ever.
     const STEP: usize = 32;
+
+    /// Bytes of a line of the caches.
+    const LINE: usize = 64;
+
+    #[inline]
+    pub(super) fn ask(bytes: &[u8]) {
+        for line in bytes.chunks(LINE) {
+            // SAFETY: every x86-64 processor has SSE.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        }
+    }
 
     pub(super) fn copy(from: &[u8], to: &mut [u8]) {
         let head = to.as_ptr().align_offset(STEP).min(to.len());

@@ -12,7 +12,7 @@ mod pass;
 use self::fit::{Fit, Place};
 use self::pass::Pass;
 use super::chain::{Chain, ChainOp, Source};
-use super::strip::{Computed, Run, Strip, strip};
+use super::strip::{Computed, Strip, strip};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::broadcast::{Operand, of_one};
@@ -110,10 +110,7 @@ fn in_strips<T: Lane<Wide: Computed>>(
     };
     let elements = inputs.iter().map(|input| input.as_ref().map(Tensor::values::<T>).transpose());
     let elements = elements.collect::<graph::Result<SmallVec<[Option<&[T]>; 8]>>>()?;
-    let is_read_last =
-        |i: usize| chain.ops.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)));
-    let in_place = in_place.filter(|i| T::NATIVE && !is_read_last(*i));
-    let pass = Pass { chain, fit, singles: &singles, elements, in_place, streams };
+    let pass = Pass::<T>::new(chain, fit, &singles, &elements, streams);
     let chunk = chunk_size(fit.shape.num_elements(), chain.cost).next_multiple_of(fit.strip);
     for_chunks(out.values_mut::<T>()?, chunk, |start, part| pass.run(start, part));
     ctx.set_output(0, out);
@@ -149,25 +146,11 @@ impl<W: Computed> Singles<W> {
                     Source::Input(i) => singles.inputs[i],
                     Source::Value(before) => singles.values[before],
                 };
-                op.compute(&mut out, |source| Operand::One(value(source)));
+                op.function.run.compute(&mut out, |n| Operand::One(value(&op.operands[n])));
             }
             singles.values.push(T::of_wide(out[0]).to_wide());
         }
         Ok(singles)
-    }
-}
-
-impl<W: Computed> ChainOp<Strip<W>> {
-    fn compute<'v>(&self, out: &mut [W], operand: impl Fn(&Source) -> Operand<'v, W>) {
-        match (&self.function.run, self.operands.as_slice()) {
-            (Run::Map(map), [x, ..]) => match operand(x) {
-                Operand::Many(x) => map(out, x),
-                // Only where the value is single, too.
-                Operand::One(x) => map(out, &[x]),
-            },
-            (Run::Zip(zip, _), [x, y]) => zip(out, operand(x), operand(y)),
-            _ => {}
-        }
     }
 }
 

@@ -3,9 +3,10 @@
 use super::chain::{Form, Pairing};
 use crate::kernels::cpu::activation::{self, Rectified};
 use crate::kernels::cpu::binary;
-use crate::kernels::cpu::broadcast::{Zip, zip_run, zip_run_with};
-use crate::kernels::cpu::elementwise::{Map, map_run, map_run_with};
+use crate::kernels::cpu::broadcast::{Binary, Operand, Zip, ZipLoop};
+use crate::kernels::cpu::elementwise::{Map, MapLoop, Unary, map_run};
 use crate::kernels::cpu::scalar::{Analytic, Real};
+use crate::kernels::cpu::simd::vectorized_wide;
 use crate::kernels::cpu::threads::Cost::{self, Cheap, Dear};
 use crate::kernels::cpu::unary::{self, Polynomial, polynomial};
 
@@ -29,6 +30,31 @@ impl<W> Strip<W> {
     }
 }
 
+impl<W: Copy> Run<W> {
+    /// Fills `out`, of these operands.
+    #[inline]
+    pub(super) fn compute<'v>(&self, out: &mut [W], operand: impl Fn(usize) -> Operand<'v, W>) {
+        match self {
+            Run::Map(map) => match operand(0) {
+                Operand::Many(x) => map(out, x),
+                // Only where the value is single, too.
+                Operand::One(x) => map(out, &[x]),
+            },
+            Run::Zip(zip, _) => zip(out, operand(0), operand(1)),
+        }
+    }
+}
+
+/// A loop over a strip, which is in the first cache: that keeps up with the widest vectors.
+fn map<W: Copy>(out: &mut [W], x: &[W], op: impl Fn(W) -> W) {
+    vectorized_wide(MapLoop { out, x, op });
+}
+
+/// As [`map`].
+fn zip<W: Copy>(out: &mut [W], x: Operand<'_, W>, y: Operand<'_, W>, op: impl Fn(W, W) -> W) {
+    vectorized_wide(ZipLoop { out, x, y, op });
+}
+
 /// The types that chains are computed in.
 pub(super) trait Computed: Real + Analytic + Rectified + Polynomial + 'static {}
 
@@ -44,25 +70,25 @@ pub(crate) fn has_strip(op: &str) -> bool {
 pub(super) fn strip<W: Computed>(op: &str) -> Option<Strip<W>> {
     macro_rules! map {
         ($cost:ident, $Function:ty) => {
-            Strip { run: Run::Map(&map_run::<W, W, $Function>), cost: $cost }
+            Strip { run: Run::Map(&|out, x| map(out, x, <$Function>::apply)), cost: $cost }
         };
     }
     macro_rules! map_with {
         ($cost:ident, $function:path) => {
-            Strip { run: Run::Map(&|out, x| map_run_with(out, x, $function)), cost: $cost }
+            Strip { run: Run::Map(&|out, x| map(out, x, $function)), cost: $cost }
         };
     }
     macro_rules! zip {
         ($cost:ident, $pairing:ident, $Function:ty) => {
-            Strip { run: Run::Zip(&zip_run::<W, W, $Function>, Pairing::$pairing), cost: $cost }
+            Strip {
+                run: Run::Zip(&|out, x, y| zip(out, x, y, <$Function>::apply), Pairing::$pairing),
+                cost: $cost,
+            }
         };
     }
     macro_rules! zip_with {
         ($cost:ident, $function:path) => {
-            Strip {
-                run: Run::Zip(&|out, x, y| zip_run_with(out, x, y, $function), Pairing::Equal),
-                cost: $cost,
-            }
+            Strip { run: Run::Zip(&|out, x, y| zip(out, x, y, $function), Pairing::Equal), cost: $cost }
         };
     }
     let polynomial = |single, double| Strip { run: Run::Map(W::pick(single, double)), cost: Dear };
