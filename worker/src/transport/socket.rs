@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Of a Unix socket: a write of the default size wakes the reader too often, bytes.
 const UNIX_BUFFER: usize = 1 << 20;
@@ -48,16 +49,8 @@ impl Socket {
     /// # Errors
     /// That the runtime cannot watch it.
     pub(super) fn source(&self) -> io::Result<Source> {
-        Ok(match self {
-            Socket::Unix(stream) => {
-                stream.set_nonblocking(true)?;
-                Source::Unix(tokio::net::UnixStream::from_std(stream.try_clone()?)?)
-            }
-            Socket::Tcp(stream) => {
-                stream.set_nonblocking(true)?;
-                Source::Tcp(tokio::net::TcpStream::from_std(stream.try_clone()?)?)
-            }
-        })
+        let descriptor = self.as_fd().try_clone_to_owned()?;
+        Ok(Source(AsyncFd::with_interest(descriptor, Interest::READABLE)?))
     }
 
     /// Writes some of the bytes, the descriptor with the first of them.
@@ -125,12 +118,10 @@ impl Socket {
     }
 }
 
-/// One connection, as a task of a runtime reads it.
+/// One connection, as a task of a runtime reads it. Watched for nothing else: whoever reads from a Unix socket makes
+/// room in it, and would wake the other end's runtime to tell it so.
 #[derive(Debug)]
-pub(super) enum Source {
-    Unix(tokio::net::UnixStream),
-    Tcp(tokio::net::TcpStream),
-}
+pub(super) struct Source(AsyncFd<OwnedFd>);
 
 impl Source {
     /// As [`Socket::receive`], without a thread that waits.
@@ -140,19 +131,18 @@ impl Source {
         descriptors: &mut VecDeque<OwnedFd>,
     ) -> io::Result<usize> {
         loop {
-            let read = match self {
-                Source::Unix(stream) => {
-                    stream.readable().await?;
-                    stream.try_io(Interest::READABLE, || receive(stream.as_fd(), into, descriptors))
+            let mut ready = self.0.readable().await?;
+            let before = descriptors.len();
+            match receive(self.0.as_fd(), into, descriptors) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) => return Err(error),
+                Ok(read) => {
+                    // All that there was: to ask again would be for nothing. Behind descriptors a read ends in any case.
+                    if read < into.len() && descriptors.len() == before {
+                        ready.clear_ready();
+                    }
+                    return Ok(read);
                 }
-                Source::Tcp(stream) => {
-                    stream.readable().await?;
-                    stream.try_io(Interest::READABLE, || receive(stream.as_fd(), into, descriptors))
-                }
-            };
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
             }
         }
     }
