@@ -45,13 +45,13 @@ enum Found<'a, W> {
 
 /// An operand that is copied to a register before a strip is computed.
 struct Load<'a, T> {
-    from: From<'a, T>,
+    from: Origin<'a, T>,
     to: usize,
     /// The first strip's copy serves all strips.
     once: bool,
 }
 
-enum From<'a, T> {
+enum Origin<'a, T> {
     Result,
     Whole(&'a [T]),
     /// For strips that pass its end.
@@ -94,7 +94,7 @@ impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
                 (Place::Single, _) => Found::Single(singles.inputs[i]),
                 // Who writes there must not read there.
                 (_, None) if T::NATIVE && !reads_last(i) => Found::Result,
-                (_, None) => pass.loaded(From::Result, false),
+                (_, None) => pass.loaded(Origin::Result, false),
                 (Place::Whole, Some(elements)) => pass.whole(elements),
                 (Place::Spread(plan), Some(elements)) => pass.spread(plan, elements, fit.has_period),
             })
@@ -120,24 +120,24 @@ impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
         self.along.push(elements);
         match T::NATIVE {
             true => Found::Whole(bytemuck::cast_slice(elements)),
-            false => self.loaded(From::Whole(elements), false),
+            false => self.loaded(Origin::Whole(elements), false),
         }
     }
 
     fn spread(&mut self, plan: &'a Plan, elements: &'a [T], has_period: bool) -> Found<'a, T::Wide> {
         if T::NATIVE && !has_period && plan.period().is_some() {
-            let to = self.load(From::Cycle(plan, elements), false);
+            let to = self.load(Origin::Cycle(plan, elements), false);
             return Found::Cycle(bytemuck::cast_slice(elements), to);
         }
-        self.loaded(From::Spread(plan, elements), has_period)
+        self.loaded(Origin::Spread(plan, elements), has_period)
     }
 
-    fn loaded(&mut self, from: From<'a, T>, once: bool) -> Found<'a, T::Wide> {
+    fn loaded(&mut self, from: Origin<'a, T>, once: bool) -> Found<'a, T::Wide> {
         Found::Register(self.load(from, once))
     }
 
     /// The register that the operand is copied to.
-    fn load(&mut self, from: From<'a, T>, once: bool) -> usize {
+    fn load(&mut self, from: Origin<'a, T>, once: bool) -> usize {
         let to = self.registers;
         self.registers += 1;
         self.loads.push(Load { from, to, once });
@@ -228,10 +228,10 @@ impl<T: Lane> Load<'_, T> {
     fn run(&self, at: usize, out: &[T], to: &mut [Line]) {
         let to: &mut [T::Wide] = elements_mut(to, out.len());
         match self.from {
-            From::Result => T::widen(out, to),
-            From::Whole(elements) => T::widen(&elements[at..at + out.len()], to),
-            From::Cycle(_, elements) if in_cycle(elements, at, out.len()).is_some() => {}
-            From::Cycle(plan, elements) | From::Spread(plan, elements) => {
+            Origin::Result => T::widen(out, to),
+            Origin::Whole(elements) => T::widen(&elements[at..at + out.len()], to),
+            Origin::Cycle(_, elements) if in_cycle(elements, at, out.len()).is_some() => {}
+            Origin::Cycle(plan, elements) | Origin::Spread(plan, elements) => {
                 let repeats = plan.repeats()[1];
                 plan.walk(at, to.len(), |done, len, [_, from]| {
                     let run = &mut to[done..done + len];
