@@ -1,5 +1,6 @@
-//! Writes past the caches: of results so large that whoever reads them next does not find them there anyway. The memory
-//! behind them is then not read before it is written, which is a third of the traffic of a loop over two tensors.
+//! Memory that is passed through once. Results so large that whoever reads them next does not find them in the
+//! caches anyway are written past these: the memory behind them is then not read before it is written, which is a
+//! third of the traffic of a loop over two tensors. What is read is asked for while what came before is computed.
 
 use graph::Element;
 

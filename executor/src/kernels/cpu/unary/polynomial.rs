@@ -63,7 +63,7 @@ pub(crate) fn exp_of(x: f32) -> f32 {
     p = p * r + 0.166_666_65;
     p = p * r + 0.5;
     let p = (p * (r * r) + r) + 1.0;
-    // `n` is added to the exponent of `p`, which is in `[0.7, 1.42]`: what is beyond the numbers is cut off below.
+    // `n` is added to the exponent of `p`, which is near 1: what leaves the numbers is replaced below.
     let value = f32::from_bits(p.to_bits().wrapping_add((whole as u32) << 23));
     let value = if x >= EXP_HIGH { f32::INFINITY } else { value };
     let value = if x < EXP_LOW { 0.0 } else { value };
@@ -125,9 +125,10 @@ impl Unary<f32> for Tanh {
         q = q * s + 2.268_434_6e-3;
         q = q * s + 4.893_525e-3;
         let value = c * p / q;
-        // Near 0 the function is its argument: that also keeps the sign of zero. So is it of no number.
-        #[allow(clippy::neg_cmp_op_on_partial_ord)]
-        if !(x.abs() >= 4e-4) { x } else { value }
+        // Near 0 the function is its argument: that also keeps the sign of zero.
+        let value = if x.abs() < 4e-4 { x } else { value };
+        #[allow(clippy::eq_op)]
+        if x != x { x } else { value }
     }
 }
 

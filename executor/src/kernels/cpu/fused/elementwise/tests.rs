@@ -202,6 +202,42 @@ fn random_chains_of_random_shapes() -> Result<()> {
     Ok(())
 }
 
+/// Operands of every kind, and strips of every kind: short ones, whole ones, and such as pass a row's end.
+#[test]
+fn strips_of_every_length() -> Result<()> {
+    let (ops, operands) =
+        (&["Mul", "BiasAdd", "Sub", "Relu", "AddV2", "Mul"][..], &[0, 1, 5, 2, 6, 3, 7, 8, 5, 9, 4]);
+    let mut rng = StdRng::seed_from_u64(7);
+    for dtype in super::super::FLOATS {
+        for len in [1, 15, 16, 17, 511, 512, 513, 1024, 1025] {
+            let shapes = [&[3, len][..], &[3, len], &[len], &[3, 1], &[]];
+            let inputs = shapes.map(|shape| random(&mut rng, *dtype, shape));
+            check(ops, operands, &inputs.into_iter().collect::<Result<Vec<_>>>()?)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn results_in_the_memory_of_an_operand_are_the_same() -> Result<()> {
+    let inputs = |dtype| -> Result<Vec<Tensor>> {
+        let mut rng = StdRng::seed_from_u64(9);
+        [&[3, 1025][..], &[3, 1025]].into_iter().map(|shape| random(&mut rng, dtype, shape)).collect()
+    };
+    let ops = ["Mul", "AddV2", "Relu", "Sub"];
+    for dtype in super::super::FLOATS {
+        // The last op reads the operand whose memory it writes to, or another.
+        for operands in [[0, 1, 2, 0, 3, 4, 0], [0, 1, 2, 0, 3, 4, 1]] {
+            let node = node(*dtype, 2, &ops, &operands)?;
+            let out = run_node(&node, inputs(*dtype)?.into_iter().map(Value::Host).collect())?;
+            let [Value::Host(out)] = out.as_slice() else { panic!("{out:?}") };
+            let apart = apart(&ops, &operands, &inputs(*dtype)?)?;
+            assert_eq!(out.bytes()?, apart.bytes()?, "{dtype} of {operands:?}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn the_result_takes_the_memory_of_an_operand_that_nobody_else_reads() -> Result<()> {
     let operands = || -> Result<[Tensor; 2]> {
