@@ -48,6 +48,7 @@ impl Socket {
     ///
     /// # Errors
     /// That the runtime cannot watch it.
+    #[expect(deprecated, reason = "what the unsafe one asks for holds of an owned descriptor: it stays open")]
     pub(super) fn source(&self) -> io::Result<Source> {
         let descriptor = self.as_fd().try_clone_to_owned()?;
         Ok(Source(AsyncFd::with_interest(descriptor, Interest::READABLE)?))
