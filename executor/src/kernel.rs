@@ -9,7 +9,7 @@ use crate::repeat::Capture;
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use crate::variable::Variable;
-use graph::{DType, Node, PortType, Shape, Tensor};
+use graph::{DType, Element, Node, PortType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -320,7 +320,16 @@ impl<'a> KernelContext<'a> {
 
     #[inline]
     pub fn set_output(&mut self, i: usize, value: impl Into<Value>) {
-        self.outputs[i] = value.into();
+        self.outputs[i].discard();
+        Value::fill(&mut self.outputs[i], value.into());
+    }
+
+    /// Output `i` is one element of rank 0.
+    #[inline]
+    pub fn set_scalar<T: Element>(&mut self, i: usize, value: T) {
+        let output = &mut self.outputs[i];
+        output.discard();
+        Value::fill(output, Value::Host(Tensor::scalar(value)));
     }
 
     /// Memory for an output, of a plain type, with unspecified contents.

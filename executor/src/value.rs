@@ -52,6 +52,53 @@ impl Value {
         }
     }
 
+    /// Fills an empty place: nothing is called to drop what is not there, so that the value is made where it goes.
+    #[inline]
+    pub(crate) fn fill(place: &mut Value, value: Value) {
+        debug_assert!(matches!(place, Value::None));
+        std::mem::forget(std::mem::replace(place, value));
+    }
+
+    /// Drops what is here.
+    #[inline]
+    pub(crate) fn discard(&mut self) {
+        match self {
+            Value::None => {}
+            Value::Host(tensor) if tensor.as_word().is_some() => std::mem::forget(std::mem::take(self)),
+            _ => *self = Value::None,
+        }
+    }
+
+    /// A copy of what is here, in an empty place. Scalars go by the word: what was just written so, as they are, cannot be
+    /// read in larger pieces before it has reached the cache.
+    #[inline]
+    pub(crate) fn copy_to(&self, place: &mut Value) {
+        match self.as_word() {
+            Some(word) => Value::fill(place, word),
+            None => Value::fill(place, self.clone()),
+        }
+    }
+
+    /// What is here, to an empty place; by the word as in [`Value::copy_to`].
+    #[inline]
+    pub(crate) fn move_to(&mut self, place: &mut Value) {
+        match self.as_word() {
+            Some(word) => {
+                Value::fill(place, word);
+                self.discard();
+            }
+            None => Value::fill(place, std::mem::take(self)),
+        }
+    }
+
+    #[inline]
+    fn as_word(&self) -> Option<Value> {
+        match self {
+            Value::Host(tensor) => tensor.as_word().map(Value::Host),
+            _ => None,
+        }
+    }
+
     /// The shape of a tensor, in whichever memory it is, or of the one behind a reference; `None` where there is none.
     pub(crate) fn shape(&self) -> Option<Shape> {
         match self {

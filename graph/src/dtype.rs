@@ -8,8 +8,11 @@ use std::fmt;
 macro_rules! dtypes {
     ($($variant:ident = $number:literal, $name:literal, $long:literal, $size:expr;)*) => {
         /// An element type. Discriminants are TensorFlow's `DataType` numbers.
+        ///
+        /// It fills a word, since each tensor has one and tensors are moved at every node: a byte with padding behind it is
+        /// moved in pieces, and what was written in pieces the processor cannot soon read as a whole.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
+        #[repr(usize)]
         pub enum DType { $($variant = $number,)* }
 
         impl DType {

@@ -341,8 +341,7 @@ impl Flow for Framed {
             && matches!(planned.action, Action::Kernel(_))
             && let Some(edge) = executor.plan.edges(planned).iter().find(|e| is_missing(e.output, local))
         {
-            let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
-            return run.fail(node, Error::internal(message));
+            return run.fail(node, executor.plan.missing(node, edge.output));
         }
         match executor.plan.frames.kinds[node as usize] {
             Kind::Plain | Kind::Merge(_) => {
@@ -430,24 +429,27 @@ fn spread(
     };
     let mut some_dead = is_dead;
     for (edge, target) in plan.edges(planned).iter().zip(plan.frames.targets(plan.edge_range(planned))) {
-        let value = match local.outputs.get_mut(edge.output as usize) {
-            Some(output) if edge.is_last => std::mem::take(output),
-            Some(output) => output.clone(),
-            None => Value::None,
-        };
+        let output =
+            local.outputs.get_mut(edge.output as usize).filter(|output| !matches!(output, Value::None));
         let (cell, slot) = (target.node as usize - to.first_node, edge.slot as usize - to.first_slot);
-        let is_absent = matches!(value, Value::None);
         if !target.is_merge {
-            if is_absent {
-                some_dead = true;
-                to.cells.set(cell, DEAD, local.alone);
-            } else {
+            match output {
                 // SAFETY: this thread runs the producer, and counts down the consumer only below.
-                unsafe { to.cells.slots.put(slot, value) };
+                Some(output) => unsafe { to.cells.slots.give(slot, output, edge.is_last) },
+                None => {
+                    some_dead = true;
+                    to.cells.set(cell, DEAD, local.alone);
+                }
             }
             continue;
         }
-        if is_absent {
+        if let Some(output) = output {
+            if to.cells.set(cell, DECIDED, local.alone) & DECIDED != 0 {
+                continue;
+            }
+            // SAFETY: this thread alone has decided which input the Merge takes, and counts it down only below.
+            unsafe { to.cells.slots.give(slot, output, edge.is_last) };
+        } else {
             let before = to.cells.add(cell, ONE_DEAD_INPUT, local.alone);
             let dead = ((before >> 31) & DEAD_INPUTS) as u32 + 1;
             let kinds = &plan.frames.kinds;
@@ -460,12 +462,6 @@ fn spread(
                 continue;
             }
             to.cells.set(cell, DEAD, local.alone);
-        } else {
-            if to.cells.set(cell, DECIDED, local.alone) & DECIDED != 0 {
-                continue;
-            }
-            // SAFETY: this thread alone has decided which input the Merge takes, and counts it down only below.
-            unsafe { to.cells.slots.put(slot, value) };
         }
         if let Some(is_dead) = to.cells.count_down(cell, local.alone) {
             ready(target.node, is_dead, local);

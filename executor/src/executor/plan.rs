@@ -6,7 +6,7 @@ use super::liveness::follows_its_consumers;
 use super::segment::Segment;
 use super::segmented::{self, Units};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::function::Functions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
@@ -373,9 +373,15 @@ impl Plan {
         for constant in self.const_inputs(node) {
             let input = &mut inputs[(constant.slot - node.slots.start) as usize];
             if matches!(input, Value::None) {
-                *input = self.constants[constant.constant as usize].clone();
+                self.constants[constant.constant as usize].copy_to(input);
             }
         }
+    }
+
+    /// The error of a kernel that did not set an output which others wait for.
+    #[cold]
+    pub(super) fn missing(&self, node: u32, output: u32) -> Error {
+        Error::internal(format!("Missing {output}-th output from {}", self.nodes[node as usize].node.name))
     }
 
     pub(super) fn slots(&self, node: &PlanNode) -> Range<usize> {

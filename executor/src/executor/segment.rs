@@ -3,7 +3,6 @@
 
 use super::action::Action;
 use super::flow::Flow;
-use super::plan::Plan;
 use super::run::{Local, Run};
 use super::state::empty;
 use crate::device::Device;
@@ -184,7 +183,7 @@ impl<F: Flow> Run<F> {
                     None => Value::None,
                 };
                 if matches!(value, Value::None) {
-                    return Err(missing(&self.executor.plan, member.node, delivery.output));
+                    return Err(self.executor.plan.missing(member.node, delivery.output));
                 }
                 match delivery.to {
                     To::Slot(slot) => self.put(task, slot, value),
@@ -230,8 +229,4 @@ impl<F: Flow> Run<F> {
         }
         result
     }
-}
-
-fn missing(plan: &Plan, id: u32, output: u32) -> Error {
-    Error::internal(format!("Missing {output}-th output from {}", plan.nodes[id as usize].node.name))
 }

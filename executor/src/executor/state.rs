@@ -25,18 +25,18 @@ impl Slots {
         Slots(std::iter::repeat_with(Slot::default).take(count).collect())
     }
 
-    /// Fills an empty slot.
+    /// Fills an empty slot with what is in `output`; that is left empty if this `is_last` of those that it goes to.
     ///
     /// # Safety
-    /// The caller runs the slot's producer, which has not counted down the consumer yet; or runs the consumer
-    /// and holds no borrow of its inputs.
-    pub(super) unsafe fn put(&self, slot: usize, value: Value) {
-        let slot = self.0[slot].0.get();
-        // SAFETY: as the caller promises, nobody else has access to the slot now. It is empty, so that nothing is
-        // lost by not dropping what was there.
-        unsafe {
-            debug_assert!(matches!(*slot, Value::None));
-            slot.write(value);
+    /// The caller runs the slot's producer, which has not counted down the consumer yet.
+    #[inline]
+    pub(super) unsafe fn give(&self, slot: usize, output: &mut Value, is_last: bool) {
+        // SAFETY: as the caller promises, nobody else has access to the slot now.
+        let slot = unsafe { &mut *self.0[slot].0.get() };
+        debug_assert!(matches!(slot, Value::None));
+        match is_last {
+            true => output.move_to(slot),
+            false => output.copy_to(slot),
         }
     }
 
@@ -116,10 +116,7 @@ impl State {
 }
 
 /// Drops what is there. Mostly nothing is, for the consumer took it.
+#[inline]
 pub(super) fn empty(values: &mut [Value]) {
-    for value in values {
-        if !matches!(value, Value::None) {
-            *value = Value::None;
-        }
-    }
+    values.iter_mut().for_each(Value::discard);
 }

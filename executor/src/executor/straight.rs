@@ -5,7 +5,7 @@ use super::action::Action;
 use super::flow::Flow;
 use super::run::{Local, Run};
 use super::state::{State, empty};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::rendezvous::{RendezvousKey, Sent};
 use crate::value::Value;
 use std::cell::Cell;
@@ -63,13 +63,11 @@ impl Flow for Straight {
         let Straight(state) = &run.flow;
         for edge in plan.edges(planned) {
             let output = &mut local.outputs[edge.output as usize];
-            let value = if edge.is_last { std::mem::take(output) } else { output.clone() };
-            if matches!(value, Value::None) {
-                let message = format!("Missing {}-th output from {}", edge.output, planned.node.name);
-                return run.fail(id, Error::internal(message));
+            if matches!(output, Value::None) {
+                return run.fail(id, plan.missing(id, edge.output));
             }
             // SAFETY: this thread runs the producer, and counts down the consumer only below.
-            unsafe { state.slots.put(edge.slot as usize, value) };
+            unsafe { state.slots.give(edge.slot as usize, output, edge.is_last) };
         }
         empty(&mut local.outputs);
         local.alone = run.is_alone();

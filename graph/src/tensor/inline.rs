@@ -8,8 +8,10 @@ pub(super) struct Inline {
     word: u64,
 }
 
-/// A number of bytes. Its unused values tell this kind of storage from the others, without a tag beside it.
+/// A number of bytes. Its unused values tell this kind of storage from the others, without a tag beside it. It fills a word,
+/// as [`crate::DType`] does.
 #[derive(Clone, Copy)]
+#[repr(usize)]
 #[rustfmt::skip]
 enum Len { L1 = 1, L2, L3, L4, L5, L6, L7, L8 }
 

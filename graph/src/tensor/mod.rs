@@ -268,6 +268,17 @@ impl Tensor {
         }
     }
 
+    /// A copy, if this is a scalar without storage of its own: a few words, of which nothing has to be counted or freed.
+    #[inline]
+    pub fn as_word(&self) -> Option<Tensor> {
+        match self.storage {
+            Storage::Inline(inline) if self.shape.rank() == 0 => {
+                Some(Tensor { dtype: self.dtype, shape: Shape::scalar(), storage: Storage::Inline(inline) })
+            }
+            _ => None,
+        }
+    }
+
     /// A number that tensors share with what they are copies or views of, until one of them is written to: what was made
     /// of the elements once may be used again. `None` for what has no storage of its own, or objects in it.
     pub fn contents(&self) -> Option<u64> {

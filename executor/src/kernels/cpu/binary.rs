@@ -262,7 +262,7 @@ where
                 if i == 0 {
                     sum.copy_from_slice(term);
                 } else {
-                    zip_run::<T::Wide, _, Add>(next, Operand::Many(sum), Operand::Many(term));
+                    zip_run::<T::Wide, _, Add>(next, &Operand::Many(sum), &Operand::Many(term));
                     std::mem::swap(&mut sum, &mut next);
                 }
             }

@@ -151,7 +151,7 @@ pub(crate) enum Operand<'a, T> {
 }
 
 /// A function of two runs of elements.
-pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], Operand<'_, A>, Operand<'_, A>) + Sync + 'f;
+pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], &Operand<'_, A>, &Operand<'_, A>) + Sync + 'f;
 
 /// The loop over two runs of elements.
 pub(crate) struct ZipLoop<'a, T, R, F> {
@@ -189,11 +189,11 @@ impl<T: Copy, R: Copy, F: Fn(T, T) -> R> Vector for ZipLoop<'_, T, R, F> {
 /// Applies `op`, which should be `#[inline(always)]` or a closure, to each pair of elements of a run.
 pub(crate) fn zip_run_with<T: Copy, R: Copy>(
     out: &mut [R],
-    x: Operand<'_, T>,
-    y: Operand<'_, T>,
+    x: &Operand<'_, T>,
+    y: &Operand<'_, T>,
     op: impl Fn(T, T) -> R,
 ) {
-    match (x, y) {
+    match (*x, *y) {
         // Scalars, most often: they have no use for vectors.
         (Operand::One(x), Operand::One(y)) => out.fill(op(x, y)),
         (x, y) => vectorized(ZipLoop { out, x, y, op }),
@@ -203,8 +203,8 @@ pub(crate) fn zip_run_with<T: Copy, R: Copy>(
 /// Applies `O` to each pair of elements of a run.
 pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
     out: &mut [R],
-    x: Operand<'_, T>,
-    y: Operand<'_, T>,
+    x: &Operand<'_, T>,
+    y: &Operand<'_, T>,
 ) {
     zip_run_with(out, x, y, O::apply);
 }
@@ -217,33 +217,17 @@ pub(super) fn binary<A: Lane, R: Lane>(
 ) -> Result<()> {
     // Scalars are read where they are: graphs are full of them, and moving one costs as much as what is done to it.
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
-    let out = match x.num_elements() == 1 && x.shape() == y.shape() {
-        true => zip_of_one::<A, R>(x, y, zip)?,
-        false => {
-            let plan = Plan::new(x.shape(), y.shape())?;
-            zip_tensors::<A, R>(&plan, ctx.take_input(0)?, ctx.take_input(1)?, cost, zip)?
-        }
-    };
+    if x.shape().rank() == 0 && y.shape().rank() == 0 {
+        let mut out = [R::Wide::zeroed()];
+        let (a, b) = (x.item::<A>()?, y.item::<A>()?);
+        zip(&mut out, &Operand::One(a.to_wide()), &Operand::One(b.to_wide()));
+        ctx.set_scalar(0, R::of_wide(out[0]));
+        return Ok(());
+    }
+    let plan = Plan::new(x.shape(), y.shape())?;
+    let out = zip_tensors::<A, R>(&plan, ctx.take_input(0)?, ctx.take_input(1)?, cost, zip)?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// `zip` of two tensors of one element each, which need no plan.
-#[inline]
-fn zip_of_one<A: Lane, R: Lane>(x: &Tensor, y: &Tensor, zip: &Zip<'_, A::Wide, R::Wide>) -> Result<Tensor> {
-    let mut out = [R::Wide::zeroed()];
-    let (a, b) = (x.item::<A>()?, y.item::<A>()?);
-    zip(&mut out, Operand::One(a.to_wide()), Operand::One(b.to_wide()));
-    of_one(R::of_wide(out[0]), x.shape())
-}
-
-/// A tensor of one element, of any rank.
-#[inline]
-pub(super) fn of_one<R: Element>(value: R, shape: &Shape) -> Result<Tensor> {
-    match shape.rank() {
-        0 => Ok(Tensor::scalar(value)),
-        _ => Ok(Tensor::full(value, shape.clone())?),
-    }
 }
 
 /// Where an operand's elements are.
@@ -307,7 +291,7 @@ fn zip_part<A: Lane, R: Lane>(
         plan.walk(start, out.len(), |at, len, [i, j]| {
             let x = if repeats[0] { Operand::One(x[i]) } else { Operand::Many(&x[i..i + len]) };
             let y = if repeats[1] { Operand::One(y[j]) } else { Operand::Many(&y[j..j + len]) };
-            zip(bytemuck::cast_slice_mut(&mut out[at..at + len]), x, y);
+            zip(bytemuck::cast_slice_mut(&mut out[at..at + len]), &x, &y);
         });
         return;
     }
@@ -320,7 +304,7 @@ fn zip_part<A: Lane, R: Lane>(
             let [x, y] = &mut wide;
             let x = operand(&sources[0], repeats[0], offsets[0], done, out, x);
             let y = operand(&sources[1], repeats[1], offsets[1], done, out, y);
-            store(out, &mut wide_out, |out| zip(out, x, y));
+            store(out, &mut wide_out, |out| zip(out, &x, &y));
         }
     });
 }

@@ -169,8 +169,8 @@ where
         )));
     }
     let tolerance = T::Wide::of(tolerance.into());
-    let near = move |out: &mut [Bool8], x: Operand<'_, T::Wide>, y: Operand<'_, T::Wide>| {
-        let (Operand::Many(x), Operand::Many(y)) = (x, y) else { return };
+    let near = move |out: &mut [Bool8], x: &Operand<'_, T::Wide>, y: &Operand<'_, T::Wide>| {
+        let (&Operand::Many(x), &Operand::Many(y)) = (x, y) else { return };
         for ((o, &x), &y) in out.iter_mut().zip(x).zip(y) {
             *o = ((x - y).magnitude() <= tolerance).into();
         }

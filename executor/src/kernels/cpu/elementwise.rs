@@ -6,6 +6,7 @@ use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use super::wide::{Lane, block, load, store, wide_block};
 use crate::error::Result;
 use crate::kernel::KernelContext;
+use bytemuck::Zeroable;
 use graph::Tensor;
 
 /// A function of one element.
@@ -50,6 +51,13 @@ pub(crate) fn unary<A: Lane, R: Lane>(
     cost: Cost,
     map: &Map<'_, A::Wide, R::Wide>,
 ) -> Result<()> {
+    let x = ctx.input(0)?;
+    if x.shape().rank() == 0 {
+        let mut out = [R::Wide::zeroed()];
+        map(&mut out, &[x.item::<A>()?.to_wide()]);
+        ctx.set_scalar(0, R::of_wide(out[0]));
+        return Ok(());
+    }
     let x = ctx.take_input(0)?;
     ctx.set_output(0, map_tensor::<A, R>(x, cost, map)?);
     Ok(())

@@ -15,7 +15,7 @@ use super::chain::{Chain, ChainOp, Source};
 use super::strip::{Computed, Strip, strip};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::kernels::cpu::broadcast::{Operand, of_one};
+use crate::kernels::cpu::broadcast::Operand;
 use crate::kernels::cpu::dispatch::dispatch;
 use crate::kernels::cpu::stream;
 use crate::kernels::cpu::threads::{Cost, chunk_size, for_chunks};
@@ -95,7 +95,10 @@ fn in_strips<T: Lane<Wide: Computed>>(
     }
     let singles = Singles::of::<T>(&chain.ops, fit, &inputs)?;
     if let (1, Some(value)) = (fit.shape.num_elements(), singles.values.last()) {
-        ctx.set_output(0, of_one(T::of_wide(*value), &fit.shape)?);
+        match fit.shape.rank() {
+            0 => ctx.set_scalar(0, T::of_wide(*value)),
+            _ => ctx.set_output(0, Tensor::full(T::of_wide(*value), fit.shape.clone())?),
+        }
         return Ok(());
     }
     // The result may take the place of an operand: each strip of that is read before it is written.

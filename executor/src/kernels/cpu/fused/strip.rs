@@ -40,7 +40,7 @@ impl<W: Copy> Run<W> {
                 // Only where the value is single, too.
                 Operand::One(x) => map(out, &[x]),
             },
-            Run::Zip(zip, _) => zip(out, operand(0), operand(1)),
+            Run::Zip(zip, _) => zip(out, &operand(0), &operand(1)),
         }
     }
 }
@@ -51,8 +51,8 @@ fn map<W: Copy>(out: &mut [W], x: &[W], op: impl Fn(W) -> W) {
 }
 
 /// As [`map`].
-fn zip<W: Copy>(out: &mut [W], x: Operand<'_, W>, y: Operand<'_, W>, op: impl Fn(W, W) -> W) {
-    vectorized_wide(ZipLoop { out, x, y, op });
+fn zip<W: Copy>(out: &mut [W], x: &Operand<'_, W>, y: &Operand<'_, W>, op: impl Fn(W, W) -> W) {
+    vectorized_wide(ZipLoop { out, x: *x, y: *y, op });
 }
 
 /// The types that chains are computed in.
