@@ -8,6 +8,7 @@ pub(super) mod bias;
 mod binary;
 mod boxes;
 pub(super) mod broadcast;
+mod cache;
 mod candidate;
 pub(super) mod cast;
 mod check;

@@ -7,6 +7,7 @@ use super::simd::{Vector, vectorized};
 use crate::error::Result;
 use graph::Buffer;
 use rayon::prelude::*;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Columns of a matrix, in panels.
@@ -48,14 +49,12 @@ impl Panels {
             let step = registers.whole_vectors(columns.len());
             let (panel, others) = std::mem::take(&mut rest).split_at_mut(steps * step);
             rest = others;
-            (columns, step, panel)
+            Empty { columns, step, panel }
         });
-        let work = |(columns, step, panel): (Range<usize>, usize, &mut [f32])| {
-            source.panel(columns.start, columns.len(), step, panel);
-        };
+        let mut parts: SmallVec<[Empty<'_>; 16]> = parts.collect();
         match threads {
-            Threads::One => parts.for_each(work),
-            Threads::All => parts.collect::<Vec<_>>().into_par_iter().for_each(work),
+            Threads::One => source.panels(&mut parts),
+            Threads::All => parts.par_iter_mut().for_each(|part| source.panels(std::slice::from_mut(part))),
         }
         Ok(())
     }
@@ -96,10 +95,25 @@ impl<'a> Panel<'a> {
     }
 }
 
+/// A panel to be filled: these columns of each row, rows `step` apart.
+#[derive(Debug)]
+pub(super) struct Empty<'a> {
+    columns: Range<usize>,
+    step: usize,
+    panel: &'a mut [f32],
+}
+
 /// Where panels are copied from.
 pub(super) trait Source {
     /// Writes columns `first..first + width` of each row, `step` apart.
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]);
+
+    /// Fills panels.
+    fn panels(&self, panels: &mut [Empty<'_>]) {
+        for Empty { columns, step, panel } in panels {
+            self.panel(columns.start, columns.len(), *step, panel);
+        }
+    }
 }
 
 /// Rows that lie `stride` apart.
@@ -111,11 +125,45 @@ pub(super) struct Rows<'a> {
 
 impl Source for Rows<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
-        for (t, row) in panel.chunks_exact_mut(step).enumerate() {
-            row[..width].copy_from_slice(&self.data[t * self.stride + first..][..width]);
-            row[width..].fill(0.0);
+        for (t, to) in panel.chunks_exact_mut(step).enumerate() {
+            copy_row(to, &self.data[t * self.stride + first..][..width]);
         }
     }
+}
+
+/// Rows that are in no cache yet: they are read as they lie in memory, each for all panels at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Streamed<'a>(pub(super) Rows<'a>);
+
+impl Source for Streamed<'_> {
+    fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
+        self.0.panel(first, width, step, panel);
+    }
+
+    fn panels(&self, panels: &mut [Empty<'_>]) {
+        let Rows { data, stride } = self.0;
+        let steps = panels.first().map_or(0, |part| part.panel.len() / part.step);
+        for t in 0..steps {
+            for Empty { columns, step, panel } in &mut *panels {
+                copy_row(&mut panel[t * *step..][..*step], &data[t * stride..][columns.clone()]);
+            }
+        }
+    }
+}
+
+/// A row of a panel, with zeros behind what there is.
+#[inline]
+fn copy_row(to: &mut [f32], from: &[f32]) {
+    // Most are a few whole vectors, for which a call is long.
+    if to.len() == from.len()
+        && let ((to, []), (from, [])) = (to.as_chunks_mut::<SIDE>(), from.as_chunks::<SIDE>())
+    {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        return;
+    }
+    let (to, rest) = to.split_at_mut(from.len());
+    to.copy_from_slice(from);
+    rest.fill(0.0);
 }
 
 /// Columns that lie `stride` apart.

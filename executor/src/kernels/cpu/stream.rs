@@ -41,6 +41,7 @@ pub(super) fn settle() {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use crate::kernels::cpu::cache::LINE;
     use crate::kernels::cpu::simd::{Level, level};
     use std::arch::x86_64::{
         __m128i, __m256i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_stream_si128, _mm256_loadu_si256,
@@ -49,9 +50,6 @@ mod x86 {
 
     /// Bytes of a store: what is not a multiple of it, at both ends, is copied as ever.
     const STEP: usize = 32;
-
-    /// Bytes of a line of the caches.
-    const LINE: usize = 64;
 
     #[inline]
     pub(super) fn ask(bytes: &[u8]) {

@@ -2,6 +2,7 @@
 //! copy of some of its lines with zeros around them.
 
 use super::phase::{Image, Phase};
+use crate::kernels::cpu::cache;
 use crate::kernels::cpu::micro::Run;
 
 /// How the pixels that a phase sees lie in memory.
@@ -15,7 +16,21 @@ pub(super) struct Band {
     /// Pixels of a line, and elements from one to the next.
     columns: usize,
     pixel: usize,
+    /// Channels that lie together: of a line first these of all pixels, then the next. All of them, or a multiple of it.
+    slice: usize,
+    /// How far apart seeing pixels are, and how far what one of them sees reaches: what lies between is not copied.
+    stride: [usize; 2],
+    width: usize,
     pub(super) is_copied: bool,
+}
+
+/// What is read of the pixels that are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// The channels of several pixels, one after the other.
+    Pixels,
+    /// Several channels of a pixel, one pixel after the other.
+    Channels,
 }
 
 /// Rows of a block that lie so many bytes apart, or a multiple of it, fall into the same few sets of the first cache.
@@ -27,22 +42,39 @@ const LARGEST: usize = 4 << 20;
 /// Elements that are put between pixels that would.
 const APART: usize = 16;
 
+/// Channels that fill a line of the cache.
+const SLICE: usize = 16;
+
+/// Elements of the bands that a thread reads again and again, about: with what else it reads, they stay in its second-level
+/// cache.
+pub(super) fn most_elements() -> usize {
+    (cache::second_level() / size_of::<f32>() / 4 * 3).min(192 << 10)
+}
+
 impl Band {
-    /// `reads_pixels` says that elements of several pixels are read at a time.
-    pub(super) fn new(image: Image, phase: &Phase, reads_pixels: bool) -> Band {
+    /// `channels` of each pixel are read by each of the groups.
+    pub(super) fn new(image: Image, phase: &Phase, reads: Reads, channels: usize) -> Band {
         let [low, high] = phase.reach();
         let last = [0, 1].map(|i| ((phase.count[i].max(1) - 1) * phase.stride[i]) as isize);
         let size = [image.rows, image.columns];
         let is_inside = [0, 1].iter().all(|&i| low[i] >= 0 && last[i] + high[i] < size[i] as isize);
-        let aliases = reads_pixels
+        let aliases = reads == Reads::Pixels
             && (image.channels.wrapping_mul(phase.stride[1]) * size_of::<f32>()).is_multiple_of(ALIASES);
-        let is_copied = !is_inside || aliases;
+        let is_sliced = reads == Reads::Channels && image.channels > SLICE && channels.is_multiple_of(SLICE);
+        let is_copied = !is_inside || aliases || is_sliced;
         Band {
             image,
             origin: low,
             height: (high[0] - low[0]) as usize + 1,
             columns: if is_copied { (last[1] + high[1] - low[1]) as usize + 1 } else { image.columns },
-            pixel: if aliases { image.channels + APART } else { image.channels },
+            pixel: match (aliases, is_sliced) {
+                (true, _) => image.channels + APART,
+                (_, true) => SLICE,
+                _ => image.channels,
+            },
+            slice: if is_sliced { SLICE } else { image.channels },
+            stride: phase.stride,
+            width: (high[1] - low[1]) as usize + 1,
             is_copied,
         }
     }
@@ -50,28 +82,45 @@ impl Band {
     /// Whether a band for one row of seeing pixels is of a reasonable size: strides, dilations and paddings may be
     /// anything.
     pub(super) fn is_bounded(&self) -> bool {
-        !self.is_copied || self.columns.saturating_mul(self.pixel).saturating_mul(self.height) <= LARGEST
+        let slices = self.image.channels.div_ceil(self.slice);
+        let line = self.columns.saturating_mul(self.pixel).saturating_mul(slices);
+        !self.is_copied || line.saturating_mul(self.height) <= LARGEST
     }
 
     /// Elements of a line.
     pub(super) fn line(&self) -> usize {
-        self.columns * self.pixel
+        self.columns * self.pixel * self.image.channels.div_ceil(self.slice)
     }
 
-    /// Lines of a band for `rows` rows of seeing pixels, `stride` apart.
-    fn lines(&self, rows: usize, stride: usize) -> usize {
-        (rows.max(1) - 1) * stride + self.height
+    /// Elements from what a row of seeing pixels sees to what the next does.
+    pub(super) fn lines_apart(&self) -> usize {
+        self.stride[0] * self.line()
+    }
+
+    /// Lines of a band for `rows` rows of seeing pixels.
+    fn lines(&self, rows: usize) -> usize {
+        (rows.max(1) - 1) * self.stride[0] + self.height
     }
 
     /// How far apart the columns' neighbours are.
-    pub(super) fn step(&self, phase: &Phase) -> usize {
-        phase.stride[1] * self.pixel
+    pub(super) fn step(&self) -> usize {
+        self.stride[1] * self.pixel
     }
 
     /// Where a tap's pixel begins, from where a band's does.
     fn place(&self, [y, x]: [isize; 2]) -> usize {
         let [row, column] = [(y - self.origin[0]) as usize, (x - self.origin[1]) as usize];
-        (row * self.columns + column) * self.pixel
+        row * self.line() + column * self.pixel
+    }
+
+    /// Where a channel is, from where its pixel begins.
+    pub(super) fn channel(&self, channel: usize) -> usize {
+        channel / self.slice * self.slice * self.columns + channel % self.slice
+    }
+
+    /// The number of a channel's slice.
+    pub(super) fn slice_of(&self, channel: usize) -> usize {
+        channel / self.slice
     }
 
     /// What a pixel sees through the taps, `depth` channels of each; neighbours are one run.
@@ -87,23 +136,30 @@ impl Band {
         runs
     }
 
+    /// Where each element of what a pixel sees is: of each tap, `depth` channels.
+    pub(super) fn places(&self, phase: &Phase, depth: usize) -> Vec<usize> {
+        let taps = phase.taps.iter().map(|tap| self.place(tap.offset));
+        taps.flat_map(|start| (0..depth).map(move |channel| start + self.channel(channel))).collect()
+    }
+
     /// Calls `visit(row, place)` with where what the first pixel of each of these rows of image `number` sees begins:
     /// in `images`, or in the copy that is added to `copies`.
     pub(super) fn take(
         &self,
-        phase: &Phase,
         images: &[f32],
         number: usize,
         rows: std::ops::Range<usize>,
         copies: &mut Copies,
         mut visit: impl FnMut(usize, usize),
     ) {
-        let stride = phase.stride[0];
+        let stride = self.stride[0];
         let top = (rows.start * stride) as isize + self.origin[0];
         let start = if self.is_copied {
-            let (start, lines) = copies.add(self.lines(rows.len(), stride) * self.line());
+            let (start, lines) = copies.add(self.lines(rows.len()) * self.line());
             for (i, line) in lines.chunks_exact_mut(self.line()).enumerate() {
-                self.copy_line(images, number, top + i as isize, line);
+                if i % stride < self.height {
+                    self.copy_line(images, number, top + i as isize, line);
+                }
             }
             start
         } else {
@@ -128,15 +184,23 @@ impl Band {
         });
         let before = ((-self.origin[1]).max(0) as usize).min(self.columns);
         let pixels = (from.len() / depth).min(self.columns - before);
-        let (before, rest) = line.split_at_mut(before * self.pixel);
-        let (inside, after) = rest.split_at_mut(pixels * self.pixel);
-        before.fill(0.0);
-        after.fill(0.0);
+        for slice in line.chunks_exact_mut(self.columns * self.pixel) {
+            slice[..before * self.pixel].fill(0.0);
+            slice[(before + pixels) * self.pixel..].fill(0.0);
+        }
         if self.pixel == depth {
-            inside.copy_from_slice(&from[..pixels * depth]);
-        } else {
-            for (to, from) in inside.chunks_exact_mut(self.pixel).zip(from.chunks_exact(depth)) {
-                to[..depth].copy_from_slice(from);
+            line[before * depth..][..pixels * depth].copy_from_slice(&from[..pixels * depth]);
+            return;
+        }
+        let seen = (before..before + pixels).zip(from.chunks_exact(depth));
+        for (column, pixel) in seen.filter(|(column, _)| column % self.stride[1] < self.width) {
+            let slices = line.chunks_exact_mut(self.columns * self.pixel);
+            for (to, from) in slices.zip(pixel.chunks(self.slice)) {
+                let to = &mut to[column * self.pixel..];
+                match <&[f32; SLICE]>::try_from(from) {
+                    Ok(from) => to[..SLICE].copy_from_slice(from),
+                    Err(_) => to[..from.len()].copy_from_slice(from),
+                }
             }
         }
     }

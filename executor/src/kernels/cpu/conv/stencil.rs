@@ -1,7 +1,7 @@
 //! Convolutions over images of `f32`, and their gradients by the input, as products whose left matrix is read where the
 //! images are: no patches are made. Neighbouring taps of a row of the filter are one run of the inner dimension.
 
-use super::band::{Band, Copies};
+use super::band::{self, Band, Copies, Reads};
 use super::phase::{Image, Phase, Tap, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
@@ -13,8 +13,7 @@ use rayon::prelude::*;
 /// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
 const STEPS: usize = 320;
 
-/// Elements of a tile's band, at most about that many, and its pixels.
-const BAND: usize = 192 << 10;
+/// Pixels of a tile, at most about that many.
 const PIXELS: usize = 256;
 
 /// Images made of others by a filter.
@@ -61,7 +60,7 @@ impl Stencil {
     ) -> Option<Stencil> {
         let (depth, width) = (from.channels / sizes.groups(), to.channels / sizes.groups());
         let part = |phase: Phase| {
-            let band = Band::new(from, &phase, true);
+            let band = Band::new(from, &phase, Reads::Pixels, depth);
             let blocks = blocks(&band.runs(&phase, depth));
             band.is_bounded().then_some(Part { phase, band, blocks })
         };
@@ -108,10 +107,9 @@ impl Stencil {
 
     /// Lines of a tile.
     fn lines(&self) -> usize {
-        let seen =
-            self.parts.iter().map(|part| part.band.line() * part.phase.stride[0] / part.phase.every[0]);
+        let seen = self.parts.iter().map(|part| part.band.lines_apart() / part.phase.every[0]);
         let seen = seen.max().unwrap_or(1).max(1);
-        let mut lines = (BAND / seen).min(PIXELS / self.to.columns);
+        let mut lines = (band::most_elements() / seen).min(PIXELS / self.to.columns);
         if self.threads == Threads::All {
             // Enough tiles that no thread idles for long at the end.
             lines = lines.min((self.sizes.batch * self.to.rows).div_ceil(4 * rayon::current_num_threads()));
@@ -167,7 +165,7 @@ impl Stencil {
         from.clear();
         to.clear();
         let (height, end) = (self.to.rows, first_line + lines);
-        let step = band.step(phase);
+        let step = band.step();
         for image in first_line / height..end.div_ceil(height) {
             let top = image * height;
             let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
@@ -180,7 +178,7 @@ impl Stencil {
             if phase.taps.is_empty() {
                 rows.for_each(|row| visit(row, 0));
             } else if !rows.is_empty() {
-                band.take(phase, input, image, rows, copies, visit);
+                band.take(input, image, rows, copies, visit);
             }
         }
     }

@@ -29,6 +29,9 @@ const CASES: &[Case] = &[
     Case { input: [3, 4, 5, 8], filter: [1, 1, 4, 6], padding: "VALID", ..PLAIN },
     Case { input: [3, 4, 5, 8], filter: [1, 1, 8, 5], padding: "SAME", strides: [2, 2], ..PLAIN },
     Case { input: [1, 3, 3, 2], filter: [5, 5, 2, 3], padding: "SAME", ..PLAIN },
+    // Channels that fill several lines of the cache; what lies between strides is not seen.
+    Case { input: [2, 9, 7, 48], filter: [3, 3, 48, 20], padding: "SAME", strides: [2, 1], ..PLAIN },
+    Case { input: [1, 9, 8, 64], filter: [2, 1, 32, 10], padding: "SAME", strides: [3, 3], ..PLAIN },
     // Enough work for several threads, of many images and of one; 1x1 too.
     Case { input: [4, 20, 20, 24], filter: [3, 3, 24, 80], padding: "SAME", ..PLAIN },
     Case { input: [1, 42, 42, 24], filter: [3, 3, 24, 80], padding: "VALID", ..PLAIN },

@@ -60,8 +60,10 @@ macro_rules! blocks {
             let mut to = [place.data.as_mut_ptr(); MR];
             for i in 0..MR {
                 to[i] = to[i].wrapping_add(place.rows[last.min(first + i)]);
-                for v in 0..NV {
-                    $prefetch_write(to[i].wrapping_add(v * $lanes));
+                if place.add {
+                    for v in 0..NV {
+                        $prefetch_write(to[i].wrapping_add(v * $lanes));
+                    }
                 }
             }
             let mut sums = [[$zero; NV]; MR];

@@ -5,6 +5,7 @@ use super::super::strip::{Computed, Run};
 use super::fit::{Fit, Place};
 use super::{Singles, Source, StripChain};
 use crate::kernels::cpu::broadcast::{Operand, Plan};
+use crate::kernels::cpu::cache::LINE;
 use crate::kernels::cpu::stream;
 use crate::kernels::cpu::wide::Lane;
 use bytemuck::Zeroable;
@@ -66,9 +67,6 @@ struct Memory<'m, T: Lane> {
     /// A value as elements of the result.
     narrow: Vec<T>,
 }
-
-/// Bytes of a line of the caches: of registers that begin where one does, no vector is in two.
-const LINE: usize = 64;
 
 impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
     /// `elements` are each operand's: none of the one whose memory the result has.
@@ -145,6 +143,7 @@ impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
     /// The result's elements from `start` on, which is a multiple of a strip.
     pub(super) fn run(&self, start: usize, part: &mut [T]) {
         let len = part.len().min(self.strip);
+        // Registers begin where a line does: no vector is in two.
         let line = LINE / size_of::<T::Wide>();
         let each = len.next_multiple_of(line).max(line);
         let mut all = vec![T::Wide::zeroed(); self.registers * each + line];
