@@ -69,6 +69,7 @@ def monitored(flags):
         missing = tf.report_uninitialized_variables()
         with tf.Session(server.target, config=config) as session:
             wait(lambda: len(session.run(missing)) == 0, "the chief initialises")
+            wait(lambda: session.run(global_step) > flags.first_step, "the chief takes the first step")
     with tf.train.MonitoredTrainingSession(
         server.target, chief, flags.folder, hooks=hooks, save_checkpoint_steps=20, config=config, max_wait_secs=60
     ) as session:
@@ -166,6 +167,7 @@ def main():
     parser.add_argument("--job_name")
     parser.add_argument("--task_index", type=int)
     parser.add_argument("--folder", help="of checkpoints")
+    parser.add_argument("--first_step", type=int, default=0, help="of the chief, where the others wait for it")
     parser.add_argument("--last_step", type=int, default=50)
     flags = parser.parse_args()
     SCRIPTS[flags.script](flags)
