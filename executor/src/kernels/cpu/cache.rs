@@ -5,6 +5,12 @@ use std::sync::OnceLock;
 /// Bytes of a line.
 pub(super) const LINE: usize = 64;
 
+/// Elements of `f32` in a line: so far apart, what would fall into the same sets falls into the next ones.
+pub(super) const FLOATS: usize = LINE / size_of::<f32>();
+
+/// Rows that lie so many bytes apart, or a multiple of it, fall into the same few sets of the first cache.
+pub(super) const ALIASES: usize = 2048;
+
 /// Bytes of a core's second-level cache where the processor does not say.
 const USUAL: usize = 512 << 10;
 

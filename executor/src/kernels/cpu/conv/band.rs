@@ -2,7 +2,7 @@
 //! copy of some of its lines with zeros around them.
 
 use super::phase::{Image, Phase};
-use crate::kernels::cpu::cache;
+use crate::kernels::cpu::cache::{self, ALIASES, FLOATS};
 use crate::kernels::cpu::micro::Run;
 
 /// How the pixels that a phase sees lie in memory.
@@ -33,17 +33,8 @@ pub(super) enum Reads {
     Channels,
 }
 
-/// Rows of a block that lie so many bytes apart, or a multiple of it, fall into the same few sets of the first cache.
-const ALIASES: usize = 2048;
-
 /// Elements of a band for one row, at most.
 const LARGEST: usize = 4 << 20;
-
-/// Elements that are put between pixels that would.
-const APART: usize = 16;
-
-/// Channels that fill a line of the cache.
-const SLICE: usize = 16;
 
 /// Elements of the bands that a thread reads again and again, about: with what else it reads, they stay in its second-level
 /// cache.
@@ -60,7 +51,8 @@ impl Band {
         let is_inside = [0, 1].iter().all(|&i| low[i] >= 0 && last[i] + high[i] < size[i] as isize);
         let aliases = reads == Reads::Pixels
             && (image.channels.wrapping_mul(phase.stride[1]) * size_of::<f32>()).is_multiple_of(ALIASES);
-        let is_sliced = reads == Reads::Channels && image.channels > SLICE && channels.is_multiple_of(SLICE);
+        let is_sliced =
+            reads == Reads::Channels && image.channels > FLOATS && channels.is_multiple_of(FLOATS);
         let is_copied = !is_inside || aliases || is_sliced;
         Band {
             image,
@@ -68,11 +60,11 @@ impl Band {
             height: (high[0] - low[0]) as usize + 1,
             columns: if is_copied { (last[1] + high[1] - low[1]) as usize + 1 } else { image.columns },
             pixel: match (aliases, is_sliced) {
-                (true, _) => image.channels + APART,
-                (_, true) => SLICE,
+                (true, _) => image.channels + FLOATS,
+                (_, true) => FLOATS,
                 _ => image.channels,
             },
-            slice: if is_sliced { SLICE } else { image.channels },
+            slice: if is_sliced { FLOATS } else { image.channels },
             stride: phase.stride,
             width: (high[1] - low[1]) as usize + 1,
             is_copied,
@@ -197,8 +189,8 @@ impl Band {
             let slices = line.chunks_exact_mut(self.columns * self.pixel);
             for (to, from) in slices.zip(pixel.chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];
-                match <&[f32; SLICE]>::try_from(from) {
-                    Ok(from) => to[..SLICE].copy_from_slice(from),
+                match <&[f32; FLOATS]>::try_from(from) {
+                    Ok(from) => to[..FLOATS].copy_from_slice(from),
                     Err(_) => to[..from.len()].copy_from_slice(from),
                 }
             }

@@ -3,6 +3,7 @@
 
 use super::{Matrix, Threads};
 use crate::error::Result;
+use crate::kernels::cpu::cache::{ALIASES, FLOATS};
 use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
 use crate::kernels::cpu::panel::{Columns, Panel, Panels, Rows};
 use rayon::prelude::*;
@@ -13,12 +14,6 @@ const STEPS: usize = 320;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
 const ROWS: usize = 252;
-
-/// Elements between lines of a copy, so that they do not fall into the same sets.
-const APART: usize = 16;
-
-/// Bytes between lines, or a multiple of it, that make them fall into few sets.
-const ALIASES: usize = 2048;
 
 /// Columns at a time at most, where panels are used at once: they stay in the second-level cache.
 const COLUMNS: usize = 192;
@@ -174,10 +169,10 @@ impl<'a> Factor<'a> {
             (from, a.row_stride, a.column_stride)
         } else if a.column_stride == 1 {
             copy_lines(from, a.row_stride, count, len, copy);
-            (copy.as_slice(), len + APART, 1)
+            (copy.as_slice(), len + FLOATS, 1)
         } else {
             copy_lines(from, a.column_stride, len, count, copy);
-            (copy.as_slice(), 1, count + APART)
+            (copy.as_slice(), 1, count + FLOATS)
         };
         Factor { data, rows: (0..count).map(|i| i * row).collect(), run: Run { start: 0, len }, step }
     }
@@ -192,8 +187,8 @@ impl<'a> Factor<'a> {
 
 /// Copies `count` lines of `len` elements that begin `stride` apart.
 fn copy_lines(from: &[f32], stride: usize, count: usize, len: usize, copy: &mut Vec<f32>) {
-    copy.resize(count * (len + APART), 0.0);
-    for (to, from) in copy.chunks_exact_mut(len + APART).zip(from.chunks(stride)) {
+    copy.resize(count * (len + FLOATS), 0.0);
+    for (to, from) in copy.chunks_exact_mut(len + FLOATS).zip(from.chunks(stride)) {
         to[..len].copy_from_slice(&from[..len]);
     }
 }
