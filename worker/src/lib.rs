@@ -7,7 +7,6 @@
 mod config;
 mod devices;
 mod epochs;
-mod errand;
 mod fetch;
 mod graphs;
 mod handler;

@@ -1,7 +1,6 @@
 //! One run of a registered graph: feeds in, an executor a device, fetches out. Kernels run on the pool's threads;
 //! this side only starts them and awaits their end.
 
-use crate::errand::at_hand;
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
 use crate::steps::{Run, StepState};
@@ -13,6 +12,7 @@ use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
+use rpc::errand::at_hand;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

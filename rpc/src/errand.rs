@@ -16,7 +16,7 @@ thread_local! {
 
 /// Does something that ends what somebody waits for; if that is an errand, it goes on before this returns. The caller
 /// holds no locks.
-pub(crate) fn at_hand<T>(end: impl FnOnce() -> T) -> T {
+pub fn at_hand<T>(end: impl FnOnce() -> T) -> T {
     let before = IS_AT_HAND.replace(true);
     let result = end();
     IS_AT_HAND.set(before);
@@ -32,7 +32,7 @@ const POLLED_AGAIN: u8 = 3;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub(crate) struct Errand {
+pub struct Errand {
     work: Mutex<Option<Work>>,
     state: AtomicU8,
     runtime: Handle,
@@ -40,7 +40,7 @@ pub(crate) struct Errand {
 
 impl Errand {
     /// Begins on this thread; what is left goes on whenever it is woken.
-    pub(crate) fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<Errand> {
+    pub fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<Errand> {
         let work = Mutex::new(Some(Box::pin(work) as Work));
         let errand = Arc::new(Errand { work, state: AtomicU8::new(WOKEN), runtime: runtime.clone() });
         errand.poll();
@@ -53,7 +53,7 @@ impl Errand {
     }
 
     /// Drops what is left of it.
-    pub(crate) fn abort(&self) {
+    pub fn abort(&self) {
         let work = self.work.lock().take();
         drop(work);
     }

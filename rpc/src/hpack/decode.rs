@@ -1,0 +1,181 @@
+//! Header blocks into fields.
+
+use super::table::{MOST, Table};
+use super::{Field, huffman};
+use bytes::Bytes;
+
+/// What the fields of a block may take together, by the standard's measure.
+const MOST_FIELDS: usize = 256 << 10;
+
+/// A block that cannot be read; what comes after it cannot either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// Reads a connection's blocks, in their order.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    table: Table,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Decoder {
+        Decoder { table: Table::new() }
+    }
+
+    /// The fields of a whole block.
+    pub(crate) fn decode(&mut self, block: &[u8]) -> Result<Vec<Field>, Malformed> {
+        let mut rest = block;
+        let mut fields = Vec::with_capacity(12);
+        let mut size = 0;
+        while let Some(&first) = rest.first() {
+            let field = match first {
+                0x80.. => {
+                    let number = integer(&mut rest, 7)?;
+                    self.table.get(number).ok_or(Malformed("a field's number"))?
+                }
+                0x40.. => {
+                    let field = self.literal(&mut rest, 6)?;
+                    self.table.add(field.clone());
+                    field
+                }
+                0x20.. if fields.is_empty() => {
+                    let limit = integer(&mut rest, 5)?;
+                    if limit > MOST {
+                        return Err(Malformed("the size of the table"));
+                    }
+                    self.table.set_limit(limit);
+                    continue;
+                }
+                0x20.. => return Err(Malformed("the size of the table, which changes between fields")),
+                _ => self.literal(&mut rest, 4)?,
+            };
+            size += field.size();
+            if size > MOST_FIELDS {
+                return Err(Malformed("fields: there are too many"));
+            }
+            fields.push(field);
+        }
+        Ok(fields)
+    }
+
+    /// A field whose name has a number of so many bits, or is spelled out where that is zero.
+    fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Malformed> {
+        let name = match integer(rest, bits)? {
+            0 => string(rest)?,
+            number => self.table.get(number).ok_or(Malformed("a name's number"))?.name,
+        };
+        Ok(Field { name, value: string(rest)? })
+    }
+}
+
+/// An integer whose first bits are the last of the first byte.
+fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
+    const CUT: Malformed = Malformed("a number, which is cut off");
+    let mask = (1usize << bits) - 1;
+    let (first, mut left) = rest.split_first().ok_or(CUT)?;
+    let mut value = usize::from(*first) & mask;
+    if value == mask {
+        for shift in (0..).step_by(7) {
+            let (byte, behind) = left.split_first().ok_or(CUT)?;
+            left = behind;
+            // Nothing that is counted here is as large.
+            if shift > 21 {
+                return Err(Malformed("a number, which is too large"));
+            }
+            value += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+    }
+    *rest = left;
+    Ok(value)
+}
+
+fn string(rest: &mut &[u8]) -> Result<Bytes, Malformed> {
+    let is_coded = rest.first().is_some_and(|first| first & 0x80 != 0);
+    let len = integer(rest, 7)?;
+    let (bytes, behind) = rest.split_at_checked(len).ok_or(Malformed("a string, which is cut off"))?;
+    *rest = behind;
+    match is_coded {
+        true => huffman::decode(bytes).map(Bytes::from).ok_or(Malformed("a string's code")),
+        false => Ok(Bytes::copy_from_slice(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(fields: &[Field]) -> String {
+        let line = |f: &Field| {
+            format!("{}: {}\n", String::from_utf8_lossy(&f.name), String::from_utf8_lossy(&f.value))
+        };
+        fields.iter().map(line).collect()
+    }
+
+    /// RFC 7541, appendix C.3 and C.4: the same three requests, spelled out and coded.
+    #[test]
+    fn requests_of_the_standard() -> Result<(), Malformed> {
+        let plain: [&[u8]; 3] = [
+            b"\x82\x86\x84\x41\x0fwww.example.com",
+            b"\x82\x86\x84\xbe\x58\x08no-cache",
+            b"\x82\x87\x85\xbf\x40\x0acustom-key\x0ccustom-value",
+        ];
+        let coded: [&[u8]; 3] = [
+            b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
+            b"\x82\x86\x84\xbe\x58\x86\xa8\xeb\x10\x64\x9c\xbf",
+            b"\x82\x87\x85\xbf\x40\x88\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f\x89\x25\xa8\x49\xe9\x5b\xb8\xe8\xb4\xbf",
+        ];
+        let expected = [
+            ":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com\n",
+            ":method: GET\n:scheme: http\n:path: /\n:authority: www.example.com\ncache-control: no-cache\n",
+            ":method: GET\n:scheme: https\n:path: /index.html\n:authority: www.example.com\n\
+             custom-key: custom-value\n",
+        ];
+        for blocks in [plain, coded] {
+            let mut decoder = Decoder::new();
+            for (block, expected) in blocks.iter().zip(expected) {
+                assert_eq!(text(&decoder.decode(block)?), expected);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn old_fields_leave_the_table() -> Result<(), Malformed> {
+        let mut decoder = Decoder::new();
+        // Room for one of 64 bytes: each pushes the last out.
+        let long = [b"\x3f\x21\x40\x10".as_slice(), &[b'a'; 16], b"\x10", &[b'b'; 16]].concat();
+        assert_eq!(decoder.decode(&long)?.len(), 1);
+        assert_eq!(decoder.decode(b"\xbe")?.len(), 1);
+        assert_eq!(text(&decoder.decode(b"\x40\x01c\x01d\xbe")?), "c: d\nc: d\n");
+        assert_eq!(decoder.decode(b"\xbf"), Err(Malformed("a field's number")));
+        assert_eq!(decoder.decode(b"\x20")?, []);
+        assert!(decoder.decode(b"\xbe").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let refused: [&[u8]; 9] = [
+            b"\x80",                     // no number
+            b"\xff",                     // cut off
+            b"\xff\xff\xff\xff\xff\x7f", // too large
+            b"\xc0",                     // beyond the table
+            b"\x40\x05abc",              // a cut name
+            b"\x40\x01a",                // no value
+            b"\x82\x20",                 // a size behind a field
+            b"\x3f\xe2\x1f",             // a table of 4097
+            b"\x40\x81\x00\x00",         // a name that is no code
+        ];
+        for block in refused {
+            assert!(Decoder::new().decode(block).is_err(), "{block:x?}");
+        }
+        // Many numbers of one long field.
+        let mut decoder = Decoder::new();
+        let long = [b"\x40\x01a\x7f\xd1\x0e".as_slice(), &[b'x'; 2000]].concat();
+        assert_eq!(decoder.decode(&long).map(|f| f.len()), Ok(1));
+        assert_eq!(decoder.decode(&[0xbe; 1000]), Err(Malformed("fields: there are too many")));
+    }
+}

@@ -1,0 +1,152 @@
+//! What listens, and which service a call is for.
+
+use crate::call::{Answer, Call};
+use crate::connection;
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+
+/// A process that can take no more connections tries again after so long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Answers the calls of a service. Dropping the future gives a call up.
+pub trait Service: Send + Sync + 'static {
+    fn call(&self, call: Call) -> BoxFuture<'static, Answer>;
+}
+
+/// The services of a process, by name.
+#[derive(Default)]
+pub struct Services {
+    all: Vec<(&'static str, Box<dyn Service>)>,
+}
+
+impl Services {
+    /// `name` is `package.Service`.
+    #[must_use]
+    pub fn add(mut self, name: &'static str, service: impl Service) -> Services {
+        self.all.push((name, Box::new(service)));
+        self
+    }
+
+    /// Adds a service as tonic generates it.
+    #[must_use]
+    pub fn add_generated<S: GeneratedService>(self, service: S) -> Services {
+        self.add(S::NAME, Generated(service))
+    }
+
+    pub(crate) fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
+        let name = call.path().strip_prefix('/').and_then(|path| path.split_once('/')).map(|(name, _)| name);
+        match self.all.iter().find(|(known, _)| Some(*known) == name) {
+            Some((_, service)) => service.call(call),
+            None => {
+                let text = format!("there is no service for {}", call.path());
+                Box::pin(std::future::ready(Answer::Failure(Status::unimplemented(text))))
+            }
+        }
+    }
+
+    /// Serves all who connect until `stop` is ready, and then until the calls are answered that have begun. Dropping
+    /// the future ends all connections at once.
+    pub async fn serve(
+        self,
+        incoming: impl Stream<Item = io::Result<TcpStream>>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let services = Arc::new(self);
+        let stopping = CancellationToken::new();
+        let mut connections = JoinSet::new();
+        let (mut incoming, mut stop) = (pin!(incoming), pin!(stop));
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!("a connection ended by a panic: {error}");
+                    }
+                }
+                next = incoming.next() => match next {
+                    Some(Ok(socket)) => {
+                        connections.spawn(connection::serve(socket, services.clone(), stopping.clone()));
+                    }
+                    Some(Err(error)) => {
+                        tracing::warn!("a connection cannot be taken: {error}");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    None => break,
+                },
+            }
+        }
+        stopping.cancel();
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+/// What tonic generates of a service.
+pub trait GeneratedService:
+    tower_service::Service<
+        http::Request<Body>,
+        Response = http::Response<Body>,
+        Error = Infallible,
+        Future: Send + 'static,
+    > + NamedService
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> GeneratedService for S where
+    S: tower_service::Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+struct Generated<S>(S);
+
+impl<S: GeneratedService> Service for Generated<S> {
+    fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
+        call_generated(&self.0, call)
+    }
+}
+
+/// Lets a service that tonic has generated answer a call.
+pub fn call_generated<S: GeneratedService>(service: &S, call: Call) -> BoxFuture<'static, Answer> {
+    match call.into_request() {
+        Ok(request) => {
+            let answered = service.clone().call(request);
+            Box::pin(async move {
+                match answered.await {
+                    Ok(response) => Answer::Response(response),
+                    Err(never) => match never {},
+                }
+            })
+        }
+        Err(status) => Box::pin(std::future::ready(Answer::Failure(status))),
+    }
+}
