@@ -95,8 +95,6 @@ pub enum ServeError {
     Start(proto::Status),
     #[error("the other process of {0} serves it, with all that there was: start this one again, to stand by")]
     Yielded(TaskName),
-    #[error("serving failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -195,7 +193,7 @@ async fn serve(
         tracing::info!("{task} stops: steps in flight have {grace:?} to finish");
     };
     tokio::select! {
-        served = server.serve(listener, stop, grace) => served?,
+        () = server.serve(listener, stop, grace) => {}
         never = give_back() => match never {},
     }
     tracing::info!("{task} has stopped");

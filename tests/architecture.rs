@@ -16,8 +16,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("proto", &["graph"]),
     ("rpc", &[]),
     ("worker", &["executor", "graph", "placer", "proto", "rpc"]),
-    ("master", &["graph", "placer", "proto"]),
-    ("client", &["graph", "master", "proto", "worker"]),
+    ("master", &["graph", "placer", "proto", "rpc"]),
+    ("client", &["graph", "master", "proto", "rpc", "worker"]),
     ("train", &["checkpoint", "client", "executor", "graph", "placer", "proto"]),
 ];
 

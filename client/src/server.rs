@@ -4,10 +4,11 @@
 use crate::error::Result;
 use crate::runtime;
 use graph::TaskName;
-use master::{Master, MasterConfig};
+use master::{Master, MasterConfig, MasterRpc};
 use proto::channel::CONNECT_DEADLINE;
 use proto::link::{MasterLink, WorkerLink};
 use proto::{Cluster, Status, channel, pb};
+use rpc::Services;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
@@ -130,18 +131,13 @@ impl Server {
 
     /// Answers calls on the listener until `stop` is ready; then ends steps in flight, which have `grace` to
     /// finish by themselves, and returns, whatever the other ends of open connections do.
-    pub async fn serve(
-        &self,
-        listener: TcpListener,
-        stop: impl Future<Output = ()>,
-        grace: Duration,
-    ) -> Result<(), tonic::transport::Error> {
+    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>, grace: Duration) {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();
-        let serving = channel::server()
-            .add_service(master::serve(self.master.clone()))
-            .add_service(self.worker.service())
-            .add_service(self.worker.replication_service())
-            .serve_with_incoming_shutdown(channel::incoming(listener), async {
+        let serving = Services::default()
+            .with(MasterRpc::new(self.master.clone()))
+            .with(self.worker.service())
+            .with_generated(self.worker.replication_service())
+            .serve(channel::incoming(listener), async {
                 // The sender going away means the same.
                 let _ = when_drained.await;
             });
@@ -153,8 +149,8 @@ impl Server {
             tokio::time::sleep(LAST_WORDS).await;
         };
         tokio::select! {
-            served = serving => served,
-            () = stopping => Ok(()),
+            () = serving => {}
+            () = stopping => {}
             never = trim_memory() => match never {},
         }
     }

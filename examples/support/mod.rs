@@ -105,8 +105,8 @@ impl InProcess {
                 let server = Server::in_runtime(config)?;
                 // The sender going away means the same.
                 let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
-                let served = server.serve(listener, stop, Duration::from_secs(5)).await;
-                served.map_err(|e| Status::new(Code::Internal, e.to_string()))
+                server.serve(listener, stop, Duration::from_secs(5)).await;
+                Ok(())
             }));
         }
         Ok(InProcess { runtime, serving, stop, cluster })

@@ -4,6 +4,7 @@
 
 mod callables;
 mod cluster;
+mod handler;
 mod master;
 mod optimise;
 mod options;
@@ -19,4 +20,4 @@ mod step_run;
 
 pub use cluster::Links;
 pub use master::{Master, MasterConfig};
-pub use service::serve;
+pub use service::MasterRpc;

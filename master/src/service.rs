@@ -1,217 +1,55 @@
-//! MasterService on the wire: each handler decodes, calls the master, and encodes.
+//! MasterService on the wire. Steps are taken out before the generated service, which would put layers of HTTP around
+//! them; all else passes through.
 
+use crate::handler::Handler;
 use crate::master::Master;
-use crate::session::on_blocking_thread;
-use graph::{Code, Tensor};
-use proto::grpc::{self, MAX_MESSAGE_SIZE};
-use proto::link::{
-    CreateSession, ExtendSession, MakeCallable, MasterLink, PartialRunSetup, RunCallable, RunStep,
-    RunStepOutcome,
-};
-use proto::service::{MasterService, MasterServiceServer};
-use proto::{Status, convert, deadline, pb};
+use futures::future::BoxFuture;
+use proto::deadline;
+use proto::grpc::MAX_MESSAGE_SIZE;
+use proto::service::MasterServiceServer;
+use rpc::{Answer, Call, Service, call_generated, unary};
 use std::sync::Arc;
-use std::time::Instant;
 use tonic::codec::CompressionEncoding;
-use tonic::{Request, Response};
+use tonic::server::NamedService;
 
-/// The master as a service for a tonic server.
-pub fn serve(master: Arc<Master>) -> MasterServiceServer<MasterRpc> {
-    MasterServiceServer::new(MasterRpc { master })
-        .max_decoding_message_size(MAX_MESSAGE_SIZE)
-        .max_encoding_message_size(MAX_MESSAGE_SIZE)
-        .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Deflate)
-}
+const RUN_STEP: &str = "/tensorflow.MasterService/RunStep";
+const RUN_CALLABLE: &str = "/tensorflow.MasterService/RunCallable";
 
-#[derive(Debug)]
+/// A master as a service.
+#[derive(Clone, Debug)]
 pub struct MasterRpc {
-    master: Arc<Master>,
-}
-
-type Answer<T> = Result<Response<T>, tonic::Status>;
-
-#[tonic::async_trait]
-impl MasterService for MasterRpc {
-    async fn create_session(
-        &self,
-        request: Request<pb::CreateSessionRequest>,
-    ) -> Answer<pb::CreateSessionResponse> {
-        let deadline = deadline::of_answer(&request);
-        let request = request.into_inner();
-        let graph_def = request.graph_def;
-        let graph =
-            on_blocking_thread(|| Ok(convert::graph_from_bytes(graph_def, &mut convert::Budget::default())?))
-                .await?;
-        let config = request.config.unwrap_or_default();
-        let create = CreateSession { graph, config, target: request.target, deadline };
-        let created = self.master.create_session(create).await?;
-        Ok(Response::new(pb::CreateSessionResponse {
-            session_handle: created.session.to_string(),
-            graph_version: created.graph_version,
-        }))
-    }
-
-    async fn extend_session(
-        &self,
-        request: Request<pb::ExtendSessionRequest>,
-    ) -> Answer<pb::ExtendSessionResponse> {
-        let request = request.into_inner();
-        let extend = ExtendSession {
-            session: request.session_handle.into(),
-            nodes: request.graph_def,
-            graph_version: request.current_graph_version,
-        };
-        let new_graph_version = self.master.extend_session(extend).await?;
-        Ok(Response::new(pb::ExtendSessionResponse { new_graph_version }))
-    }
-
-    async fn run_step(&self, request: Request<pb::RunStepRequest>) -> Answer<pb::RunStepResponse> {
-        let deadline = deadline::of_answer(&request);
-        let request = request.into_inner();
-        let in_body = request.store_errors_in_response_body;
-        match self.run(request, deadline).await {
-            Ok(outcome) => Ok(grpc::answer(run_step_response(outcome))?),
-            Err(status) if in_body => {
-                let (status_code, status_error_message) = convert::failure_in_body(status);
-                let response =
-                    pb::RunStepResponse { status_code, status_error_message, ..Default::default() };
-                Ok(Response::new(response))
-            }
-            Err(status) => Err(status.into()),
-        }
-    }
-
-    async fn close_session(
-        &self,
-        request: Request<pb::CloseSessionRequest>,
-    ) -> Answer<pb::CloseSessionResponse> {
-        self.master.close_session(&request.into_inner().session_handle).await?;
-        Ok(Response::new(pb::CloseSessionResponse {}))
-    }
-
-    async fn list_devices(
-        &self,
-        request: Request<pb::ListDevicesRequest>,
-    ) -> Answer<pb::ListDevicesResponse> {
-        let handle = request.into_inner().session_handle;
-        let listed = self.master.list_devices(Some(handle.as_str()).filter(|h| !h.is_empty())).await?;
-        Ok(Response::new(pb::ListDevicesResponse {
-            local_device: listed.local.iter().map(convert::device_to_proto).collect(),
-            remote_device: listed.remote.iter().map(convert::device_to_proto).collect(),
-        }))
-    }
-
-    async fn reset(&self, request: Request<pb::ResetRequest>) -> Answer<pb::ResetResponse> {
-        let request = request.into_inner();
-        self.master.reset(request.container, request.device_filters).await?;
-        Ok(Response::new(pb::ResetResponse {}))
-    }
-
-    async fn partial_run_setup(
-        &self,
-        request: Request<pb::PartialRunSetupRequest>,
-    ) -> Answer<pb::PartialRunSetupResponse> {
-        let request = request.into_inner();
-        self.master.check_request_id("PartialRunSetup (Master)", request.request_id)?;
-        let setup = PartialRunSetup {
-            session: request.session_handle.into(),
-            feeds: request.feed,
-            fetches: request.fetch,
-            targets: request.target,
-        };
-        let partial_run_handle = self.master.partial_run_setup(setup).await?.to_string();
-        Ok(Response::new(pb::PartialRunSetupResponse { partial_run_handle }))
-    }
-
-    async fn make_callable(
-        &self,
-        request: Request<pb::MakeCallableRequest>,
-    ) -> Answer<pb::MakeCallableResponse> {
-        let request = request.into_inner();
-        self.master.check_request_id("MakeCallable (Master)", request.request_id)?;
-        let options = request.options.unwrap_or_default();
-        let make = MakeCallable { session: request.session_handle.into(), options };
-        let handle = self.master.make_callable(make).await?;
-        Ok(Response::new(pb::MakeCallableResponse { handle }))
-    }
-
-    async fn run_callable(
-        &self,
-        request: Request<pb::RunCallableRequest>,
-    ) -> Answer<pb::RunCallableResponse> {
-        let deadline = deadline::of_answer(&request);
-        let request = request.into_inner();
-        self.master.check_request_id("RunCallable (Master)", request.request_id)?;
-        let feeds = request.feed.into_iter().map(convert::tensor_from_proto);
-        let run = RunCallable {
-            session: request.session_handle.into(),
-            handle: request.handle,
-            feeds: feeds.collect::<graph::Result<_>>().map_err(Status::from)?,
-            deadline,
-        };
-        let outcome = self.master.run_callable(run).await.map_err(not_to_be_repeated)?;
-        let fetch = outcome.fetches.iter().map(convert::tensor_to_proto).collect();
-        Ok(grpc::answer(pb::RunCallableResponse { fetch, metadata: outcome.metadata })?)
-    }
-
-    async fn release_callable(
-        &self,
-        request: Request<pb::ReleaseCallableRequest>,
-    ) -> Answer<pb::ReleaseCallableResponse> {
-        let request = request.into_inner();
-        self.master.release_callable(&request.session_handle, request.handle).await?;
-        Ok(Response::new(pb::ReleaseCallableResponse {}))
-    }
-}
-
-/// Clients repeat calls that fail as unavailable, and would be told that they came twice, not why the first failed.
-/// To them both codes mean a new session.
-fn not_to_be_repeated(status: Status) -> Status {
-    match status.code {
-        Code::Unavailable => Status { code: Code::Aborted, ..status },
-        _ => status,
-    }
+    handler: Handler,
+    generated: MasterServiceServer<Handler>,
 }
 
 impl MasterRpc {
-    async fn run(
-        &self,
-        request: pb::RunStepRequest,
-        deadline: Option<Instant>,
-    ) -> Result<RunStepOutcome, Status> {
-        self.master.check_request_id("RunStep (Master)", request.request_id)?;
-        let handle = request.partial_run_handle;
-        let step = RunStep {
-            session: request.session_handle.into(),
-            feeds: feeds(request.feed)?,
-            fetches: request.fetch,
-            targets: request.target,
-            options: request.options.unwrap_or_default(),
-            partial_run: if handle.is_empty() { None } else { Some(handle.into()) },
-            deadline,
-        };
-        self.master.run_step(step).await
+    pub fn new(master: Arc<Master>) -> MasterRpc {
+        let handler = Handler { master };
+        let generated = MasterServiceServer::new(handler.clone())
+            .max_decoding_message_size(MAX_MESSAGE_SIZE)
+            .max_encoding_message_size(MAX_MESSAGE_SIZE)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate);
+        MasterRpc { handler, generated }
     }
 }
 
-fn feeds(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(String, Tensor)>, Status> {
-    let decode = |named: pb::NamedTensorProto| {
-        let tensor = convert::tensor_from_proto(named.tensor.unwrap_or_default())
-            .map_err(|e| Status::new(e.code(), format!("feed '{}': {e}", named.name)))?;
-        Ok((named.name, tensor))
-    };
-    named.into_iter().map(decode).collect()
+impl NamedService for MasterRpc {
+    const NAME: &'static str = <MasterServiceServer<Handler> as NamedService>::NAME;
 }
 
-fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
-    let encode = |(name, tensor): (String, Tensor)| pb::NamedTensorProto {
-        name,
-        tensor: Some(convert::tensor_to_proto(&tensor)),
-    };
-    pb::RunStepResponse {
-        tensor: outcome.fetches.into_iter().map(encode).collect(),
-        metadata: outcome.metadata,
-        ..Default::default()
+impl Service for MasterRpc {
+    fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
+        let handler = self.handler.clone();
+        let deadline = call.field(deadline::TIMEOUT).and_then(deadline::of_timeout);
+        match call.path() {
+            RUN_STEP if call.is_plain() => Box::pin(unary(call, async move |request| {
+                Ok(handler.answer_step(request, deadline).await?)
+            })),
+            RUN_CALLABLE if call.is_plain() => Box::pin(unary(call, async move |request| {
+                Ok(handler.answer_callable(request, deadline).await?)
+            })),
+            _ => call_generated(&self.generated, call),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections to another task, and the server's side of the same settings.
+//! Connections to another task.
 
 use crate::cluster::addresses;
 use crate::pb::GetStatusRequest;
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout_at};
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Channel, Endpoint};
 
 /// How long a task that does not answer is tried, unless told otherwise.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
@@ -45,8 +45,6 @@ pub const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub const TCP_PROBES: u32 = 3;
 /// While bytes are on their way nothing is probed: a host that has not acknowledged them for so long is dead, ms.
 pub const TCP_UNACKNOWLEDGED: u32 = 25_000;
-/// Receives wait in streams of their own until their value is there: there may be as many as there are edges.
-const STREAMS: u32 = 1 << 24;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -55,18 +53,7 @@ const LATE_MARGIN: Duration = Duration::from_millis(20);
 /// Attempts at one call on connections that stood at first.
 const ATTEMPTS: usize = 10;
 
-/// A server with the settings that tensors want, to be run on [`incoming`] connections.
-pub fn server() -> Server {
-    Server::builder()
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_frame_size(FRAME)
-        .max_concurrent_streams(STREAMS)
-        .http2_keepalive_interval(Some(PING_INTERVAL))
-        .http2_keepalive_timeout(Some(PING_TIMEOUT))
-}
-
-/// The connections of a listener, for [`Server::serve_with_incoming`] and its kin.
+/// The connections of a listener, with what finds dead hosts.
 pub fn incoming(listener: TcpListener) -> TcpIncoming {
     // They have it from the listener. A system that has no such limit finds a dead host later.
     let _ = sockopt::set_tcp_user_timeout(&listener, TCP_UNACKNOWLEDGED);

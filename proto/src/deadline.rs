@@ -44,7 +44,12 @@ pub fn from_timeout(text: &str) -> Option<Duration> {
 
 /// When a call has to end here, for its answer to arrive in time.
 pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
-    within(from_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)?)
+    of_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
+}
+
+/// As [`of_answer`], by the header's value.
+pub fn of_timeout(text: &str) -> Option<Instant> {
+    within(from_timeout(text)?)
 }
 
 /// As [`of_answer`], of a caller who waits for so long.

@@ -5,7 +5,6 @@ use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 use graph::Code;
 use prost::Message;
-use tonic::Response;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 
 /// Metadata with the payloads of a failure in a body, in the form of the trailer `grpc-status-details-bin`:
@@ -15,13 +14,13 @@ const BODY_PAYLOADS: &str = "anabranch-status-bin";
 /// Largest message either way, bytes: the format's own limit.
 pub const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
-/// A message with tensors as an answer.
+/// A message with tensors, if it can be one.
 ///
 /// # Errors
 /// `Internal`, in the peer's words, beyond the format's limit.
-pub fn answer<M: Message>(message: M) -> Result<Response<M>, Status> {
+pub fn sized<M: Message>(message: M) -> Result<M, Status> {
     match message.encoded_len() {
-        ..=MAX_MESSAGE_SIZE => Ok(Response::new(message)),
+        ..=MAX_MESSAGE_SIZE => Ok(message),
         _ => Err(Status::new(Code::Internal, "Protobuf is too large to be serialized")),
     }
 }

@@ -1,10 +1,11 @@
 //! A call as a service gets it, and what it may answer.
 
 use crate::connection::Connection;
-use crate::hpack::{Field, put_field, put_status};
+use crate::hpack::{Field, GRPC, put_field, put_status};
 use crate::state::Part;
-use crate::stream::PREFIX;
+use crate::stream::{PREFIX, Trailers};
 use bytes::Bytes;
+use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
@@ -15,8 +16,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
-
-const CONTENT_TYPE: &[u8] = b"application/grpc";
 
 /// One call of a client.
 #[derive(Debug)]
@@ -49,7 +48,7 @@ impl Call {
     /// The answer to what is no call of gRPC.
     pub(crate) fn refusal(&self) -> Option<Vec<u8>> {
         let status = match (self.field(":method"), self.field("content-type")) {
-            (Some("POST"), Some(kind)) if kind.as_bytes().starts_with(CONTENT_TYPE) => return None,
+            (Some("POST"), Some(kind)) if kind.as_bytes().starts_with(GRPC) => return None,
             (Some("POST"), _) => 415,
             _ => 405,
         };
@@ -177,7 +176,7 @@ impl fmt::Debug for Incoming {
 /// What a call is answered.
 #[derive(Debug)]
 pub enum Answer {
-    /// One message, gRPC's head before it, in pieces that are written where they lie.
+    /// One message, gRPC's head before it; pieces that are large are written where they lie.
     Message([Bytes; 2]),
     Failure(Status),
     /// What a service answers that tonic has generated.
@@ -189,19 +188,7 @@ impl Answer {
     pub(crate) async fn send(self, connection: &Arc<Connection>, stream: u32) {
         match self {
             Answer::Message(pieces) => {
-                let mut block = Vec::with_capacity(32);
-                put_status(200, &mut block);
-                put_field(b"content-type", CONTENT_TYPE, &mut block);
-                let mut trailers = Vec::with_capacity(16);
-                put_field(b"grpc-status", b"0", &mut trailers);
-                {
-                    let mut state = connection.state.lock();
-                    let [head, payload] = pieces;
-                    if state.begin_answer(stream, &block, false) {
-                        state.go_on(stream, head, None);
-                        state.go_on(stream, payload, Some(trailers));
-                    }
-                }
+                connection.state.lock().answer(stream, pieces);
                 connection.flush();
             }
             Answer::Failure(status) => send_response(status.into_http(), connection, stream).await,
@@ -222,9 +209,27 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
     }
     let mut trailers = Vec::new();
     loop {
-        let frame = match body.frame().await {
+        // What is there already leaves with what is there next.
+        let next = match body.frame().now_or_never() {
+            Some(next) => next,
+            None => {
+                connection.flush();
+                body.frame().await
+            }
+        };
+        match next.map(|frame| frame.map(Frame::into_data)) {
             None => break,
-            Some(Ok(frame)) => frame,
+            Some(Ok(Ok(bytes))) => {
+                connection.state.lock().go_on(stream, bytes, None);
+                if !may_go_on(connection, stream).await {
+                    return;
+                }
+            }
+            Some(Ok(Err(frame))) => {
+                if let Some(map) = frame.trailers_ref() {
+                    put_map(map, &mut trailers);
+                }
+            }
             Some(Err(status)) => {
                 let mut map = HeaderMap::new();
                 // A status that cannot be told leaves the call without one, which the client takes for a failure.
@@ -232,33 +237,25 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
                 put_map(&map, &mut trailers);
                 break;
             }
-        };
-        match frame.into_data() {
-            Ok(bytes) => {
-                connection.state.lock().go_on(stream, bytes, None);
-                // A message that is all there leaves with what ends it.
-                if !body.is_end_stream() && !may_go_on(connection, stream).await {
-                    return;
-                }
-            }
-            Err(frame) => {
-                if let Some(map) = frame.trailers_ref() {
-                    put_map(map, &mut trailers);
-                }
-            }
         }
     }
-    connection.state.lock().go_on(stream, Bytes::new(), Some(trailers));
+    connection.state.lock().go_on(stream, Bytes::new(), Some(Trailers::Block(trailers)));
     connection.flush();
 }
 
 /// Waits until an answer may go on; false if nobody wants it any more.
 async fn may_go_on(connection: &Arc<Connection>, stream: u32) -> bool {
-    connection.flush();
-    poll_fn(|cx| match connection.state.lock().may_go_on(stream, cx.waker()) {
-        Some(false) => Poll::Pending,
-        Some(true) => Poll::Ready(true),
-        None => Poll::Ready(false),
+    poll_fn(|cx| {
+        let may = |waker| connection.state.lock().may_go_on(stream, waker);
+        let mut now = may(cx.waker());
+        if now == Some(false) {
+            connection.flush();
+            now = may(cx.waker());
+        }
+        match now {
+            Some(false) => Poll::Pending,
+            now => Poll::Ready(now.is_some()),
+        }
     })
     .await
 }

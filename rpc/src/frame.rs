@@ -28,6 +28,7 @@ pub(crate) const WITH_PRIORITY: u8 = 0x20;
 
 /// Numbers of settings.
 pub(crate) mod setting {
+    pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const ENABLE_PUSH: u16 = 2;
     pub(crate) const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub(crate) const INITIAL_WINDOW_SIZE: u16 = 4;

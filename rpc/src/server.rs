@@ -32,17 +32,16 @@ pub struct Services {
 }
 
 impl Services {
-    /// `name` is `package.Service`.
     #[must_use]
-    pub fn add(mut self, name: &'static str, service: impl Service) -> Services {
-        self.all.push((name, Box::new(service)));
+    pub fn with<S: Service + NamedService>(mut self, service: S) -> Services {
+        self.all.push((S::NAME, Box::new(service)));
         self
     }
 
     /// Adds a service as tonic generates it.
     #[must_use]
-    pub fn add_generated<S: GeneratedService>(self, service: S) -> Services {
-        self.add(S::NAME, Generated(service))
+    pub fn with_generated<S: GeneratedService>(self, service: S) -> Services {
+        self.with(Generated(service))
     }
 
     pub(crate) fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
@@ -128,6 +127,10 @@ impl<S> GeneratedService for S where
 }
 
 struct Generated<S>(S);
+
+impl<S: NamedService> NamedService for Generated<S> {
+    const NAME: &'static str = S::NAME;
+}
 
 impl<S: GeneratedService> Service for Generated<S> {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer> {

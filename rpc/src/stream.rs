@@ -36,14 +36,21 @@ pub(crate) struct Request {
 pub(crate) struct Answer {
     pub(crate) pending: VecDeque<Bytes>,
     pub(crate) pending_len: usize,
-    /// The block of fields that ends it.
-    pub(crate) trailers: Option<Vec<u8>>,
+    pub(crate) trailers: Option<Trailers>,
     /// Bytes that the client takes; below nothing where it has changed its mind.
     pub(crate) window: i64,
     /// It stands in the line of those that have something to send.
     pub(crate) is_queued: bool,
     /// Who waits until there is less to send.
     pub(crate) writer: Option<Waker>,
+}
+
+/// What ends an answer.
+#[derive(Debug)]
+pub(crate) enum Trailers {
+    Ok,
+    /// A block of fields.
+    Block(Vec<u8>),
 }
 
 impl Stream {

@@ -103,7 +103,7 @@ impl WorkerService for Handler {
     async fn run_graph(&self, request: Request<RunGraphRequest>) -> Reply<RunGraphResponse> {
         let in_body = request.get_ref().store_errors_in_response_body;
         match self.run(request).await {
-            Ok(response) => Ok(grpc::answer(response)?),
+            Ok(response) => Ok(Response::new(grpc::sized(response)?)),
             Err(status) if in_body => {
                 let mut metadata = MetadataMap::new();
                 status.write_metadata(&mut metadata);

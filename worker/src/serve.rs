@@ -147,8 +147,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 1), Cluster::new()))?;
-        let router = channel::server().add_service(worker.service());
-        tokio::spawn(router.serve_with_incoming(channel::incoming(listener)));
+        let services = rpc::Services::default().with(worker.service());
+        tokio::spawn(services.serve(channel::incoming(listener), std::future::pending()));
         let device = worker.devices()[0].clone();
         let (source, destination) = (device.name.to_string(), "/job:w/replica:0/task:0/device:CPU:0");
         let key = Arc::new(RendezvousKey::new(&source, device.incarnation, destination, "edge_1_x"));

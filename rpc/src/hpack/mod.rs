@@ -6,9 +6,12 @@ mod huffman;
 mod table;
 
 pub(crate) use decode::Decoder;
-pub(crate) use encode::{put_field, put_status};
+pub(crate) use encode::{Encoder, put_field, put_status};
 
 use bytes::Bytes;
+
+/// The content type of all calls, and what it begins with where messages have a format.
+pub(crate) const GRPC: &[u8] = b"application/grpc";
 
 /// A line of a header. Copies share their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

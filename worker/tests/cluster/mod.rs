@@ -41,7 +41,8 @@ impl Task {
         let worker = Worker::new(config)?;
         listener.set_nonblocking(true)?;
         let incoming = channel::incoming(TcpListener::from_std(listener)?);
-        runtime.spawn(channel::server().add_service(worker.service()).serve_with_incoming(incoming));
+        let services = rpc::Services::default().with(worker.service());
+        runtime.spawn(services.serve(incoming, std::future::pending()));
         drop(context);
         Ok(Task { worker, address, runtime: Some(runtime) })
     }

@@ -1,65 +1,19 @@
-//! What a connection is about: bytes of the client in, calls out of them; answers in, bytes for the client out of them.
-//! No sockets here.
+//! A client's bytes into calls, and into parts of their requests.
 
-use crate::errand::Errand;
+use super::{FIRST_FRAME, FRAME, Heard, Part, STREAMS, State, WINDOW, queue};
 use crate::frame::{self, HEAD, Head, PREFACE, Reason, Violation, kind, setting};
-use crate::hpack::{Decoder, Field};
-use crate::outbox::Outbox;
 use crate::stream::Stream;
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::Waker;
 
-/// Flow-control windows of requests, bytes: the protocol's largest, since a tensor is wanted whole.
-const WINDOW: u32 = (1 << 31) - 1;
-/// Bytes that either end may send unasked.
-const FIRST_WINDOW: u32 = 65_535;
-/// Frames that the client may send, bytes: larger ones measure no better.
-const FRAME: usize = 1 << 20;
-/// Frames that a client takes unasked, bytes.
-const FIRST_FRAME: usize = 16_384;
-/// Receives wait in streams of their own until their value is there: there may be as many as there are edges.
-const STREAMS: usize = 1 << 24;
 /// The fields of a call, as they come, bytes. No frame but of messages is longer.
-const MOST_FIELDS: usize = 64 << 10;
+pub(super) const MOST_FIELDS: usize = 64 << 10;
 /// The largest request, bytes: the format's own limit, and gRPC's head.
 const MOST_REQUEST: usize = (1 << 31) - 1 + 5;
-/// No more is laid out for the socket at a time, bytes.
-const LAID_OUT: usize = 1 << 20;
-/// Who streams an answer goes on when there is less to send than this, bytes.
-const LOW: usize = 64 << 10;
-
-#[derive(Debug)]
-pub(crate) struct State {
-    streams: FxHashMap<u32, Stream>,
-    fields: Decoder,
-    /// The highest number of a stream.
-    last: u32,
-    coming: Coming,
-    /// Bytes that the client may still send, and those that were taken and it does not know of.
-    window: u32,
-    untold: u32,
-    pub(crate) out: Outbox,
-    /// Bytes that the client takes, of all streams together, and of each when it begins.
-    out_window: i64,
-    out_first_window: i64,
-    out_frame: usize,
-    /// Streams that have something to send.
-    line: VecDeque<u32>,
-    /// Newer streams than this are refused: the server stops.
-    leaves_after: Option<u32>,
-    pub(crate) is_broken: bool,
-    /// A task waits until the socket takes more.
-    pub(crate) is_stuck: bool,
-    /// To be woken when the state is free.
-    pub(crate) woken: Vec<Waker>,
-}
 
 /// What the next bytes of the client are.
 #[derive(Debug)]
-enum Coming {
+pub(super) enum Coming {
     Preface,
     Head,
     /// The payload of a frame that is taken whole.
@@ -86,61 +40,7 @@ enum Coming {
     },
 }
 
-/// What a client's bytes lead to.
-#[derive(Debug, Default)]
-pub(crate) struct Heard {
-    /// Streams of new calls, with their fields.
-    pub(crate) begun: Vec<(u32, Vec<Field>)>,
-    /// Calls that the client wants no more.
-    pub(crate) given_up: Vec<Arc<Errand>>,
-}
-
-/// A part of a request.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Bytes(Bytes),
-    End,
-    /// The stream is no more.
-    Gone,
-}
-
 impl State {
-    /// With what a server says first.
-    pub(crate) fn new() -> State {
-        let mut out = Outbox::default();
-        let settings = [
-            (setting::MAX_CONCURRENT_STREAMS, STREAMS as u32),
-            (setting::INITIAL_WINDOW_SIZE, WINDOW),
-            (setting::MAX_FRAME_SIZE, FRAME as u32),
-        ];
-        let mut payload = Vec::new();
-        for (number, value) in settings {
-            payload.extend_from_slice(&number.to_be_bytes());
-            payload.extend_from_slice(&value.to_be_bytes());
-        }
-        out.put(|out| {
-            frame::put(kind::SETTINGS, 0, 0, &payload, out);
-            frame::put(kind::WINDOW_UPDATE, 0, 0, &(WINDOW - FIRST_WINDOW).to_be_bytes(), out);
-        });
-        State {
-            streams: FxHashMap::default(),
-            fields: Decoder::new(),
-            last: 0,
-            coming: Coming::Preface,
-            window: WINDOW,
-            untold: 0,
-            out,
-            out_window: FIRST_WINDOW.into(),
-            out_first_window: FIRST_WINDOW.into(),
-            out_frame: FIRST_FRAME,
-            line: VecDeque::new(),
-            leaves_after: None,
-            is_broken: false,
-            is_stuck: false,
-            woken: Vec::new(),
-        }
-    }
-
     /// Takes what it can of the client's bytes, and tells how many. What is left is the beginning of something.
     ///
     /// # Errors
@@ -379,6 +279,7 @@ impl State {
         for [a, b, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*a, *b]) {
+                setting::HEADER_TABLE_SIZE => self.answers.set_table_size(value),
                 setting::INITIAL_WINDOW_SIZE => {
                     if value > WINDOW {
                         let reason = Reason::FLOW_CONTROL_ERROR;
@@ -438,24 +339,6 @@ impl State {
         }
     }
 
-    /// So many bytes of a stream have been taken up, or are of no use.
-    fn release(&mut self, id: u32, bytes: u32) {
-        let told = |window: &mut u32, untold: &mut u32, id: u32, out: &mut Outbox| {
-            *untold += bytes;
-            if *untold > WINDOW / 2 {
-                *window += *untold;
-                let more = std::mem::take(untold).to_be_bytes();
-                out.put(|out| frame::put(kind::WINDOW_UPDATE, 0, id, &more, out));
-            }
-        };
-        told(&mut self.window, &mut self.untold, 0, &mut self.out);
-        if let Some(stream) = self.streams.get_mut(&id)
-            && !stream.request.has_ended
-        {
-            told(&mut stream.request.window, &mut stream.request.untold, id, &mut self.out);
-        }
-    }
-
     /// The whole request of a call, if it has come.
     pub(crate) fn whole_request(&mut self, id: u32) -> Option<Bytes> {
         let request = &mut self.streams.get_mut(&id)?.request;
@@ -489,167 +372,6 @@ impl State {
             self.release(id, held);
         }
         None
-    }
-
-    /// Remembers what answers a call, if it is not answered yet.
-    pub(crate) fn set_work(&mut self, id: u32, work: Arc<Errand>) {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.work = Some(work);
-        }
-    }
-
-    /// Begins an answer by a block of fields. False if nobody wants it any more.
-    pub(crate) fn begin_answer(&mut self, id: u32, block: &[u8], ends: bool) -> bool {
-        if !self.streams.contains_key(&id) {
-            return false;
-        }
-        self.put_fields(id, block, ends);
-        if ends {
-            self.answered(id);
-        }
-        true
-    }
-
-    /// Goes on with an answer that has begun; trailers end it.
-    pub(crate) fn go_on(&mut self, id: u32, bytes: Bytes, trailers: Option<Vec<u8>>) -> bool {
-        let Some(stream) = self.streams.get_mut(&id) else { return false };
-        stream.answer.add(bytes);
-        if trailers.is_some() {
-            stream.answer.trailers = trailers;
-        }
-        queue(&mut self.line, id, stream);
-        true
-    }
-
-    /// Whether an answer may go on; else the waker is woken when it may. `None` if nobody wants it any more.
-    pub(crate) fn may_go_on(&mut self, id: u32, waker: &Waker) -> Option<bool> {
-        let answer = &mut self.streams.get_mut(&id)?.answer;
-        let may = answer.pending_len < LOW;
-        if !may {
-            answer.writer = Some(waker.clone());
-        }
-        Some(may)
-    }
-
-    /// Lays out for the socket what the windows allow.
-    pub(crate) fn lay_out(&mut self) {
-        while self.out.len() < LAID_OUT
-            && let Some(&id) = self.line.front()
-        {
-            let Some(stream) = self.streams.get_mut(&id) else {
-                self.line.pop_front();
-                continue;
-            };
-            let answer = &mut stream.answer;
-            if answer.pending_len > 0 && answer.window > 0 && self.out_window <= 0 {
-                // All wait for the same.
-                return;
-            }
-            self.line.pop_front();
-            answer.is_queued = false;
-            let room = self.out_window.min(answer.window).max(0) as usize;
-            if room > 0
-                && let Some(bytes) = answer.take(room.min(self.out_frame))
-            {
-                self.out_window -= bytes.len() as i64;
-                answer.window -= bytes.len() as i64;
-                self.out.put_data(id, bytes);
-                if answer.pending_len < LOW {
-                    self.woken.extend(answer.writer.take());
-                }
-            }
-            if answer.pending_len > 0 {
-                if answer.window > 0 {
-                    queue(&mut self.line, id, stream);
-                }
-            } else if let Some(trailers) = answer.trailers.take() {
-                self.put_fields(id, &trailers, true);
-                self.answered(id);
-            }
-        }
-    }
-
-    fn put_fields(&mut self, stream: u32, block: &[u8], ends: bool) {
-        let ends = if ends { frame::END_STREAM } else { 0 };
-        let frame_len = self.out_frame;
-        self.out.put(|out| {
-            let mut parts = block.chunks(frame_len).peekable();
-            let (mut kind, mut flags) = (kind::HEADERS, ends);
-            while let Some(part) = parts.next() {
-                if parts.peek().is_none() {
-                    flags |= frame::END_HEADERS;
-                }
-                frame::put(kind, flags, stream, part, out);
-                (kind, flags) = (kind::CONTINUATION, 0);
-            }
-        });
-    }
-
-    /// All of an answer is laid out: what may still come of the request is of no use.
-    fn answered(&mut self, id: u32) {
-        if let Some(stream) = self.streams.remove(&id) {
-            if !stream.request.has_ended {
-                self.reset(id, Reason::NO_ERROR);
-            }
-            self.leave_behind(id, stream);
-        }
-    }
-
-    /// Ends a stream because of what its client did.
-    fn end_stream(&mut self, id: u32, reason: Reason, heard: &mut Heard) {
-        if self.forget(id, heard) {
-            self.reset(id, reason);
-        }
-    }
-
-    fn forget(&mut self, id: u32, heard: &mut Heard) -> bool {
-        let Some(mut stream) = self.streams.remove(&id) else { return false };
-        heard.given_up.extend(stream.work.take());
-        self.leave_behind(id, stream);
-        true
-    }
-
-    /// What a stream held serves others.
-    fn leave_behind(&mut self, id: u32, stream: Stream) {
-        if !stream.request.is_wanted_whole {
-            self.release(id, stream.request.held.len() as u32);
-        }
-        self.woken.extend(stream.request.reader);
-        self.woken.extend(stream.answer.writer);
-    }
-
-    fn reset(&mut self, id: u32, reason: Reason) {
-        self.out.put(|out| frame::put(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes(), out));
-    }
-
-    /// Asks whether the client is there.
-    pub(crate) fn ping(&mut self) {
-        self.out.put(|out| frame::put(kind::PING, 0, 0, &[0; 8], out));
-    }
-
-    /// Tells the client that the connection ends, for good or when the calls that it knows of are answered.
-    pub(crate) fn leave(&mut self, reason: Reason, why: &str) {
-        self.leaves_after.get_or_insert(self.last);
-        let payload = [&self.last.to_be_bytes()[..], &reason.0.to_be_bytes(), why.as_bytes()].concat();
-        self.out.put(|out| frame::put(kind::GOAWAY, 0, 0, &payload, out));
-    }
-
-    /// The server stops, and nothing is left to do here.
-    pub(crate) fn is_over(&self) -> bool {
-        self.leaves_after.is_some() && self.streams.is_empty() && self.out.is_empty()
-    }
-
-    /// Ends everything: gives what answered calls.
-    pub(crate) fn end(&mut self) -> Vec<Arc<Errand>> {
-        self.is_broken = true;
-        self.out.clear();
-        let streams = std::mem::take(&mut self.streams).into_values();
-        let take = |mut stream: Stream| {
-            self.woken.extend(stream.request.reader.take());
-            self.woken.extend(stream.answer.writer.take());
-            stream.work
-        };
-        streams.filter_map(take).collect()
     }
 }
 
@@ -688,13 +410,4 @@ fn fields_of(head: Head, payload: &[u8]) -> Result<&[u8], Violation> {
     }
     let len = block.len().checked_sub(filling).ok_or(FILLED)?;
     Ok(&block[..len])
-}
-
-/// Puts a stream into the line, if it has something to send.
-fn queue(line: &mut VecDeque<u32>, id: u32, stream: &mut Stream) {
-    let answer = &mut stream.answer;
-    if !answer.is_queued && (!answer.pending.is_empty() || answer.trailers.is_some()) {
-        answer.is_queued = true;
-        line.push_back(id);
-    }
 }
