@@ -18,6 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Bytes of a read.
@@ -72,7 +73,7 @@ impl Connection {
     async fn read(
         self: &Arc<Self>,
         mut read: OwnedReadHalf,
-        services: &Services,
+        services: &Arc<Services>,
         stop: &CancellationToken,
     ) -> io::Result<()> {
         let mut buffer = vec![0; READ];
@@ -83,7 +84,7 @@ impl Connection {
         let mut patience = std::pin::pin!(tokio::time::sleep(ASKED_AFTER));
         loop {
             while self.state.lock().out.len() > MOST_LAID_OUT {
-                self.write.writable().await?;
+                timeout(ANSWERS_WITHIN, self.write.writable()).await??;
                 self.flush();
             }
             let read = tokio::select! {
@@ -124,7 +125,7 @@ impl Connection {
     }
 
     /// Takes what a client said; begins the calls in it.
-    fn hear(self: &Arc<Self>, bytes: &[u8], services: &Services) -> io::Result<usize> {
+    fn hear(self: &Arc<Self>, bytes: &[u8], services: &Arc<Services>) -> io::Result<usize> {
         let mut heard = Heard::default();
         let (result, woken) = {
             let mut state = self.state.lock();
@@ -151,15 +152,16 @@ impl Connection {
     }
 
     /// Begins a call, on this thread up to where it waits for something.
-    fn begin(self: &Arc<Self>, stream: u32, fields: Vec<Field>, services: &Services) {
+    fn begin(self: &Arc<Self>, stream: u32, fields: Vec<Field>, services: &Arc<Services>) {
         let whole = self.state.lock().whole_request(stream);
         let call = Call::new(fields, Incoming::new(self.clone(), stream, whole));
-        let answered = match call.refusal() {
+        let services = match call.refusal() {
             Some(answer) => return self.answer_at_once(stream, answer),
-            None => AssertUnwindSafe(services.call(call)).catch_unwind(),
+            None => services.clone(),
         };
         let own = self.clone();
         let work = Errand::begin(&self.runtime, async move {
+            let answered = AssertUnwindSafe(async { services.call(call).await }).catch_unwind();
             let answer = answered.await.unwrap_or_else(|_| {
                 Answer::Failure(tonic::Status::internal("the server panicked while it answered this call"))
             });

@@ -1,0 +1,418 @@
+//! Whole connections: what clients of another make, and those that mean no good, get from a server.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::{BoxFuture, FutureExt};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Response};
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::{pending, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+
+use anabranch_rpc as rpc;
+use rpc::{Answer, Call, Services};
+
+type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Long enough for anything that ends at all.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Says back what it is told, and other things.
+struct Parrot {
+    /// A call of `Wait` has begun, or was given up.
+    waits: mpsc::UnboundedSender<&'static str>,
+}
+
+impl NamedService for Parrot {
+    const NAME: &'static str = "test.Parrot";
+}
+
+struct GivenUp(mpsc::UnboundedSender<&'static str>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        let _ = self.0.send("given up");
+    }
+}
+
+impl rpc::Service for Parrot {
+    fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
+        let waits = self.waits.clone();
+        match call.path().rsplit('/').next() {
+            Some("Say") => Box::pin(async move {
+                match call.message().await {
+                    Ok(message) => Answer::Message([head(message.len()), message]),
+                    Err(status) => Answer::Failure(status),
+                }
+            }),
+            Some("Field") => {
+                let value = call.field("x-parrot").unwrap_or_default().to_owned();
+                Box::pin(ready(Answer::Message([head(value.len()), value.into()])))
+            }
+            Some("Wait") => Box::pin(async move {
+                let _guard = GivenUp(waits.clone());
+                let _ = waits.send("begun");
+                pending().await
+            }),
+            Some("WaitABit") => Box::pin(async move {
+                let _ = waits.send("begun");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                Answer::Message([head(0), Bytes::new()])
+            }),
+            Some("Panic") => panic!("at once"),
+            Some("PanicLater") => Box::pin(async move {
+                tokio::task::yield_now().await;
+                panic!("later")
+            }),
+            _ => Box::pin(ready(Answer::Failure(Status::unimplemented("no such word: é")))),
+        }
+    }
+}
+
+/// As a generated service streams both ways: every part goes back when it has come.
+#[derive(Clone)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "test.Echo";
+}
+
+impl tower_service::Service<Request<Body>> for Echo {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            let mut response = Response::new(request.into_body());
+            response.headers_mut().insert("x-echo", http::HeaderValue::from_static("yes"));
+            Ok(response)
+        })
+    }
+}
+
+fn head(len: usize) -> Bytes {
+    let mut head = BytesMut::with_capacity(5);
+    head.put_u8(0);
+    head.put_u32(len as u32);
+    head.freeze()
+}
+
+fn message(payload: &[u8]) -> Bytes {
+    [&head(payload.len())[..], payload].concat().into()
+}
+
+struct Server {
+    address: std::net::SocketAddr,
+    waits: mpsc::UnboundedReceiver<&'static str>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start() -> Test<Server> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (said, waits) = mpsc::unbounded_channel();
+        let services = Services::default().with(Parrot { waits: said }).with_generated(Echo);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = services.serve(TcpListenerStream::new(listener), stopped.map(drop));
+        Ok(Server { address, waits, stop: Some(stop), serving: tokio::spawn(serving) })
+    }
+
+    async fn next_wait(&mut self) -> Test<&'static str> {
+        Ok(timeout(LONG, self.waits.recv()).await?.ok_or("the server has gone")?)
+    }
+
+    /// A connection with these settings.
+    async fn client(&self, builder: &h2::client::Builder) -> Test<SendRequest<Bytes>> {
+        let (client, connection) = builder.handshake(TcpStream::connect(self.address).await?).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+fn request(path: &str) -> Test<Request<()>> {
+    let builder = Request::builder().method("POST").uri(format!("http://parrot{path}"));
+    Ok(builder.header("content-type", "application/grpc").header("te", "trailers").body(())?)
+}
+
+async fn begin(
+    client: &mut SendRequest<Bytes>,
+    request: Request<()>,
+) -> Test<(ResponseFuture, SendStream<Bytes>)> {
+    let mut ready = client.clone().ready().await?;
+    Ok(ready.send_request(request, false)?)
+}
+
+/// Sends as there is room.
+async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, ends: bool) -> Test {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len().min(1 << 20));
+        let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.ok_or("no room")??;
+        let part = bytes.split_to(room.min(bytes.len()));
+        stream.send_data(part, ends && bytes.is_empty())?;
+    }
+    Ok(())
+}
+
+async fn next(body: &mut RecvStream) -> Test<Option<Bytes>> {
+    let Some(part) = timeout(LONG, body.data()).await? else { return Ok(None) };
+    let part = part?;
+    body.flow_control().release_capacity(part.len())?;
+    Ok(Some(part))
+}
+
+/// All of an answer, and what ends it.
+async fn whole(response: ResponseFuture) -> Test<(Bytes, HeaderMap)> {
+    let (head, mut body) = timeout(LONG, response).await??.into_parts();
+    if head.status != 200 {
+        return Err(format!("status {}", head.status).into());
+    }
+    let mut all = BytesMut::new();
+    while let Some(part) = next(&mut body).await? {
+        all.extend_from_slice(&part);
+    }
+    let trailers = timeout(LONG, body.trailers()).await??;
+    Ok((all.freeze(), trailers.unwrap_or(head.headers)))
+}
+
+async fn call(client: &mut SendRequest<Bytes>, word: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
+    let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{word}"))?).await?;
+    send(&mut stream, message(payload), true).await?;
+    whole(response).await
+}
+
+fn status(fields: &HeaderMap) -> (&str, &str) {
+    let field = |name| fields.get(name).and_then(|value| value.to_str().ok()).unwrap_or("none");
+    (field("grpc-status"), field("grpc-message"))
+}
+
+/// Bytes in which a part in a wrong place shows.
+fn pattern(len: usize) -> Bytes {
+    (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect::<Vec<_>>().into()
+}
+
+async fn assert_serves(client: &mut SendRequest<Bytes>) -> Test {
+    let (answer, fields) = call(client, "Say", b"hello").await?;
+    assert_eq!((&answer[..], status(&fields).0), (&message(b"hello")[..], "0"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_any_size_pass_whole_through_any_window() -> Test {
+    let server = Server::start().await?;
+    let mut wide = h2::client::Builder::new();
+    wide.initial_window_size(1 << 30).initial_connection_window_size(1 << 30).max_frame_size(1 << 20);
+    for builder in [wide, h2::client::Builder::new()] {
+        let mut client = server.client(&builder).await?;
+        for len in [0, 1, 16_379, 16_380, 65_535, 70_000, 20 << 20] {
+            let payload = pattern(len);
+            let (answer, fields) = call(&mut client, "Say", &payload).await?;
+            assert!(answer[..5] == head(len)[..] && answer[5..] == payload[..], "{len}");
+            assert_eq!(status(&fields).0, "0");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_share_a_connection() -> Test {
+    let server = Server::start().await?;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(1000);
+    let client = server.client(&builder).await?;
+    let calls = (0..200).map(|i| {
+        let mut client = client.clone();
+        async move {
+            let payload = pattern(i * 997);
+            let (answer, _) = call(&mut client, "Say", &payload).await?;
+            Test::Ok(answer[5..] == payload[..])
+        }
+    });
+    for same in futures::future::join_all(calls).await {
+        assert!(same?);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_come_as_they_were_sent() -> Test {
+    let server = Server::start().await?;
+    for table in [None, Some(0), Some(64)] {
+        let mut builder = h2::client::Builder::new();
+        if let Some(size) = table {
+            builder.header_table_size(size);
+        }
+        let mut client = server.client(&builder).await?;
+        for value in ["a", "/same/", "/same/", &"x".repeat(3000), "{\"~\": 1}"] {
+            let mut asked = request("/test.Parrot/Field")?;
+            asked.headers_mut().insert("x-parrot", value.parse()?);
+            let (response, mut stream) = begin(&mut client, asked).await?;
+            stream.send_data(message(b""), true)?;
+            let (answer, fields) = whole(response).await?;
+            assert_eq!((&answer[..], status(&fields).0), (&message(value.as_bytes())[..], "0"));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_are_told() -> Test {
+    let server = Server::start().await?;
+    let mut client = server.client(&h2::client::Builder::new()).await?;
+    let (_, fields) = call(&mut client, "Sing", b"").await?;
+    assert_eq!(status(&fields), ("12", "no%20such%20word:%20%C3%A9"));
+    for word in ["Panic", "PanicLater"] {
+        let (_, fields) = call(&mut client, word, b"").await?;
+        assert_eq!(status(&fields).0, "13", "{word}");
+    }
+    let (response, mut stream) = begin(&mut client, request("/test.Nobody/Say")?).await?;
+    stream.send_data(Bytes::new(), true)?;
+    assert_eq!(status(&whole(response).await?.1).0, "12");
+    // What is no single message.
+    let short = message(b"abc").slice(..6);
+    let twice = [message(b"abc"), message(b"abc")].concat();
+    let compressed = [&[1][..], &message(b"abc")[1..]].concat();
+    for rubbish in [short, twice.into(), compressed.into(), Bytes::new(), Bytes::from_static(b"\0\0")] {
+        let (response, mut stream) = begin(&mut client, request("/test.Parrot/Say")?).await?;
+        stream.send_data(rubbish, true)?;
+        assert_eq!(status(&whole(response).await?.1).0, "13");
+    }
+    // What is no call at all.
+    for (method, kind, code) in [("GET", "application/grpc", 405), ("POST", "text/html", 415)] {
+        let mut asked = request("/test.Parrot/Say")?;
+        *asked.method_mut() = method.parse()?;
+        asked.headers_mut().insert("content-type", kind.parse()?);
+        let (response, _stream) = begin(&mut client, asked).await?;
+        assert_eq!(timeout(LONG, response).await??.status(), code);
+    }
+    assert_serves(&mut client).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_go_both_ways_at_once() -> Test {
+    let server = Server::start().await?;
+    let mut client = server.client(&h2::client::Builder::new()).await?;
+    let (response, mut stream) = begin(&mut client, request("/test.Echo/Any")?).await?;
+    send(&mut stream, Bytes::from_static(b"first"), false).await?;
+    let (head, mut body) = timeout(LONG, response).await??.into_parts();
+    assert!(head.headers.contains_key("x-echo"));
+    for part in [&b"first"[..], b"second", b"third"] {
+        assert_eq!(next(&mut body).await?.as_deref(), Some(part));
+        if part != b"third" {
+            let answer = if part == b"first" { "second" } else { "third" };
+            send(&mut stream, Bytes::from(answer), false).await?;
+        }
+    }
+    // More than all windows: what is sent waits for who reads.
+    let all = pattern(8 << 20);
+    let sent = tokio::spawn({
+        let all = all.clone();
+        async move { send(&mut stream, all, true).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut got = BytesMut::new();
+    while let Some(part) = next(&mut body).await? {
+        got.extend_from_slice(&part);
+    }
+    sent.await??;
+    assert!(got == all);
+    assert_serves(&mut client).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_with_those_who_want_them() -> Test {
+    let mut server = Server::start().await?;
+    let mut client = server.client(&h2::client::Builder::new()).await?;
+    let (response, mut stream) = begin(&mut client, request("/test.Parrot/Wait")?).await?;
+    stream.send_data(message(b""), true)?;
+    assert_eq!(server.next_wait().await?, "begun");
+    drop((response, stream));
+    assert_eq!(server.next_wait().await?, "given up");
+    assert_serves(&mut client).await?;
+    // A client that dies.
+    let socket = TcpStream::connect(server.address).await?;
+    let (mut client, connection) = h2::client::handshake(socket).await?;
+    let connection = tokio::spawn(connection);
+    let (_response, mut stream) = begin(&mut client, request("/test.Parrot/Wait")?).await?;
+    stream.send_data(message(b""), true)?;
+    assert_eq!(server.next_wait().await?, "begun");
+    connection.abort();
+    assert_eq!(server.next_wait().await?, "given up");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_holds_up_nobody() -> Test {
+    let server = Server::start().await?;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
+    // The connection is driven until the request is out, and then no more.
+    let (client, mut connection) = builder.handshake(TcpStream::connect(server.address).await?).await?;
+    let mut ready = client.ready().await?;
+    let (_response, mut stream) = ready.send_request(request("/test.Parrot/Say")?, false)?;
+    stream.send_data(message(&pattern(32 << 20)), true)?;
+    let _ = timeout(Duration::from_millis(500), &mut connection).await;
+    let mut other = server.client(&builder).await?;
+    for _ in 0..20 {
+        assert_serves(&mut other).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_http_is_turned_away() -> Test {
+    let server = Server::start().await?;
+    let mut client = server.client(&h2::client::Builder::new()).await?;
+    let ping_of_a_stream =
+        [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 8, 6, 0, 0, 0, 0, 1], &[0; 8]].concat();
+    for said in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 300], &ping_of_a_stream] {
+        let mut socket = TcpStream::connect(server.address).await?;
+        socket.write_all(said).await?;
+        let mut answer = Vec::new();
+        timeout(LONG, socket.read_to_end(&mut answer)).await??;
+        // The last frame says why: a leave for an error of the protocol.
+        let leave =
+            answer.windows(9).rposition(|head| head[3] == 7 && head[4..9] == [0; 5]).ok_or("no leave")?;
+        assert_eq!(answer[leave + 13..leave + 17], 1u32.to_be_bytes());
+        assert_serves(&mut client).await?;
+    }
+    // Half a hello, and no more.
+    let mut half = TcpStream::connect(server.address).await?;
+    half.write_all(b"PRI * HTT").await?;
+    assert_serves(&mut client).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_ends_what_has_begun() -> Test {
+    let mut server = Server::start().await?;
+    let mut client = server.client(&h2::client::Builder::new()).await?;
+    let mut idle = server.client(&h2::client::Builder::new()).await?;
+    assert_serves(&mut idle).await?;
+    let (response, mut stream) = begin(&mut client, request("/test.Parrot/WaitABit")?).await?;
+    stream.send_data(message(b""), true)?;
+    assert_eq!(server.next_wait().await?, "begun");
+    server.stop.take();
+    let (answer, fields) = whole(response).await?;
+    assert_eq!((&answer[..], status(&fields).0), (&message(b"")[..], "0"));
+    timeout(LONG, server.serving).await??;
+    assert!(call(&mut idle, "Say", b"x").await.is_err());
+    assert!(TcpStream::connect(server.address).await.is_err());
+    Ok(())
+}
