@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use anabranch::client::{Server, ServerConfig};
-use anabranch::graph::{Code, DType, Output, Scope, TaskName};
+use anabranch::graph::{DType, Output, Scope, TaskName};
 use anabranch::proto::{Cluster, Status};
 use anabranch::train::{
     Dataset, Hook, Initializer, Input, Master, MonitoredConfig, MonitoredSession, Optimizer, Role, Strategy,

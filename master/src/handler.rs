@@ -59,7 +59,7 @@ impl MasterService for Handler {
 
     async fn run_step(&self, request: Request<pb::RunStepRequest>) -> Answer<pb::RunStepResponse> {
         let deadline = deadline::of_answer(&request);
-        Ok(Response::new(self.answer_step(request.into_inner(), deadline).await?))
+        Ok(Response::new(grpc::sized(self.answer_step(request.into_inner(), deadline).await?)?))
     }
 
     async fn close_session(
@@ -121,7 +121,7 @@ impl MasterService for Handler {
         request: Request<pb::RunCallableRequest>,
     ) -> Answer<pb::RunCallableResponse> {
         let deadline = deadline::of_answer(&request);
-        Ok(Response::new(self.answer_callable(request.into_inner(), deadline).await?))
+        Ok(Response::new(grpc::sized(self.answer_callable(request.into_inner(), deadline).await?)?))
     }
 
     async fn release_callable(
@@ -143,7 +143,7 @@ impl Handler {
     ) -> Result<pb::RunStepResponse, Status> {
         let in_body = request.store_errors_in_response_body;
         match self.run(request, deadline).await {
-            Ok(outcome) => grpc::sized(run_step_response(outcome)),
+            Ok(outcome) => Ok(run_step_response(outcome)),
             Err(status) if in_body => {
                 let (status_code, status_error_message) = convert::failure_in_body(status);
                 Ok(pb::RunStepResponse { status_code, status_error_message, ..Default::default() })
@@ -187,7 +187,7 @@ impl Handler {
         };
         let outcome = self.master.run_callable(run).await.map_err(not_to_be_repeated)?;
         let fetch = outcome.fetches.iter().map(convert::tensor_to_proto).collect();
-        grpc::sized(pb::RunCallableResponse { fetch, metadata: outcome.metadata })
+        Ok(pb::RunCallableResponse { fetch, metadata: outcome.metadata })
     }
 }
 

@@ -4,10 +4,10 @@
 use crate::handler::Handler;
 use crate::master::Master;
 use futures::future::BoxFuture;
-use proto::deadline;
 use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::service::MasterServiceServer;
-use rpc::{Answer, Call, Service, call_generated, unary};
+use proto::{deadline, pieces};
+use rpc::{Answer, Call, Service, call_generated};
 use std::sync::Arc;
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
@@ -43,13 +43,21 @@ impl Service for MasterRpc {
         let handler = self.handler.clone();
         let deadline = call.field(deadline::TIMEOUT).and_then(deadline::of_timeout);
         match call.path() {
-            RUN_STEP if call.is_plain() => Box::pin(unary(call, async move |request| {
-                Ok(handler.answer_step(request, deadline).await?)
-            })),
-            RUN_CALLABLE if call.is_plain() => Box::pin(unary(call, async move |request| {
-                Ok(handler.answer_callable(request, deadline).await?)
-            })),
+            RUN_STEP if call.is_plain() => answered(async move {
+                let response = handler.answer_step(call.message().await?, deadline).await?;
+                Ok(Answer::Message(pieces::of_step(response)?))
+            }),
+            RUN_CALLABLE if call.is_plain() => answered(async move {
+                let response = handler.answer_callable(call.message().await?, deadline).await?;
+                Ok(Answer::Message(pieces::of_callable(response)?))
+            }),
             _ => call_generated(&self.generated, call),
         }
     }
+}
+
+fn answered(
+    answer: impl Future<Output = Result<Answer, tonic::Status>> + Send + 'static,
+) -> BoxFuture<'static, Answer> {
+    Box::pin(async { answer.await.unwrap_or_else(Answer::Failure) })
 }

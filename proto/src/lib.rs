@@ -14,6 +14,7 @@ mod epoch;
 pub mod fields;
 pub mod grpc;
 pub mod link;
+pub mod pieces;
 pub mod remote;
 mod rewrites;
 mod seen_ids;

@@ -9,6 +9,8 @@ use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
+use prost::Message;
+use smallvec::SmallVec;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -60,8 +62,8 @@ impl Call {
     /// The only message of a call that [is plain](Call::is_plain).
     ///
     /// # Errors
-    /// `Internal` for a request that is not one whole message; `Cancelled` if the client gave the call up.
-    pub async fn message(mut self) -> Result<Bytes, Status> {
+    /// `Internal` for a request that is not one whole message, or not of this kind; `Cancelled` if the client gave the call up.
+    pub async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         let whole = self.request.whole().await?;
         let malformed = |what: &str| Status::internal(format!("malformed request: {what}"));
         let Some([is_compressed, len @ ..]) = whole.first_chunk::<PREFIX>() else {
@@ -73,7 +75,7 @@ impl Call {
         if whole.len() - PREFIX != u32::from_be_bytes(*len) as usize {
             return Err(malformed("its message is not of the length that it states"));
         }
-        Ok(whole.slice(PREFIX..))
+        M::decode(whole.slice(PREFIX..)).map_err(|e| malformed(&e.to_string()))
     }
 
     /// As the services that tonic generates take it.
@@ -177,7 +179,7 @@ impl fmt::Debug for Incoming {
 #[derive(Debug)]
 pub enum Answer {
     /// One message, gRPC's head before it; pieces that are large are written where they lie.
-    Message([Bytes; 2]),
+    Message(SmallVec<[Bytes; 2]>),
     Failure(Status),
     /// What a service answers that tonic has generated.
     Response(Response<Body>),

@@ -14,8 +14,6 @@ mod outbox;
 mod server;
 mod state;
 mod stream;
-mod unary;
 
 pub use call::{Answer, Call};
 pub use server::{GeneratedService, Service, Services, call_generated};
-pub use unary::unary;

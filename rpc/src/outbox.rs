@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Payloads up to here are copied behind their heads: a slice of their own costs more, bytes.
-const COPIED: usize = 16 << 10;
+const COPIED: usize = 4 << 10;
 /// Slices of one write.
-const SLICES: usize = 64;
+const SLICES: usize = 128;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {

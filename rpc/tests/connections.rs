@@ -22,6 +22,7 @@ use tonic::server::NamedService;
 
 use anabranch_rpc as rpc;
 use rpc::{Answer, Call, Services};
+use smallvec::SmallVec;
 
 type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -51,14 +52,14 @@ impl rpc::Service for Parrot {
         let waits = self.waits.clone();
         match call.path().rsplit('/').next() {
             Some("Say") => Box::pin(async move {
-                match call.message().await {
-                    Ok(message) => Answer::Message([head(message.len()), message]),
+                match call.message::<Said>().await {
+                    Ok(Said { what }) => Answer::Message(pieces(what)),
                     Err(status) => Answer::Failure(status),
                 }
             }),
             Some("Field") => {
                 let value = call.field("x-parrot").unwrap_or_default().to_owned();
-                Box::pin(ready(Answer::Message([head(value.len()), value.into()])))
+                Box::pin(ready(Answer::Message(pieces(value.into()))))
             }
             Some("Wait") => Box::pin(async move {
                 let _guard = GivenUp(waits.clone());
@@ -68,7 +69,7 @@ impl rpc::Service for Parrot {
             Some("WaitABit") => Box::pin(async move {
                 let _ = waits.send("begun");
                 tokio::time::sleep(Duration::from_millis(200)).await;
-                Answer::Message([head(0), Bytes::new()])
+                Answer::Message(pieces(Bytes::new()))
             }),
             Some("Panic") => panic!("at once"),
             Some("PanicLater") => Box::pin(async move {
@@ -106,15 +107,27 @@ impl tower_service::Service<Request<Body>> for Echo {
     }
 }
 
-fn head(len: usize) -> Bytes {
-    let mut head = BytesMut::with_capacity(5);
-    head.put_u8(0);
-    head.put_u32(len as u32);
-    head.freeze()
+#[derive(Clone, PartialEq, prost::Message)]
+struct Said {
+    #[prost(bytes = "bytes", tag = "1")]
+    what: Bytes,
 }
 
-fn message(payload: &[u8]) -> Bytes {
-    [&head(payload.len())[..], payload].concat().into()
+/// A message behind gRPC's head, what is said in a piece of its own.
+fn pieces(what: Bytes) -> SmallVec<[Bytes; 2]> {
+    let mut head = BytesMut::new();
+    head.put_bytes(0, 5);
+    if !what.is_empty() {
+        head.put_u8(0x0a);
+        prost::encoding::encode_varint(what.len() as u64, &mut head);
+    }
+    let len = (head.len() - 5 + what.len()) as u32;
+    head[1..5].copy_from_slice(&len.to_be_bytes());
+    [head.freeze(), what].into()
+}
+
+fn message(what: &[u8]) -> Bytes {
+    pieces(Bytes::copy_from_slice(what)).concat().into()
 }
 
 struct Server {
@@ -224,7 +237,7 @@ async fn messages_of_any_size_pass_whole_through_any_window() -> Test {
         for len in [0, 1, 16_379, 16_380, 65_535, 70_000, 20 << 20] {
             let payload = pattern(len);
             let (answer, fields) = call(&mut client, "Say", &payload).await?;
-            assert!(answer[..5] == head(len)[..] && answer[5..] == payload[..], "{len}");
+            assert!(answer == message(&payload), "{len}");
             assert_eq!(status(&fields).0, "0");
         }
     }
@@ -242,7 +255,7 @@ async fn many_calls_share_a_connection() -> Test {
         async move {
             let payload = pattern(i * 997);
             let (answer, _) = call(&mut client, "Say", &payload).await?;
-            Test::Ok(answer[5..] == payload[..])
+            Test::Ok(answer == message(&payload))
         }
     });
     for same in futures::future::join_all(calls).await {

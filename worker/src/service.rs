@@ -4,11 +4,8 @@
 use crate::fetch::RECV_TENSOR;
 use crate::handler::Handler;
 use crate::serve::recv_tensor;
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use prost::Message;
 use proto::grpc::MAX_MESSAGE_SIZE;
-use proto::pb::RecvTensorRequest;
 use proto::service::WorkerServiceServer;
 use rpc::{Answer, Call, Service, call_generated};
 use tonic::codec::CompressionEncoding;
@@ -47,8 +44,6 @@ impl Service for WorkerRpc {
 }
 
 async fn send_tensor(handler: Handler, call: Call) -> Result<Answer, tonic::Status> {
-    let request = RecvTensorRequest::decode(call.message().await?)
-        .map_err(|e| tonic::Status::internal(format!("malformed RecvTensor request: {e}")))?;
-    let (head, elements) = recv_tensor(&handler.worker, request).await?.encode()?;
-    Ok(Answer::Message([head, elements.unwrap_or_else(Bytes::new)]))
+    let (head, elements) = recv_tensor(&handler.worker, call.message().await?).await?.encode()?;
+    Ok(Answer::Message([Some(head), elements].into_iter().flatten().collect()))
 }

@@ -34,7 +34,7 @@ impl State {
     }
 
     /// Answers by one message, gRPC's head before it.
-    pub(crate) fn answer(&mut self, id: u32, message: [Bytes; 2]) {
+    pub(crate) fn answer(&mut self, id: u32, message: impl IntoIterator<Item = Bytes>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for piece in message {
             stream.answer.add(piece);

@@ -112,7 +112,9 @@ impl Inbound {
                 corked(|| self.hear_batch(frame, content, &mut reader, &mut blocks, &worker))
             })?;
             drop(worker);
-            tokio::task::yield_now().await;
+            if reader.holds_frame() {
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
     }
