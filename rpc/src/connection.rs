@@ -142,8 +142,13 @@ impl Connection {
             call.abort();
         }
         if result.is_ok() {
+            // Of calls that came together, other threads may take all but one.
+            let last = heard.begun.pop();
             for (stream, fields) in heard.begun {
-                self.begin(stream, fields, services);
+                self.begin(stream, fields, services, false);
+            }
+            if let Some((stream, fields)) = last {
+                self.begin(stream, fields, services, true);
             }
         }
         // What they answered has left already.
@@ -151,28 +156,33 @@ impl Connection {
         result.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.what))
     }
 
-    /// Begins a call, on this thread up to where it waits for something.
-    fn begin(self: &Arc<Self>, stream: u32, fields: Vec<Field>, services: &Arc<Services>) {
+    /// Begins a call: on this thread, up to where it waits for something, or on another.
+    fn begin(
+        self: &Arc<Self>,
+        stream: u32,
+        fields: Vec<Field>,
+        services: &Arc<Services>,
+        is_begun_here: bool,
+    ) {
         let whole = self.state.lock().whole_request(stream);
         let call = Call::new(fields, Incoming::new(self.clone(), stream, whole));
-        let services = match call.refusal() {
-            Some(answer) => return self.answer_at_once(stream, answer),
-            None => services.clone(),
-        };
-        let own = self.clone();
-        let work = Errand::begin(&self.runtime, async move {
+        if let Some(refusal) = call.refusal() {
+            self.state.lock().begin_answer(stream, &refusal, true);
+            return self.flush();
+        }
+        let (own, services) = (self.clone(), services.clone());
+        let answered = async move {
             let answered = AssertUnwindSafe(async { services.call(call).await }).catch_unwind();
             let answer = answered.await.unwrap_or_else(|_| {
                 Answer::Failure(tonic::Status::internal("the server panicked while it answered this call"))
             });
             answer.send(&own, stream).await;
-        });
+        };
+        let work = match is_begun_here {
+            true => Errand::begin(&self.runtime, answered),
+            false => Errand::begin_elsewhere(&self.runtime, answered),
+        };
         self.state.lock().set_work(stream, work);
-    }
-
-    fn answer_at_once(self: &Arc<Self>, stream: u32, block: Vec<u8>) {
-        self.state.lock().begin_answer(stream, &block, true);
-        self.flush();
     }
 
     /// Writes what is to be written, as far as the socket takes it; a task writes the rest.

@@ -41,10 +41,21 @@ pub struct Errand {
 impl Errand {
     /// Begins on this thread; what is left goes on whenever it is woken.
     pub fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<Errand> {
-        let work = Mutex::new(Some(Box::pin(work) as Work));
-        let errand = Arc::new(Errand { work, state: AtomicU8::new(WOKEN), runtime: runtime.clone() });
+        let errand = Errand::new(runtime, work);
         errand.poll();
         errand
+    }
+
+    /// As [`Errand::begin`], on a thread of the runtime.
+    pub fn begin_elsewhere(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<Errand> {
+        let errand = Errand::new(runtime, work);
+        errand.poll_elsewhere();
+        errand
+    }
+
+    fn new(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) -> Arc<Errand> {
+        let work = Mutex::new(Some(Box::pin(work) as Work));
+        Arc::new(Errand { work, state: AtomicU8::new(WOKEN), runtime: runtime.clone() })
     }
 
     #[cfg(test)]
@@ -56,6 +67,11 @@ impl Errand {
     pub fn abort(&self) {
         let work = self.work.lock().take();
         drop(work);
+    }
+
+    fn poll_elsewhere(self: &Arc<Self>) {
+        let own = self.clone();
+        self.runtime.spawn(async move { own.poll() });
     }
 
     /// Only who has changed the state to [`WOKEN`] may do so.
@@ -97,8 +113,7 @@ impl Wake for Errand {
         if IS_AT_HAND.replace(false) {
             return self.poll();
         }
-        let runtime = self.runtime.clone();
-        runtime.spawn(async move { self.poll() });
+        self.poll_elsewhere();
     }
 }
 
