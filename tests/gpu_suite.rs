@@ -6,12 +6,18 @@ mod support;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use support::Fallible;
 use support::folder::Folder;
 
+/// Held while programs are written, and while others are started: those would have them open for writing, and nobody
+/// could run them.
+static WRITES_OR_STARTS: Mutex<()> = Mutex::new(());
+
 /// A packed folder. Its tests of clicks fail, and its kernels' do not end.
 fn packed() -> Fallible<Folder> {
+    let _writes = WRITES_OR_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("gpu-suite")?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/gpu-suite");
     fs::copy(script, folder.path().join("gpu-suite"))?;
@@ -43,7 +49,12 @@ fn program(path: &PathBuf, text: &str) -> Fallible {
 fn run(folder: &Folder, arguments: &[&str], seconds: &str) -> Fallible<Output> {
     let mut suite = Command::new(folder.path().join("gpu-suite"));
     suite.args(arguments).env("PYTHON", "false").env("PART_SECONDS", seconds).env_remove("OUT");
-    Ok(suite.output()?)
+    suite.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = {
+        let _starts = WRITES_OR_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
+        suite.spawn()?
+    };
+    Ok(started.wait_with_output()?)
 }
 
 fn text(output: &Output) -> String {
