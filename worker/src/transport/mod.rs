@@ -41,6 +41,7 @@ mod road;
 mod roads;
 mod shelf;
 mod socket;
+mod vigil;
 
 pub(crate) use inbound::{Inbound, weight};
 pub(crate) use linked::LinkedWorker;

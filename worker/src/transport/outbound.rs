@@ -5,6 +5,7 @@ use super::connection::Connection;
 use super::frame::{Form, Frame, Malformed, Name};
 use super::reader::Reader;
 use super::shelf::Shelf;
+use super::vigil::Vigil;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::shared_memory::{Freed, SharedMemory};
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_to_proto;
 use proto::{Status, pb};
+use rpc::errand::at_hand;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
 use std::io;
@@ -48,6 +50,7 @@ pub(crate) struct Outbound {
     state: Mutex<State>,
     runs: Mutex<FxHashMap<u64, oneshot::Sender<Result<pb::RunGraphResponse, Status>>>>,
     next_run: AtomicU64,
+    vigil: Vigil,
 }
 
 /// What the other end has in common with this one.
@@ -94,6 +97,7 @@ impl Outbound {
             next_loan: 0,
             blocks: FxHashSet::default(),
         };
+        let vigil = Vigil::new(&runtime);
         Arc::new_cyclic(|own| Outbound {
             own: own.clone(),
             connection: Arc::new(connection),
@@ -104,6 +108,7 @@ impl Outbound {
             state: Mutex::new(state),
             runs: Mutex::default(),
             next_run: AtomicU64::new(0),
+            vigil,
         })
     }
 
@@ -236,7 +241,7 @@ impl Outbound {
         if self.connection.is_broken() {
             self.end_runs();
         }
-        let answer = answer.await.unwrap_or_else(|_| Err(self.run_lost()));
+        let answer = self.vigil.keep(answer).await.unwrap_or_else(|_| Err(self.run_lost()));
         cancels.id = None;
         answer
     }
@@ -296,9 +301,10 @@ impl Outbound {
                     Some(status) => Err(status),
                     None => Ok(pb::RunGraphResponse::decode(message).map_err(|_| Malformed("answer"))?),
                 };
-                if let Some(give) = self.runs.lock().remove(&id) {
+                let asked = self.runs.lock().remove(&id);
+                if let Some(give) = asked {
                     // A caller that has gone does not mind.
-                    let _ = give.send(response);
+                    at_hand(|| drop(give.send(response)));
                 }
             }
             Frame::Leaving => self.connection.note_leave(),
