@@ -136,7 +136,7 @@ impl Server {
         let serving = Services::default()
             .with(MasterRpc::new(self.master.clone()))
             .with(self.worker.service())
-            .with_generated(self.worker.replication_service())
+            .with(self.worker.replication_service())
             .serve(channel::incoming(listener), async {
                 // The sender going away means the same.
                 let _ = when_drained.await;

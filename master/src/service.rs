@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::service::MasterServiceServer;
 use proto::{deadline, pieces};
-use rpc::{Answer, Call, Service, call_generated};
+use rpc::{Answer, Call, Service};
 use std::sync::Arc;
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
@@ -51,7 +51,7 @@ impl Service for MasterRpc {
                 let response = handler.answer_callable(call.message().await?, deadline).await?;
                 Ok(Answer::Message(pieces::of_callable(response)?))
             }),
-            _ => call_generated(&self.generated, call),
+            _ => Service::call(&self.generated, call),
         }
     }
 }

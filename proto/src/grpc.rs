@@ -14,13 +14,25 @@ const BODY_PAYLOADS: &str = "anabranch-status-bin";
 /// Largest message either way, bytes: the format's own limit.
 pub const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
+/// Bytes of gRPC's own head of a message: whether it is compressed, and its length.
+pub const PREFIX: usize = 5;
+
 /// A message with tensors, if it can be one.
 ///
 /// # Errors
-/// `Internal`, in the peer's words, beyond the format's limit.
+/// As [`checked_len`].
 pub fn sized<M: Message>(message: M) -> Result<M, Status> {
+    checked_len(&message)?;
+    Ok(message)
+}
+
+/// The length of a message, bytes.
+///
+/// # Errors
+/// `Internal`, in the peer's words, beyond the format's limit.
+pub fn checked_len(message: &impl Message) -> Result<usize, Status> {
     match message.encoded_len() {
-        ..=MAX_MESSAGE_SIZE => Ok(message),
+        len @ ..=MAX_MESSAGE_SIZE => Ok(len),
         _ => Err(Status::new(Code::Internal, "Protobuf is too large to be serialized")),
     }
 }

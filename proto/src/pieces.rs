@@ -1,7 +1,7 @@
 //! Answers with tensors, as they are written to a connection: elements of large ones are not copied, but written where
 //! they lie. gRPC's head stands before the message.
 
-use crate::grpc::MAX_MESSAGE_SIZE;
+use crate::grpc::{PREFIX, checked_len};
 use crate::pb;
 use crate::status::Status;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,9 +19,9 @@ const COPIED: usize = 4 << 10;
 const CONTENT: u32 = 4;
 
 /// # Errors
-/// `Internal`, in the peer's words, beyond the format's limit.
+/// As [`checked_len`].
 pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
-    let mut out = Writer::new(response.encoded_len())?;
+    let mut out = Writer::new(checked_len(&response)?);
     for mut named in std::mem::take(&mut response.tensor) {
         out.begin(1, named.encoded_len());
         let tensor = named.tensor.take();
@@ -37,7 +37,7 @@ pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
 /// # Errors
 /// As [`of_step`].
 pub fn of_callable(mut response: pb::RunCallableResponse) -> Result<Pieces, Status> {
-    let mut out = Writer::new(response.encoded_len())?;
+    let mut out = Writer::new(checked_len(&response)?);
     for tensor in std::mem::take(&mut response.fetch) {
         out.put_tensor(1, tensor)?;
     }
@@ -52,14 +52,11 @@ struct Writer {
 
 impl Writer {
     /// For a message of so many bytes.
-    fn new(len: usize) -> Result<Writer, Status> {
-        if len > MAX_MESSAGE_SIZE {
-            return Err(Status::new(Code::Internal, "Protobuf is too large to be serialized"));
-        }
-        let mut tail = BytesMut::with_capacity(5 + len.min(COPIED));
+    fn new(len: usize) -> Writer {
+        let mut tail = BytesMut::with_capacity(PREFIX + len.min(COPIED));
         tail.put_u8(0);
         tail.put_u32(len as u32);
-        Ok(Writer { pieces: Pieces::new(), tail })
+        Writer { pieces: Pieces::new(), tail }
     }
 
     /// The head of a field of so many bytes.
@@ -111,7 +108,7 @@ mod tests {
     /// What was written, behind its head.
     fn read<M: Message + Default>(pieces: &Pieces) -> Result<M, prost::DecodeError> {
         let bytes = pieces.concat();
-        let (head, message) = bytes.split_at(5);
+        let (head, message) = bytes.split_at(PREFIX);
         assert_eq!(head, [&[0], &(message.len() as u32).to_be_bytes()[..]].concat());
         M::decode(message)
     }

@@ -33,8 +33,13 @@ impl Call {
 
     /// The value of a field, of several the first.
     pub fn field(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.value(name)?).ok()
+    }
+
+    /// As [`Call::field`], to be kept beyond the call.
+    pub(crate) fn value(&self, name: &str) -> Option<&Bytes> {
         let field = self.fields.iter().find(|field| field.name == name.as_bytes())?;
-        std::str::from_utf8(&field.value).ok()
+        Some(&field.value)
     }
 
     /// `/package.Service/Method`.
@@ -65,7 +70,8 @@ impl Call {
     /// `Internal` for a request that is not one whole message, or not of this kind; `Cancelled` if the client gave the call up.
     pub async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         let whole = self.request.whole().await?;
-        let malformed = |what: &str| Status::internal(format!("malformed request: {what}"));
+        let malformed =
+            |what: &str| Status::internal(format!("malformed request of {}: {what}", self.path()));
         let Some([is_compressed, len @ ..]) = whole.first_chunk::<PREFIX>() else {
             return Err(malformed("it has no message"));
         };

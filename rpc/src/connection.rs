@@ -172,9 +172,13 @@ impl Connection {
         }
         let (own, services) = (self.clone(), services.clone());
         let answered = async move {
+            let path = call.value(":path").cloned().unwrap_or_default();
             let answered = AssertUnwindSafe(async { services.call(call).await }).catch_unwind();
             let answer = answered.await.unwrap_or_else(|_| {
-                Answer::Failure(tonic::Status::internal("the server panicked while it answered this call"))
+                let path = String::from_utf8_lossy(&path);
+                Answer::Failure(tonic::Status::internal(format!(
+                    "the server panicked while it answered {path}"
+                )))
             });
             answer.send(&own, stream).await;
         };

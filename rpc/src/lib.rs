@@ -16,4 +16,4 @@ mod state;
 mod stream;
 
 pub use call::{Answer, Call};
-pub use server::{GeneratedService, Service, Services, call_generated};
+pub use server::{Service, Services};

@@ -38,12 +38,6 @@ impl Services {
         self
     }
 
-    /// Adds a service as tonic generates it.
-    #[must_use]
-    pub fn with_generated<S: GeneratedService>(self, service: S) -> Services {
-        self.with(Generated(service))
-    }
-
     pub(crate) fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
         let name = call.path().strip_prefix('/').and_then(|path| path.split_once('/')).map(|(name, _)| name);
         match self.all.iter().find(|(known, _)| Some(*known) == name) {
@@ -97,59 +91,31 @@ impl fmt::Debug for Services {
     }
 }
 
-/// What tonic generates of a service.
-pub trait GeneratedService:
-    tower_service::Service<
-        http::Request<Body>,
-        Response = http::Response<Body>,
-        Error = Infallible,
-        Future: Send + 'static,
-    > + NamedService
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<S> GeneratedService for S where
+/// What tonic generates of a service is one as it is.
+impl<S> Service for S
+where
     S: tower_service::Service<
             http::Request<Body>,
             Response = http::Response<Body>,
             Error = Infallible,
             Future: Send + 'static,
-        > + NamedService
-        + Clone
+        > + Clone
         + Send
         + Sync
-        + 'static
+        + 'static,
 {
-}
-
-struct Generated<S>(S);
-
-impl<S: NamedService> NamedService for Generated<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S: GeneratedService> Service for Generated<S> {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
-        call_generated(&self.0, call)
-    }
-}
-
-/// Lets a service that tonic has generated answer a call.
-pub fn call_generated<S: GeneratedService>(service: &S, call: Call) -> BoxFuture<'static, Answer> {
-    match call.into_request() {
-        Ok(request) => {
-            let answered = service.clone().call(request);
-            Box::pin(async move {
-                match answered.await {
-                    Ok(response) => Answer::Response(response),
-                    Err(never) => match never {},
-                }
-            })
+        match call.into_request() {
+            Ok(request) => {
+                let answered = tower_service::Service::call(&mut self.clone(), request);
+                Box::pin(async move {
+                    match answered.await {
+                        Ok(response) => Answer::Response(response),
+                        Err(never) => match never {},
+                    }
+                })
+            }
+            Err(status) => Box::pin(std::future::ready(Answer::Failure(status))),
         }
-        Err(status) => Box::pin(std::future::ready(Answer::Failure(status))),
     }
 }

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use prost::Message;
 use proto::channel::{Peer, Repeat};
 use proto::deadline::{TIMEOUT, to_timeout};
+use proto::grpc::PREFIX;
 use proto::service::WorkerServiceClient;
 use proto::{Status, pb};
 use std::time::{Duration, Instant};
@@ -52,9 +53,9 @@ pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let _ = peer.call("MarkRecvFinished", Repeat::Never, deadline, send).await;
 }
 
-/// A message behind gRPC's five bytes.
+/// A message behind gRPC's head.
 fn frame(request: &pb::RecvTensorRequest) -> Bytes {
-    let mut frame = BytesMut::with_capacity(5 + request.encoded_len());
+    let mut frame = BytesMut::with_capacity(PREFIX + request.encoded_len());
     frame.put_u8(0);
     frame.put_u32(request.encoded_len() as u32);
     frame.put_slice(&request.encode_to_vec());

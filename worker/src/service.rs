@@ -7,7 +7,7 @@ use crate::serve::recv_tensor;
 use futures::future::BoxFuture;
 use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::service::WorkerServiceServer;
-use rpc::{Answer, Call, Service, call_generated};
+use rpc::{Answer, Call, Service};
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
 
@@ -36,7 +36,7 @@ impl NamedService for WorkerRpc {
 impl Service for WorkerRpc {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
         if call.path() != RECV_TENSOR || !call.is_plain() {
-            return call_generated(&self.generated, call);
+            return Service::call(&self.generated, call);
         }
         let handler = self.handler.clone();
         Box::pin(async move { send_tensor(handler, call).await.unwrap_or_else(Answer::Failure) })

@@ -263,7 +263,7 @@ impl State {
             return Ok(());
         }
         self.last = id;
-        if self.leaves_after.is_some() || self.streams.len() >= STREAMS {
+        if self.is_leaving || self.streams.len() >= STREAMS {
             self.reset(id, Reason::REFUSED_STREAM);
             return Ok(());
         }

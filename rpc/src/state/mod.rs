@@ -49,8 +49,8 @@ pub(crate) struct State {
     out_frame: usize,
     /// Streams that have something to send.
     line: VecDeque<u32>,
-    /// Newer streams than this are refused: the server stops.
-    leaves_after: Option<u32>,
+    /// The server stops, or the client has done what none may: newer streams are refused.
+    is_leaving: bool,
     pub(crate) is_broken: bool,
     /// A task waits until the socket takes more.
     pub(crate) is_stuck: bool,
@@ -108,7 +108,7 @@ impl State {
             out_first_window: FIRST_WINDOW.into(),
             out_frame: FIRST_FRAME,
             line: VecDeque::new(),
-            leaves_after: None,
+            is_leaving: false,
             is_broken: false,
             is_stuck: false,
             woken: Vec::new(),
@@ -174,14 +174,14 @@ impl State {
 
     /// Tells the client that the connection ends, for good or when the calls that it knows of are answered.
     pub(crate) fn leave(&mut self, reason: Reason, why: &str) {
-        self.leaves_after.get_or_insert(self.last);
+        self.is_leaving = true;
         let payload = [&self.last.to_be_bytes()[..], &reason.0.to_be_bytes(), why.as_bytes()].concat();
         self.out.put(|out| frame::put(kind::GOAWAY, 0, 0, &payload, out));
     }
 
     /// The server stops, and nothing is left to do here.
     pub(crate) fn is_over(&self) -> bool {
-        self.leaves_after.is_some() && self.streams.is_empty() && self.out.is_empty()
+        self.is_leaving && self.streams.is_empty() && self.out.is_empty()
     }
 
     /// Ends everything: gives what answered calls.

@@ -11,12 +11,10 @@ use graph::{Buffer, Code, DType, Shape, Tensor};
 use prost::Message;
 use prost::encoding::{encode_varint, encoded_len_varint};
 use proto::convert::{tensor_from_proto, tensor_to_proto};
-use proto::grpc::MAX_MESSAGE_SIZE;
+use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 use std::sync::Arc;
 
-/// gRPC's own header of a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 /// Elements up to here are copied behind the header: a write of their own costs more, bytes.
 const INLINE: usize = 1024;
 /// What may stand before the elements; a message with more is read whole, bytes.

@@ -1,11 +1,11 @@
 //! A reply from the chunks of a body, as they come.
 
 use super::head::{Head, Scan};
-use super::{MAX_HEADER, PREFIX, Reply, malformed};
+use super::{MAX_HEADER, Reply, malformed};
 use bytes::{Bytes, BytesMut};
 use graph::{Buffer, Tensor};
 use prost::Message;
-use proto::grpc::MAX_MESSAGE_SIZE;
+use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 
 /// Reads a reply from chunks as they come, a tensor's elements straight into their place.

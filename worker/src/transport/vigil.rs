@@ -1,4 +1,4 @@
-//! Whether who waits for an answer stays awake for it. To be woken costs a short step a tenth of its time: where answers
+//! Whether who waits for an answer stays awake for it. To be woken costs a short step a twentieth of its time: where answers
 //! came soon of late, the thread looks for the next one for as long, and sleeps only then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
