@@ -6,6 +6,7 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
 use proto::{Status, pb};
+use rpc::afterwards::afterwards;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use tokio::runtime::Handle;
 /// A worker that does not take note of a step's end within this time forgets it in its own time.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One step of a plan. The workers are told to forget it when it is dropped, without delaying its answer.
+/// One step of a plan. The workers are told to forget it once it is dropped and its answer has left.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) id: i64,
@@ -119,23 +120,28 @@ impl Step {
 
 impl Drop for Step {
     fn drop(&mut self) {
-        let (plan, step_id) = (self.plan.clone(), self.id);
-        // Most workers take note at once: no other thread is to be woken for them.
-        let told = |part: &Part| part.link.forget_step(step_id);
-        let late: Vec<usize> = (0..plan.parts.len()).filter(|&i| !told(&plan.parts[i])).collect();
-        if late.is_empty() {
-            return;
-        }
-        self.runtime.spawn(async move {
-            let cleanups = late.iter().map(|&i| &plan.parts[i]).map(|part| async move {
-                if let Err(status) = part.link.cleanup_graph(step_id).await {
-                    tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
-                }
-            });
-            // What is late is left to the worker.
-            let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
-        });
+        let (plan, step_id, runtime) = (self.plan.clone(), self.id, self.runtime.clone());
+        afterwards(move || forget(plan, step_id, &runtime));
     }
+}
+
+/// Tells the workers that a step is over.
+fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
+    // Most workers take note at once: no other thread is to be woken for them.
+    let told = |part: &Part| part.link.forget_step(step_id);
+    let late: Vec<usize> = (0..plan.parts.len()).filter(|&i| !told(&plan.parts[i])).collect();
+    if late.is_empty() {
+        return;
+    }
+    runtime.spawn(async move {
+        let cleanups = late.iter().map(|&i| &plan.parts[i]).map(|part| async move {
+            if let Err(status) = part.link.cleanup_graph(step_id).await {
+                tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
+            }
+        });
+        // What is late is left to the worker.
+        let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
+    });
 }
 
 /// What the options asked to be recorded, of all workers: one timeline a device.

@@ -1,6 +1,7 @@
 //! A future that no runtime's thread is woken for, where another is at hand: who ends what it waits for goes on with
 //! it. Everybody else leaves it to the runtime.
 
+use crate::afterwards::answering;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::pin::Pin;
@@ -76,6 +77,10 @@ impl Errand {
 
     /// Only who has changed the state to [`WOKEN`] may do so.
     fn poll(self: &Arc<Self>) {
+        answering(|| self.go_on());
+    }
+
+    fn go_on(self: &Arc<Self>) {
         let _runtime = self.runtime.enter();
         let waker = Waker::from(self.clone());
         loop {

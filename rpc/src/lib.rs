@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod afterwards;
 mod call;
 mod connection;
 pub mod errand;

@@ -11,7 +11,7 @@ use crate::rendezvous::Remote;
 use crate::replication::{Primary, Replication};
 use crate::service::WorkerRpc;
 use crate::session::{Session, Sessions};
-use crate::steps::Steps;
+use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
 use crate::transport::{LinkedWorker, Roads};
 use executor::gpus::{GpuOptions, Visible};
@@ -270,6 +270,11 @@ impl Worker {
             }
         }
         self.settle(None).await
+    }
+
+    /// The step that a value is for; see [`Steps::arrive`].
+    pub(crate) fn arrive(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
+        self.steps.arrive(step_id, &self.runtime, self.config.start_deadline)
     }
 
     /// # Errors

@@ -100,6 +100,12 @@ impl StepRendezvous {
         }
     }
 
+    /// A value came the way back: nobody counts it.
+    pub(crate) fn came_back(&self, key: &Arc<str>, sent: Sent) {
+        // A step that has ended wants it no more.
+        let _ = self.local.put(key, sent);
+    }
+
     /// A value is to be had for the asking.
     pub(crate) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.arrivals.offered(from, key);

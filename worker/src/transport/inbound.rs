@@ -2,27 +2,27 @@
 
 use super::budget::TOLD_SHARE;
 use super::connection::Connection;
-use super::cork::corked;
-use super::frame::{Form, Frame, Malformed, Name};
+use super::content::{Content, tensor};
+use super::frame::{Frame, Malformed, Name};
+use super::hearing::hear_all;
 use super::meeting::Caller;
 use super::outbound::UNASKED;
-use super::reader::Reader;
 use super::shelf::Shelf;
+use super::way_back;
 use crate::handler::Handler;
 use crate::rendezvous::to_error;
-use crate::steps::StepState;
 use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::shared_memory::PeerMemory;
-use executor::{Error, Pool, Value};
-use futures::FutureExt;
+use executor::{Error, Value};
 use graph::tensor::Region;
-use graph::{Buffer, Code, Tensor};
+use graph::{Buffer, Code};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_from_proto;
 use proto::{Status, pb};
+use rpc::afterwards::afterwards;
 use rpc::errand::Errand;
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -30,14 +30,12 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks of a peer's memory that are mapped here.
 const MOST_BLOCKS: usize = 1 << 16;
 /// Runs that a peer may have begun and that have not ended.
 const MOST_RUNS: usize = 1 << 16;
-/// What has come is heard without a pause for so long.
-const BATCH: Duration = Duration::from_micros(200);
 
 /// A link that stands, from one process.
 pub(crate) struct Inbound {
@@ -104,40 +102,12 @@ impl Inbound {
 
     /// Takes what the other end sends, until the link ends.
     pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
-        let mut reader = Reader::new(self.connection.clone())?;
         let mut blocks = Blocks::default();
-        while let Some((frame, content)) = Content::next(&mut reader).await? {
-            let Some(worker) = worker.upgrade() else { return Ok(()) };
-            Pool::lend_thread(|| {
-                corked(|| self.hear_batch(frame, content, &mut reader, &mut blocks, &worker))
-            })?;
-            drop(worker);
-            if reader.holds_frame() {
-                tokio::task::yield_now().await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a frame, and those behind it that are here already, for a while.
-    fn hear_batch(
-        self: &Arc<Self>,
-        frame: Frame,
-        content: Content,
-        reader: &mut Reader,
-        blocks: &mut Blocks,
-        worker: &Arc<Worker>,
-    ) -> io::Result<()> {
-        let start = Instant::now();
-        self.hear(frame, content, blocks, worker)?;
-        while reader.holds_frame() && start.elapsed() < BATCH {
-            // It is all there, and nothing of it awaited: else it would be lost here.
-            let next = Content::next(reader).now_or_never();
-            let next = next.ok_or_else(|| io::Error::other("a frame that was there is awaited"))?;
-            let Some((frame, content)) = next? else { break };
-            self.hear(frame, content, blocks, worker)?;
-        }
-        Ok(())
+        let hear = |frame, content| {
+            let worker = worker.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+            self.hear(frame, content, &mut blocks, &worker)
+        };
+        hear_all(&self.connection, hear).await
     }
 
     fn hear(
@@ -178,7 +148,7 @@ impl Inbound {
             }
             (Frame::Block { block, len }, Content::Memory(memory)) => blocks.add(block, len, &memory)?,
             (Frame::BlockGone { block }, _) => drop(blocks.by_number.remove(&block)),
-            (Frame::Offer(name), _) => match arrive(worker, name.step_id) {
+            (Frame::Offer(name), _) => match worker.arrive(name.step_id) {
                 Ok(step) => step.rendezvous.offered(self, &name.key),
                 Err(status) => drop(status),
             },
@@ -192,9 +162,12 @@ impl Inbound {
                     run.abort();
                 }
             }
-            (Frame::Cleanup { step_id }, _) => worker.steps.cleanup(step_id),
+            (Frame::Cleanup { step_id }, _) => {
+                let worker = worker.clone();
+                afterwards(move || worker.steps.cleanup(step_id));
+            }
             (Frame::Failed { step_id, why }, _) => {
-                if let Ok(step) = arrive(worker, step_id) {
+                if let Ok(step) = worker.arrive(step_id) {
                     step.cancel(to_error(why));
                 }
             }
@@ -206,15 +179,20 @@ impl Inbound {
 
     /// Leaves a value where its receiver looks. A step that is over wants it no more.
     fn deposit(self: &Arc<Self>, worker: &Arc<Worker>, name: Name, sent: Sent) {
-        match arrive(worker, name.step_id) {
-            Ok(step) => step.rendezvous.arrived(self, &name.key, sent),
+        match worker.arrive(name.step_id) {
+            Ok(step) => self.with_way_back(name.step_id, || step.rendezvous.arrived(self, &name.key, sent)),
             Err(_) => self.taken(weight(&sent)),
         }
     }
 
+    /// Does what follows from something of a step that the other end sent.
+    fn with_way_back(&self, step_id: i64, what: impl FnOnce()) {
+        way_back::open(&self.connection, self.caller.worker, step_id, what);
+    }
+
     /// Ends a step because of a value that came and could not be taken.
     fn fail(&self, worker: &Arc<Worker>, name: &Name, error: Error) {
-        if let Ok(step) = arrive(worker, name.step_id) {
+        if let Ok(step) = worker.arrive(name.step_id) {
             let text = format!("{} from {}: {error}", name.key, self.caller.name);
             step.cancel(Error::new(error.code(), text));
         }
@@ -236,15 +214,17 @@ impl Inbound {
         }
         let (handler, own) = (Handler::new(worker.clone()), self.clone());
         let deadline = timeout.and_then(proto::deadline::within);
-        let run = Errand::begin(&worker.runtime, async move {
-            let outcome = handler.run_message(request, deadline).await;
-            if own.runs.lock().remove(&id).is_some() {
-                own.ran(id, outcome);
+        self.with_way_back(request.step_id, || {
+            let run = Errand::begin(&worker.runtime, async move {
+                let outcome = handler.run_message(request, deadline).await;
+                if own.runs.lock().remove(&id).is_some() {
+                    own.ran(id, outcome);
+                }
+            });
+            if let Some(place) = self.runs.lock().get_mut(&id) {
+                *place = Some(run);
             }
         });
-        if let Some(place) = self.runs.lock().get_mut(&id) {
-            *place = Some(run);
-        }
         Ok(())
     }
 
@@ -280,57 +260,11 @@ impl fmt::Debug for Inbound {
     }
 }
 
-fn arrive(worker: &Arc<Worker>, step_id: i64) -> Result<Arc<StepState>, Status> {
-    worker.steps.arrive(step_id, &worker.runtime, worker.config.start_deadline)
-}
-
-fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
-    Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
-}
-
 /// The memory that a pushed value takes here, as its sender counts it.
 pub(crate) fn weight(sent: &Sent) -> u64 {
     match &sent.value {
         Value::Host(tensor) if tensor.buffer().is_none_or(|b| b.is_writable()) => tensor.num_bytes() as u64,
         _ => 0,
-    }
-}
-
-/// What comes with a frame.
-enum Content {
-    Nothing,
-    Elements(Buffer),
-    /// Elements that there was no memory for.
-    TooLarge(graph::Error),
-    Message(Bytes),
-    /// The descriptor of a block.
-    Memory(File),
-}
-
-impl Content {
-    /// The next frame with what comes along; `None` at the end.
-    async fn next(reader: &mut Reader) -> io::Result<Option<(Frame, Content)>> {
-        let Some((frame, payload)) = reader.frame().await? else { return Ok(None) };
-        let content = Content::of(&frame, payload, reader).await?;
-        Ok(Some((frame, content)))
-    }
-
-    async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
-        Ok(match frame {
-            Frame::Elements(_, form) if form.len() != Some(payload) => {
-                return Err(Malformed("tensor: its length is not its shape's").into());
-            }
-            Frame::Elements(..) => match Buffer::unspecified(payload) {
-                Ok(buffer) => Content::Elements(reader.fill(buffer).await?),
-                Err(error) => {
-                    reader.skip(payload).await?;
-                    Content::TooLarge(error)
-                }
-            },
-            Frame::Message(_) | Frame::Run { .. } => Content::Message(reader.message(payload).await?),
-            Frame::Block { .. } => Content::Memory(reader.descriptor()?),
-            _ => Content::Nothing,
-        })
     }
 }
 

@@ -12,13 +12,15 @@ pub(crate) const ASKED: &str = "anabranch-meet";
 pub(crate) const ANSWERED: &str = "anabranch-invitation";
 
 /// What both must speak.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// Where a process listens for tensors, and what it wants to hear first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
     /// A number that the process took when it started.
     pub(super) epoch: u64,
+    /// The worker's own number: a process may hold several.
+    pub(super) worker: u64,
     pub(super) token: u128,
     /// Says which machine, and which start of it.
     pub(super) host: String,
@@ -31,15 +33,17 @@ impl Invitation {
     pub(super) fn to_text(&self) -> String {
         let unix = self.unix.as_deref().unwrap_or("-");
         let tcp = self.tcp.map_or("-".to_owned(), |a| a.to_string());
-        format!("{VERSION} {:016x} {:032x} {} {unix} {tcp}", self.epoch, self.token, self.host)
+        let Invitation { epoch, worker, token, host, .. } = self;
+        format!("{VERSION} {epoch:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
     }
 
     /// `None` for what another version says.
     pub(super) fn parse(text: &str) -> Option<Invitation> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let [VERSION, epoch, token, host, unix, tcp] = parts[..] else { return None };
+        let [VERSION, epoch, worker, token, host, unix, tcp] = parts[..] else { return None };
         Some(Invitation {
             epoch: u64::from_str_radix(epoch, 16).ok()?,
+            worker: u64::from_str_radix(worker, 16).ok()?,
             token: u128::from_str_radix(token, 16).ok()?,
             host: host.to_owned(),
             unix: (unix != "-").then(|| unix.to_owned()),
@@ -86,6 +90,8 @@ pub(super) enum Role {
 pub(super) struct Caller {
     /// Task and address, for messages.
     pub(super) name: String,
+    /// His number, as his own invitations give it.
+    pub(super) worker: u64,
     /// The incarnations of his devices.
     pub(super) incarnations: Vec<u64>,
     /// The tasks that he knows by the other end's address: what is for them is pushed.
@@ -105,6 +111,7 @@ impl Hello {
         let mut rest = Vec::new();
         if let Role::Main { lanes, caller } = &self.role {
             rest.extend_from_slice(&lanes.to_le_bytes());
+            rest.extend_from_slice(&caller.worker.to_le_bytes());
             rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
             caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
             rest.extend_from_slice(caller.name.as_bytes());
@@ -159,6 +166,7 @@ impl Hello {
             return Ok(Role::Lane);
         }
         let (&lanes, rest) = rest.split_first_chunk().ok_or(malformed)?;
+        let (&worker, rest) = rest.split_first_chunk().ok_or(malformed)?;
         let (&count, mut rest) = rest.split_first_chunk().ok_or(malformed)?;
         let mut incarnations = Vec::new();
         for _ in 0..u32::from_le_bytes(count) {
@@ -168,7 +176,8 @@ impl Hello {
         }
         let mut names = std::str::from_utf8(rest).map_err(|_| malformed)?.split('\n').map(str::to_owned);
         let name = names.next().unwrap_or_default();
-        let caller = Caller { name, incarnations, receivers: names.collect() };
+        let worker = u64::from_le_bytes(worker);
+        let caller = Caller { name, worker, incarnations, receivers: names.collect() };
         Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
     }
 }
@@ -180,6 +189,7 @@ mod tests {
     fn invitation() -> Invitation {
         Invitation {
             epoch: 7,
+            worker: 9,
             token: 1 << 100,
             host: "boot-id".into(),
             unix: Some("anabranch-1-2".into()),
@@ -217,7 +227,7 @@ mod tests {
     fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
         let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
         let name = "/job:w/replica:0/task:1 at localhost:1".into();
-        let caller = Caller { name, incarnations: vec![1, u64::MAX], receivers };
+        let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers };
         for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
             let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
@@ -225,7 +235,7 @@ mod tests {
             assert_eq!(Hello::role(rest)?, role);
             assert!(Hello::check(first, 8, 1 << 100).is_err());
             assert!(Hello::check(first, 7, 1 << 99).is_err());
-            for cut in 1..rest.len().min(22) {
+            for cut in 1..rest.len().min(30) {
                 assert!(Hello::role(&rest[..cut]).is_err(), "{cut}");
             }
         }

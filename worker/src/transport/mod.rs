@@ -28,8 +28,10 @@
 
 mod budget;
 mod connection;
+mod content;
 mod cork;
 mod frame;
+mod hearing;
 mod inbound;
 mod linked;
 mod meeting;
@@ -42,6 +44,7 @@ mod roads;
 mod shelf;
 mod socket;
 mod vigil;
+mod way_back;
 
 pub(crate) use inbound::{Inbound, weight};
 pub(crate) use linked::LinkedWorker;

@@ -2,10 +2,14 @@
 
 use super::budget::Budget;
 use super::connection::Connection;
+use super::content::{Content, tensor};
 use super::frame::{Form, Frame, Malformed, Name};
-use super::reader::Reader;
+use super::hearing::hear_all;
 use super::shelf::Shelf;
 use super::vigil::Vigil;
+use super::way_back;
+use crate::steps::StepState;
+use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::shared_memory::{Freed, SharedMemory};
@@ -43,6 +47,8 @@ pub(crate) struct Outbound {
     connection: Arc<Connection>,
     /// Task and address, for messages.
     peer: String,
+    /// The number of the worker at the other end.
+    worker: u64,
     reach: Reach,
     runtime: Handle,
     /// What was posted will be flushed [soon](TIDY).
@@ -82,14 +88,14 @@ pub(crate) enum Cause {
     Asked,
 }
 
-/// What the other end says that others must act on.
-pub(super) enum Heard {
-    Wanted(Name),
-    Nothing,
-}
-
 impl Outbound {
-    pub(super) fn new(connection: Connection, peer: String, reach: Reach, runtime: Handle) -> Arc<Outbound> {
+    /// To a worker by its name and its number.
+    pub(super) fn new(
+        connection: Connection,
+        (peer, worker): (String, u64),
+        reach: Reach,
+        runtime: Handle,
+    ) -> Arc<Outbound> {
         let state = State {
             budget: Budget::new(UNASKED),
             lent: Budget::new(LENT),
@@ -102,6 +108,7 @@ impl Outbound {
             own: own.clone(),
             connection: Arc::new(connection),
             peer,
+            worker,
             reach,
             runtime,
             tidies: AtomicBool::new(false),
@@ -129,7 +136,10 @@ impl Outbound {
         }
         let name = Name { step_id, key: key.clone() };
         let tensor = match &sent.value {
-            _ if sent.is_dead => return self.post_value(&Frame::Dead(name), None),
+            _ if sent.is_dead => match way_back::take(self.worker, step_id, 0) {
+                Some(way) => return post_back(&way, &Frame::Dead(name), None),
+                None => return self.post_value(&Frame::Dead(name), None),
+            },
             Value::Host(tensor) => tensor,
             other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
         };
@@ -144,14 +154,17 @@ impl Outbound {
             let message = tensor_to_proto(tensor).encode_to_vec();
             return self.post_value(&Frame::Message(name), Some(message.into()));
         };
+        let payload = || Some(Bytes::from_owner(Elements(buffer.clone())));
+        if let Some(way) = way_back::take(self.worker, step_id, buffer.len()) {
+            return post_back(&way, &Frame::Elements(name, form(tensor)), payload());
+        }
         if let Some(memory) = self.lends(buffer) {
             return self.lend(name, tensor, buffer, memory, cause);
         }
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
         }
-        let payload = Bytes::from_owner(Elements(buffer.clone()));
-        self.post_value(&Frame::Elements(name, form(tensor)), Some(payload))
+        self.post_value(&Frame::Elements(name, form(tensor)), payload())
     }
 
     fn takes(&self, bytes: usize, cause: Cause) -> bool {
@@ -205,12 +218,8 @@ impl Outbound {
         self.connection.post(frame, payload).map(drop).map_err(unsendable)
     }
 
-    /// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
     fn post_value(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
-        if self.connection.post(frame, payload).map_err(unsendable)? >= FULL {
-            self.connection.flush_now();
-        }
-        Ok(true)
+        post_value(&self.connection, frame, payload)
     }
 
     pub(crate) fn flush(&self) {
@@ -276,27 +285,36 @@ impl Outbound {
     }
 
     /// Takes what the other end says, until the link ends.
-    pub(super) async fn listen(&self, on_wanted: impl Fn(Name)) -> io::Result<()> {
-        let mut reader = Reader::new(self.connection.clone())?;
-        while let Some((frame, payload)) = reader.frame().await? {
-            if let Heard::Wanted(name) = self.hear(frame, payload, &mut reader).await? {
-                on_wanted(name);
-            }
-        }
-        Ok(())
+    pub(super) async fn listen(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
+        hear_all(&self.connection, |frame, content| self.hear(frame, content, worker)).await
     }
 
-    async fn hear(&self, frame: Frame, payload: usize, reader: &mut Reader) -> io::Result<Heard> {
-        match frame {
-            Frame::Want(name) => return Ok(Heard::Wanted(name)),
-            Frame::Taken { bytes } => self.state.lock().budget.taken(bytes),
-            Frame::Returned { loan } => {
+    fn hear(self: &Arc<Self>, frame: Frame, content: Content, worker: &Weak<Worker>) -> io::Result<()> {
+        match (frame, content) {
+            (Frame::Elements(name, form), Content::Elements(buffer)) => {
+                let value = Value::Host(tensor(form, buffer)?);
+                came_back(worker, &name, Sent { value, is_dead: false });
+            }
+            (Frame::Elements(name, _), Content::TooLarge(error)) => {
+                if let Some(step) = step_of(worker, &name) {
+                    let text = format!("{} from {}: {error}", name.key, self.peer);
+                    step.cancel(Error::new(error.code(), text));
+                }
+            }
+            (Frame::Dead(name), _) => came_back(worker, &name, Sent::dead()),
+            (Frame::Want(name), _) => {
+                let step = worker.upgrade().and_then(|worker| worker.steps.get(name.step_id));
+                if let Some(step) = step {
+                    step.rendezvous.wanted(self, &name.key);
+                }
+            }
+            (Frame::Taken { bytes }, _) => self.state.lock().budget.taken(bytes),
+            (Frame::Returned { loan }, _) => {
                 // Dropped without the lock: freeing memory may lead back here.
                 let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
-            Frame::Ran { id, failure } => {
-                let message = reader.message(payload).await?;
+            (Frame::Ran { id, failure }, Content::Message(message)) => {
                 let response = match failure {
                     Some(status) => Err(status),
                     None => Ok(pb::RunGraphResponse::decode(message).map_err(|_| Malformed("answer"))?),
@@ -307,10 +325,10 @@ impl Outbound {
                     at_hand(|| drop(give.send(response)));
                 }
             }
-            Frame::Leaving => self.connection.note_leave(),
+            (Frame::Leaving, _) => self.connection.note_leave(),
             _ => return Err(Malformed("frame: it is the sender's").into()),
         }
-        Ok(Heard::Nothing)
+        Ok(())
     }
 
     pub(super) fn take_leave(&self) {
@@ -400,6 +418,33 @@ impl fmt::Debug for Outbound {
 
 fn form(tensor: &Tensor) -> Form {
     Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
+}
+
+/// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
+fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
+    if to.post(frame, payload).map_err(unsendable)? >= FULL {
+        to.flush_now();
+    }
+    Ok(true)
+}
+
+/// As [`post_value`], of one that goes the [way back](way_back).
+fn post_back(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
+    let is_posted = post_value(way, frame, payload)?;
+    way.flush();
+    Ok(is_posted)
+}
+
+/// Leaves a value that came the [way back](way_back) where its receiver looks.
+fn came_back(worker: &Weak<Worker>, name: &Name, sent: Sent) {
+    if let Some(step) = step_of(worker, name) {
+        step.rendezvous.came_back(&name.key, sent);
+    }
+}
+
+/// The step that a value is for; `None` if that is over, and wants it no more.
+fn step_of(worker: &Weak<Worker>, name: &Name) -> Option<Arc<StepState>> {
+    worker.upgrade()?.arrive(name.step_id).ok()
 }
 
 fn unsendable(malformed: Malformed) -> Error {

@@ -140,7 +140,7 @@ mod tests {
         // What is told has left when the call returns.
         there.set_nonblocking(true)?;
         let connection = Connection::new(Socket::unix(here), Vec::new());
-        let link = Outbound::new(connection, road.name(), Reach::Nothing, Handle::current());
+        let link = Outbound::new(connection, (road.name(), 0), Reach::Nothing, Handle::current());
         road.up(link.clone());
         step.link_up(road, &link);
         Ok(there)

@@ -2,7 +2,6 @@
 
 use super::Transport;
 use super::connection::Connection;
-use super::frame::Name;
 use super::inbound::Inbound;
 use super::meeting::{ANSWERED, ASKED, Caller, Hello, Invitation, Role, WELCOME, Way};
 use super::outbound::{Outbound, Reach};
@@ -69,7 +68,7 @@ impl Roads {
         cluster: Cluster,
     ) -> Arc<Roads> {
         let name = if address.is_empty() { task.to_string() } else { format!("{task} at {address}") };
-        let caller = Caller { name, incarnations, receivers: Vec::new() };
+        let caller = Caller { name, worker: rand::random(), incarnations, receivers: Vec::new() };
         Arc::new(Roads {
             transport,
             lanes: connections.saturating_sub(1),
@@ -125,9 +124,9 @@ impl Roads {
                 .ok();
         }
         ports.as_ref().map(|ports| {
-            let (epoch, token) = (self.epoch, self.token);
+            let (epoch, worker, token) = (self.epoch, self.caller.worker, self.token);
             let (unix, tcp) = (ports.unix.clone(), ports.tcp);
-            Invitation { epoch, token, host: host(), unix, tcp }.to_text()
+            Invitation { epoch, worker, token, host: host(), unix, tcp }.to_text()
         })
     }
 
@@ -157,7 +156,12 @@ impl Roads {
         for way in invitation.ways(self.transport, &host()) {
             match self.connect(&way, invitation, self.caller(road.peer.address())) {
                 Ok((connection, reach)) => {
-                    let link = Outbound::new(connection, road.name(), reach, self.runtime.clone());
+                    let link = Outbound::new(
+                        connection,
+                        (road.name(), invitation.worker),
+                        reach,
+                        self.runtime.clone(),
+                    );
                     return self.attend(road, link);
                 }
                 Err(error) => failed = Some((way, error)),
@@ -221,13 +225,7 @@ impl Roads {
             worker.steps.each(|step| step.rendezvous.link_up(road, &link));
         }
         self.runtime.spawn(async move {
-            let wanted = |name: Name| {
-                let step = worker.upgrade().and_then(|worker| worker.steps.get(name.step_id));
-                if let Some(step) = step {
-                    step.rendezvous.wanted(&link, &name.key);
-                }
-            };
-            if let Err(error) = link.listen(wanted).await {
+            if let Err(error) = link.listen(&worker).await {
                 tracing::debug!("the link to {} ended: {error}", end.road.name());
             }
             drop(end);

@@ -1,0 +1,53 @@
+//! What comes with a frame: read behind it, and made into a value.
+
+use super::frame::{Form, Frame, Malformed};
+use super::reader::Reader;
+use bytes::Bytes;
+use graph::{Buffer, Tensor};
+use std::fs::File;
+use std::io;
+
+/// What comes with a frame.
+pub(super) enum Content {
+    Nothing,
+    Elements(Buffer),
+    /// Elements that there was no memory for.
+    TooLarge(graph::Error),
+    Message(Bytes),
+    /// The descriptor of a block.
+    Memory(File),
+}
+
+impl Content {
+    /// The next frame with what comes along; `None` at the end.
+    pub(super) async fn next(reader: &mut Reader) -> io::Result<Option<(Frame, Content)>> {
+        let Some((frame, payload)) = reader.frame().await? else { return Ok(None) };
+        let content = Content::of(&frame, payload, reader).await?;
+        Ok(Some((frame, content)))
+    }
+
+    async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
+        Ok(match frame {
+            Frame::Elements(_, form) if form.len() != Some(payload) => {
+                return Err(Malformed("tensor: its length is not its shape's").into());
+            }
+            Frame::Elements(..) => match Buffer::unspecified(payload) {
+                Ok(buffer) => Content::Elements(reader.fill(buffer).await?),
+                Err(error) => {
+                    reader.skip(payload).await?;
+                    Content::TooLarge(error)
+                }
+            },
+            Frame::Message(_) | Frame::Run { .. } | Frame::Ran { .. } => {
+                Content::Message(reader.message(payload).await?)
+            }
+            Frame::Block { .. } => Content::Memory(reader.descriptor()?),
+            _ => Content::Nothing,
+        })
+    }
+}
+
+/// A plain tensor of these elements.
+pub(super) fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
+    Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
+}
