@@ -43,6 +43,8 @@ mod road;
 mod roads;
 mod shelf;
 mod socket;
+#[cfg(test)]
+mod testing;
 mod vigil;
 mod way_back;
 

@@ -78,15 +78,13 @@ mod tests {
     use super::*;
     use crate::config::WorkerConfig;
     use crate::rendezvous::StepRendezvous;
-    use crate::transport::connection::Connection;
-    use crate::transport::frame::{Frame, HEADER, Header};
+    use crate::transport::frame::Frame;
     use crate::transport::outbound::Reach;
-    use crate::transport::socket::Socket;
+    use crate::transport::testing;
     use crate::worker::Worker;
     use executor::Error;
     use graph::{Code, TaskName};
     use proto::{Cluster, Status};
-    use std::io::{ErrorKind, Read};
     use std::os::unix::net::UnixStream;
     use tokio::runtime::Handle;
 
@@ -136,10 +134,7 @@ mod tests {
 
     /// A link comes up; its other end.
     fn up(road: &Arc<Road>, step: &StepRendezvous) -> Test<UnixStream> {
-        let (here, there) = UnixStream::pair()?;
-        // What is told has left when the call returns.
-        there.set_nonblocking(true)?;
-        let connection = Connection::new(Socket::unix(here), Vec::new());
+        let (connection, there) = testing::connection()?;
         let link = Outbound::new(connection, (road.name(), 0), Reach::Nothing, Handle::current());
         road.up(link.clone());
         step.link_up(road, &link);
@@ -147,15 +142,7 @@ mod tests {
     }
 
     /// The next frame, if there is one.
-    fn heard(mut there: &UnixStream) -> Test<Option<Frame>> {
-        let mut header = [0; HEADER];
-        match there.read_exact(&mut header) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            read => read?,
-        }
-        let header = Header::decode(&header)?;
-        let mut head = vec![0; header.head];
-        there.read_exact(&mut head)?;
-        Ok(Some(Frame::decode(header.kind, &head)?))
+    fn heard(there: &UnixStream) -> Test<Option<Frame>> {
+        Ok(testing::heard(there)?.map(|(frame, _)| frame))
     }
 }

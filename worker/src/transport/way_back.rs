@@ -59,13 +59,120 @@ impl Drop for Closes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::socket::Socket;
-    use std::os::unix::net::UnixStream;
+    use crate::config::WorkerConfig;
+    use crate::transport::Cause;
+    use crate::transport::frame::{Form, Frame, Name};
+    use crate::transport::outbound::{Outbound, Reach};
+    use crate::transport::testing::{connection, heard};
+    use crate::worker::Worker;
+    use executor::Value;
+    use executor::rendezvous::{RendezvousKey, Sent};
+    use graph::{TaskName, Tensor};
+    use proto::Cluster;
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+    use tokio::runtime::Handle;
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    type Test<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+    fn link(number: u64) -> Test<(Arc<Outbound>, std::os::unix::net::UnixStream)> {
+        let (connection, there) = connection()?;
+        let link = Outbound::new(connection, ("the peer".into(), number), Reach::Nothing, Handle::current());
+        Ok((link, there))
+    }
+
+    fn sent(len: usize) -> Test<Sent> {
+        Ok(Sent { value: Value::Host(Tensor::vector(&vec![7u8; len])?), is_dead: false })
+    }
+
+    /// As who sends it would write it.
+    fn bytes(frame: &Frame, payload: &[u8]) -> Test<Vec<u8>> {
+        let mut bytes = Vec::new();
+        frame.encode(payload.len(), &mut bytes)?;
+        bytes.extend_from_slice(payload);
+        Ok(bytes)
+    }
+
+    #[tokio::test]
+    async fn a_link_leaves_small_values_to_the_way_back() -> Test {
+        let (link, by_link) = link(7)?;
+        let (back, by_back) = connection()?;
+        let back = Arc::new(back);
+        let key: Arc<str> = "the key".into();
+        let push = |sent: &Sent| -> Test<bool> {
+            let pushed = link.push(1, &key, sent, Cause::Ready)?;
+            link.flush();
+            Ok(pushed)
+        };
+        let name = || Name { step_id: 1, key: key.clone() };
+        let (small, large) = (sent(10)?, sent(SMALL + 1)?);
+        let dead = Sent::dead();
+        open(&back, 7, 1, || [&small, &large, &dead].into_iter().try_for_each(|s| push(s).map(drop)))?;
+        let elements = heard(&by_back)?.ok_or("nothing came back")?;
+        let Value::Host(tensor) = &small.value else { return Err("not on the host".into()) };
+        let form = Form { dtype: tensor.dtype(), shape: tensor.shape().clone() };
+        assert_eq!(elements, (Frame::Elements(name(), form), vec![7; 10]));
+        assert_eq!(heard(&by_back)?, Some((Frame::Dead(name()), Vec::new())));
+        assert_eq!(heard(&by_back)?, None);
+        assert!(heard(&by_link)?.is_some_and(|(_, payload)| payload.len() == SMALL + 1));
+        push(&small)?;
+        assert!(heard(&by_link)?.is_some_and(|(_, payload)| payload.len() == 10));
+        assert_eq!((heard(&by_link)?, heard(&by_back)?), (None, None));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_is_found_by_its_step() -> Test {
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
+        let (link, mut there) = link(7)?;
+        let (device, of) = ("/job:w/replica:0/task:0/device:CPU:0", Arc::downgrade(&worker));
+        tokio::spawn({
+            let link = link.clone();
+            async move { link.listen(&of).await }
+        });
+        let run = worker.steps.begin(1, Instant::now())?;
+        for (edge, is_dead) in [("alive", false), ("dead", true)] {
+            let text = format!("/job:ps/replica:0/task:0/device:CPU:0;{:016x};{device};{edge};0:0", 5);
+            let key = Arc::new(RendezvousKey::parse(&text)?);
+            let (give, received) = oneshot::channel();
+            run.step.rendezvous.recv_local(&key, Box::new(|result| drop(give.send(result))));
+            let name = Name { step_id: 1, key: key.text.clone() };
+            let form = Form { dtype: graph::DType::UInt8, shape: graph::Shape::new(&[3])? };
+            let frame = if is_dead { Frame::Dead(name) } else { Frame::Elements(name, form) };
+            there.write_all(&bytes(&frame, if is_dead { &[] } else { &[1, 2, 3] })?)?;
+            let sent = timeout(SOON, received).await???;
+            match sent {
+                Sent { is_dead: true, .. } => assert!(is_dead),
+                Sent { value: Value::Host(tensor), .. } => assert_eq!(tensor, Tensor::vector(&[1u8, 2, 3])?),
+                Sent { value, .. } => return Err(format!("{edge}: {value:?}").into()),
+            }
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn who_sends_back_what_only_the_sender_sends_has_lost_its_way() -> Test {
+        let name = || Name { step_id: 1, key: "the key".into() };
+        let form = || Form { dtype: graph::DType::Float, shape: graph::Shape::new(&[3]).unwrap_or_default() };
+        let lent = Frame::Lent { name: name(), form: form(), block: 1, loan: 1 };
+        let cases = [(Frame::Elements(name(), form()), 11), (lent, 0), (Frame::Offer(name()), 0)];
+        for (frame, payload) in cases {
+            let (link, mut there) = link(7)?;
+            there.write_all(&bytes(&frame, &vec![0; payload])?)?;
+            let ended = timeout(SOON, link.listen(&std::sync::Weak::new())).await?;
+            assert!(ended.is_err_and(|e| e.to_string().contains("malformed")), "{frame:?}");
+        }
+        Ok(())
+    }
 
     #[test]
-    fn small_values_of_the_step_go_back_to_whom_it_was_heard_from() -> std::io::Result<()> {
-        let (here, _there) = UnixStream::pair()?;
-        let connection = Arc::new(Connection::new(Socket::unix(here), Vec::new()));
+    fn small_values_of_the_step_go_back_to_whom_it_was_heard_from() -> Test {
+        let (connection, _there) = connection()?;
+        let connection = Arc::new(connection);
         let is_taken = |to, step_id, bytes| take(to, step_id, bytes).is_some();
         assert!(!is_taken(7, 1, 0), "nothing is heard");
         open(&connection, 7, 1, || {
