@@ -8,15 +8,16 @@ use std::sync::Arc;
 pub(crate) struct Signature(Arc<str>);
 
 impl Signature {
-    pub(crate) fn new<'a>(
-        feeds: impl Iterator<Item = &'a str>,
-        fetches: impl Iterator<Item = &'a str>,
-        targets: impl Iterator<Item = &'a str>,
+    pub(crate) fn new<'a, N: AsRef<str> + ?Sized + 'a>(
+        feeds: impl IntoIterator<Item = &'a N>,
+        fetches: impl IntoIterator<Item = &'a N>,
+        targets: impl IntoIterator<Item = &'a N>,
     ) -> Signature {
+        let tensor = |name: &'a N| without_zero_port(name.as_ref());
         let mut text = String::new();
-        push(&mut text, sorted(feeds.map(without_zero_port)));
-        push(&mut text, once(fetches.map(without_zero_port)));
-        push(&mut text, once(targets));
+        push(&mut text, sorted(feeds.into_iter().map(tensor)));
+        push(&mut text, once(fetches.into_iter().map(tensor)));
+        push(&mut text, once(targets.into_iter().map(AsRef::as_ref)));
         Signature(text.into())
     }
 }

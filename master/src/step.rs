@@ -67,8 +67,7 @@ impl Step {
     async fn run_parts(&self, call: &mut Call) -> Result<Vec<RunGraphOutcome>, Status> {
         let parts = &self.plan.parts;
         let session = &self.plan.keep.session;
-        let tasks = parts.iter().map(|p| p.task.clone());
-        let mut run = StepRun::new(session.clone(), tasks, call.deadline, Instant::now());
+        let mut run = StepRun::new(session.clone(), self.plan.tasks.clone(), call.deadline, Instant::now());
         let mut running = FuturesUnordered::new();
         for (index, part) in parts.iter().enumerate() {
             let exchange =

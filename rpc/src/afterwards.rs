@@ -19,7 +19,7 @@ pub fn answering<T>(something: impl FnOnce() -> T) -> T {
             true
         }
     });
-    let _end = is_outermost.then_some(End);
+    let _end = is_outermost.then(|| End);
     something()
 }
 

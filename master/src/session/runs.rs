@@ -58,14 +58,16 @@ impl Session {
     ) -> Result<RunStepOutcome, Status> {
         self.engine.reported.run(&run.options);
         let options = executor_options(&run.options, &self.config)?;
-        let asked = pb::CallableOptions {
-            feed: run.feeds.iter().map(|f| f.0.clone()).collect(),
+        let feeds = || run.feeds.iter().map(|feed| &feed.0);
+        let signature = Signature::new(feeds(), &run.fetches, &run.targets);
+        let asked = || pb::CallableOptions {
+            feed: feeds().cloned().collect(),
             fetch: run.fetches.clone(),
-            target: run.targets,
-            run_options: Some(run.options),
+            target: run.targets.clone(),
+            run_options: Some(run.options.clone()),
             ..Default::default()
         };
-        let plan = self.cached_plan(asked, deadline).await?;
+        let plan = self.cached_plan(signature, asked, deadline).await?;
         let exchange = plan.exchange(run.feeds, &run.fetches)?;
         let step = Step::new(plan, self.runtime.clone());
         let call = Call { exchange, options, extent: Extent::Whole, deadline };
@@ -80,13 +82,14 @@ impl Session {
     ) -> Result<Arc<str>, Status> {
         self.until_closed(async {
             let graph = self.state.lock().placed.clone();
-            let asked = pb::CallableOptions {
+            let signature = Signature::new(&setup.feeds, &setup.fetches, &setup.targets);
+            let asked = || pb::CallableOptions {
                 feed: setup.feeds.clone(),
                 fetch: setup.fetches.clone(),
                 target: setup.targets.clone(),
                 ..Default::default()
             };
-            let plan = self.cached_plan(asked, None).await?;
+            let plan = self.cached_plan(signature, asked, None).await?;
             let run = PartialRun::new(Step::new(plan, self.runtime.clone()), graph, &setup);
             let mut runs = self.partial_runs.lock();
             if runs.by_handle.len() >= MOST_PARTIAL_RUNS {
@@ -183,18 +186,14 @@ impl Session {
         }
     }
 
-    /// The plan for a step's signature: from the cache, or made now.
+    /// The plan for a step's signature: from the cache, or made now of what was asked for.
     async fn cached_plan(
         self: &Arc<Self>,
-        step: pb::CallableOptions,
+        signature: Signature,
+        asked: impl FnOnce() -> pb::CallableOptions,
         deadline: Option<Instant>,
     ) -> Result<Arc<Plan>, Status> {
-        let signature = Signature::new(
-            step.feed.iter().map(String::as_str),
-            step.fetch.iter().map(String::as_str),
-            step.target.iter().map(String::as_str),
-        );
-        let make = || Plan::make(self.plan_request(step, None));
+        let make = || Plan::make(self.plan_request(asked(), None));
         tokio::select! {
             biased;
             plan = self.plans.get(&self.runtime, signature, make) => plan,
