@@ -302,7 +302,7 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
     Ok(())
 }
 
-/// What a task answers to one who wants to meet it: epoch, token, machine, Unix socket, TCP address.
+/// What a task answers to one who wants to meet it: version, epoch, number, token, machine, Unix socket, TCP address.
 async fn invitation(task: &Task) -> Test<Vec<String>> {
     let mut request = tonic::Request::new(pb::GetStatusRequest {});
     request.metadata_mut().insert("anabranch-meet", "1".parse()?);
@@ -315,13 +315,12 @@ async fn invitation(task: &Task) -> Test<Vec<String>> {
 async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
     let (tasks, session) = linked(Transport::Auto).await?;
     let parts = invitation(&tasks[1]).await?;
-    let (epoch, token) = (u64::from_str_radix(&parts[1], 16)?, u128::from_str_radix(&parts[2], 16)?);
+    let (epoch, token) = (u64::from_str_radix(&parts[1], 16)?, u128::from_str_radix(&parts[3], 16)?);
     let hello = |epoch: u64, token: u128, rest: &[u8]| {
         let head = [&b"anabrnch"[..], &epoch.to_le_bytes(), &token.to_le_bytes(), &7u64.to_le_bytes()];
         [&head.concat()[..], &(rest.len() as u32).to_le_bytes(), rest].concat()
     };
-    let main =
-        [&0u16.to_le_bytes()[..], &1u32.to_le_bytes(), &99u64.to_le_bytes(), b"/job:x/task:0"].concat();
+    let main = [&[0; 2][..], &[8; 8], &1u32.to_le_bytes(), &99u64.to_le_bytes(), b"/job:x/task:0"].concat();
     let welcome = b"welcome\n";
     let cases: [(&str, Vec<u8>, bool); 7] = [
         (
@@ -337,8 +336,8 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
         ("rubbish after a good greeting", [hello(epoch, token, &main), vec![0xee; 500]].concat(), true),
     ];
     for (what, bytes, welcomed) in cases {
-        let unix = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&parts[4])?)?;
-        let tcp = TcpStream::connect(&parts[5])?;
+        let unix = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&parts[5])?)?;
+        let tcp = TcpStream::connect(&parts[6])?;
         unix.set_read_timeout(Some(LONG))?;
         tcp.set_read_timeout(Some(LONG))?;
         for (mut read, mut write) in [
