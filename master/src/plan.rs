@@ -45,7 +45,7 @@ pub(crate) struct Keep {
 pub(crate) struct Plan {
     pub(crate) keep: Keep,
     pub(crate) parts: Vec<Part>,
-    /// Those of the parts, for each of its steps.
+    /// The task of each part.
     pub(crate) tasks: Arc<[TaskName]>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,

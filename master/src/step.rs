@@ -15,7 +15,8 @@ use tokio::runtime::Handle;
 /// A worker that does not take note of a step's end within this time forgets it in its own time.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One step of a plan. The workers are told to forget it once it is dropped and its answer has left.
+/// One step of a plan. The workers are told to forget it once it is dropped and its answer has left, which may be after its
+/// session has been closed: they take note of the end of any step.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) id: i64,

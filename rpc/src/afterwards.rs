@@ -23,7 +23,7 @@ pub fn answering<T>(something: impl FnOnce() -> T) -> T {
     something()
 }
 
-/// Does something once what this thread answers has left; at once, if it answers nobody.
+/// Does something, which does not panic, once what this thread answers has left; at once, if it answers nobody.
 pub fn afterwards(something: impl FnOnce() + 'static) {
     let at_once = WAITING.with_borrow_mut(|waiting| match waiting {
         Some(waiting) => {

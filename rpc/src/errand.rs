@@ -131,6 +131,7 @@ impl std::fmt::Debug for Errand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::afterwards::afterwards;
     use std::time::Duration;
     use tokio::sync::oneshot;
 
@@ -160,6 +161,20 @@ mod tests {
             assert!(sent && (at == giver) == is_at_hand);
         }
         Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_can_wait_is_done_once_the_errand_has_paused_or_ended() {
+        let (give, done) = std::sync::mpsc::channel();
+        let errand = Errand::begin(&Handle::current(), async move {
+            let later = give.clone();
+            afterwards(move || {
+                let _ = later.send("afterwards");
+            });
+            let _ = give.send("the answer");
+        });
+        assert!(errand.has_ended());
+        assert_eq!(done.iter().collect::<Vec<_>>(), ["the answer", "afterwards"]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -80,9 +80,7 @@ impl Pushes {
         key: &Arc<str>,
         sent: &Sent,
     ) -> executor::Result<bool> {
-        let pushed = link.push(step_id, key, sent, Cause::Ready)?;
-        self.note(link);
-        Ok(pushed)
+        self.using(link, || link.push(step_id, key, sent, Cause::Ready))
     }
 
     /// As [`Outbound::push`] of a value that was asked for.
@@ -93,24 +91,25 @@ impl Pushes {
         key: &Arc<str>,
         sent: &Sent,
     ) -> executor::Result<()> {
-        link.push(step_id, key, sent, Cause::Asked)?;
-        self.note(link);
-        Ok(())
+        self.using(link, || link.push(step_id, key, sent, Cause::Asked)).map(drop)
     }
 
     pub(super) fn offer(&self, link: &Arc<Outbound>, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
-        link.offer(step_id, key)?;
-        self.note(link);
-        Ok(())
+        self.using(link, || link.offer(step_id, key))
     }
 
-    fn note(&self, link: &Arc<Outbound>) {
-        let mut links = self.links.lock();
-        if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
-            links.push(link.clone());
+    /// Posts something. The link is known before anything leaves: what comes back because of it may be lost with the
+    /// link, which the step must hear of.
+    fn using<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
+        {
+            let mut links = self.links.lock();
+            if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
+                links.push(link.clone());
+            }
         }
-        drop(links);
+        let posted = post();
         self.is_open.store(true, Ordering::Release);
+        posted
     }
 
     pub(super) fn flush(&self) {

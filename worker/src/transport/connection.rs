@@ -94,6 +94,11 @@ impl Connection {
         Ok(outbox.len())
     }
 
+    /// What was posted and has not been written, but for what is being written now, bytes.
+    pub(super) fn unwritten(&self) -> usize {
+        self.state.lock().outbox.len()
+    }
+
     /// As [`Connection::post`], with a descriptor.
     pub(super) fn post_descriptor(&self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         self.state.lock().outbox.add_descriptor(frame, descriptor)

@@ -28,6 +28,14 @@ pub(super) fn waits(connection: &Arc<Connection>) -> bool {
     })
 }
 
+/// What waits leaves now: something long may follow.
+pub(super) fn release() {
+    let waiting = WAITING.with_borrow_mut(|waiting| waiting.as_mut().map(std::mem::take));
+    for connection in waiting.unwrap_or_default() {
+        connection.flush_now();
+    }
+}
+
 struct Cork;
 
 impl Drop for Cork {
@@ -65,6 +73,12 @@ mod tests {
                         connection.flush();
                     }
                     assert!(matches!(comes(&mut bytes), Ok(0)), "it left at once");
+                    release();
+                    assert!(comes(&mut bytes).is_ok_and(|n| n > 0), "it was not released");
+                    for bytes in 0..2 {
+                        assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                        connection.flush();
+                    }
                     if panics {
                         std::panic::resume_unwind(Box::new("what is heard panics"));
                     }

@@ -35,7 +35,7 @@ impl Form {
 }
 
 /// One message. Those in the first group go from who sends tensors to who receives them, those in the second back, the
-/// last either way.
+/// last either way, as do values of the [way back](super::way_back): [`Frame::Elements`] and [`Frame::Dead`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// A plain tensor; the payload is its elements.

@@ -3,6 +3,7 @@
 use super::budget::TOLD_SHARE;
 use super::connection::Connection;
 use super::content::{Content, tensor};
+use super::cork::corked;
 use super::frame::{Frame, Malformed, Name};
 use super::hearing::hear_all;
 use super::meeting::Caller;
@@ -164,7 +165,7 @@ impl Inbound {
             }
             (Frame::Cleanup { step_id }, _) => {
                 let worker = worker.clone();
-                afterwards(move || worker.steps.cleanup(step_id));
+                afterwards(move || corked(|| worker.steps.cleanup(step_id)));
             }
             (Frame::Failed { step_id, why }, _) => {
                 if let Ok(step) = worker.arrive(step_id) {

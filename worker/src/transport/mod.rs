@@ -18,8 +18,8 @@
 //! **Push.** A Send leaves at once, whether or not its receiver asks; all that a thread sends before it pauses leaves in
 //! one write ([`outbox`]), by that thread if the socket takes it, else by the link's own. The receiver puts values into
 //! the rendezvous of their steps, which may not have begun here: such steps are bounded in number and time. What has come
-//! together is heard together, and what it makes leave does so at once ([`cork`]): small values with the answer to the run
-//! that they are of, where they are for who asked for it ([`way_back`]).
+//! together is heard together, and what it makes leave does so at once ([`cork`]): small values of the same
+//! step go back by the same connection to whom it was heard from, with the answer to the run if that was one ([`way_back`]).
 //! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks.
 //!
 //! **Ends.** A part of a step that fails before it has sent everything tells its receivers, whose own parts fail by what it

@@ -1,8 +1,10 @@
-//! The sending side of a link: pushes tensors, lends memory, keeps count of both, and carries runs of graphs.
+//! The sending side of a link: pushes tensors, lends memory, keeps count of both, and carries runs of graphs. It hears
+//! their answers, and what comes [the way back](super::way_back) with them.
 
 use super::budget::Budget;
 use super::connection::Connection;
 use super::content::{Content, tensor};
+use super::cork;
 use super::frame::{Form, Frame, Malformed, Name};
 use super::hearing::hear_all;
 use super::shelf::Shelf;
@@ -321,6 +323,8 @@ impl Outbound {
                 };
                 let asked = self.runs.lock().remove(&id);
                 if let Some(give) = asked {
+                    // Its caller goes on here, and may have much to write.
+                    cork::release();
                     // A caller that has gone does not mind.
                     at_hand(|| drop(give.send(response)));
                 }

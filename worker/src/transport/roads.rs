@@ -392,3 +392,23 @@ fn host() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::WorkerConfig;
+
+    #[tokio::test]
+    async fn a_worker_gives_one_number_to_who_calls_and_to_whom_it_calls()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let task = || Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()));
+        let (one, other) = (task()?, task()?);
+        let number = |worker: &Worker| {
+            let invitation = worker.roads.invitation()?;
+            Invitation::parse(&invitation).map(|invitation| invitation.worker)
+        };
+        assert_eq!(number(&one), Some(one.roads.caller("").worker));
+        assert_ne!(number(&one), number(&other));
+        Ok(())
+    }
+}

@@ -1,5 +1,6 @@
-//! The way back: a step's small values for the process that something of the step is heard from right now. They take the
-//! connection by which that came, and leave with the answer to it: in one write, for which the other end wakes once.
+//! The way back: a step's small values for the process that something of the step is heard from right now, a run or a
+//! value. They take the connection by which that came, and leave with what else is said there, the answer to a run above
+//! all: in one write, for which the other end wakes once.
 //!
 //! Should that connection break, the step fails at the other end whether or not a value was on it: it waits there for the
 //! answer to a run, or has sent over this connection itself.
@@ -11,7 +12,9 @@ use std::sync::Arc;
 /// Larger values lie in shared memory, or are counted, bytes.
 const SMALL: usize = 16 << 10;
 /// What follows from one frame and goes uncounted, bytes.
-const MOST: usize = 1 << 20;
+const MOST: usize = 64 << 10;
+/// Nothing goes back over a connection that so much waits to be written to: the other end does not read, bytes.
+const STUCK: usize = 1 << 20;
 
 thread_local! {
     /// While something is heard, where it came from.
@@ -39,7 +42,7 @@ pub(super) fn take(to: u64, step_id: i64, bytes: usize) -> Option<Arc<Connection
     OPEN.with_borrow_mut(|open| {
         let way = open.as_mut().filter(|way| way.to == to && way.step_id == step_id)?;
         let is_small = bytes <= SMALL.min(way.left);
-        if !is_small || way.connection.is_broken() {
+        if !is_small || way.connection.is_broken() || way.connection.unwritten() > STUCK {
             return None;
         }
         way.left -= bytes;
@@ -62,6 +65,8 @@ mod tests {
     use crate::config::WorkerConfig;
     use crate::transport::Cause;
     use crate::transport::frame::{Form, Frame, Name};
+    use crate::transport::inbound::Inbound;
+    use crate::transport::meeting::Caller;
     use crate::transport::outbound::{Outbound, Reach};
     use crate::transport::testing::{connection, heard};
     use crate::worker::Worker;
@@ -83,6 +88,12 @@ mod tests {
         let (connection, there) = connection()?;
         let link = Outbound::new(connection, ("the peer".into(), number), Reach::Nothing, Handle::current());
         Ok((link, there))
+    }
+
+    fn key(edge: &str) -> String {
+        format!(
+            "/job:ps/replica:0/task:0/device:CPU:0;0000000000000005;/job:w/replica:0/task:0/device:CPU:0;{edge};0:0"
+        )
     }
 
     fn sent(len: usize) -> Test<Sent> {
@@ -126,18 +137,64 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_follows_from_a_value_goes_back_and_the_end_of_another_step_can_wait() -> Test {
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
+        let (own, mut there) = connection()?;
+        let caller = Caller { worker: 7, ..Caller::default() };
+        let (inbound, of) = (Inbound::new(own, caller, None), Arc::downgrade(&worker));
+        tokio::spawn(async move { inbound.serve(&of).await });
+        let (link, by_link) = link(7)?;
+        let (run, other) = (worker.steps.begin(1, Instant::now())?, worker.steps.begin(2, Instant::now())?);
+        let (text, answer): (_, Arc<str>) = (key("question"), key("answer").into());
+        let key = Arc::new(RendezvousKey::parse(&text)?);
+        let (small, pushing, steps) = (sent(10)?, link.clone(), worker.steps.clone());
+        let name = Name { step_id: 1, key: answer.clone() };
+        run.step.rendezvous.recv_local(
+            &key,
+            Box::new(move |_| {
+                // The other step, whose end was heard before, is there while this is answered.
+                let goes = steps.get(2).is_some() && pushing.push(1, &answer, &small, Cause::Ready).is_ok();
+                assert!(goes);
+                pushing.flush();
+            }),
+        );
+        let ended = bytes(&Frame::Cleanup { step_id: 2 }, &[])?;
+        let value = bytes(&Frame::Dead(Name { step_id: 1, key: key.text.clone() }), &[])?;
+        there.write_all(&[ended, value].concat())?;
+        let answered = async {
+            loop {
+                match heard(&there) {
+                    Ok(None) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    answer => return answer,
+                }
+            }
+        };
+        let (frame, payload) = timeout(SOON, answered).await??.ok_or("nothing came back")?;
+        assert!(matches!(frame, Frame::Elements(of, _) if of == name));
+        assert_eq!(payload, [7; 10]);
+        assert_eq!(heard(&by_link)?, None);
+        let forgotten = async {
+            while worker.steps.get(2).is_some() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, forgotten).await?;
+        drop(other);
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn what_comes_back_is_found_by_its_step() -> Test {
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
         let (link, mut there) = link(7)?;
-        let (device, of) = ("/job:w/replica:0/task:0/device:CPU:0", Arc::downgrade(&worker));
+        let of = Arc::downgrade(&worker);
         tokio::spawn({
             let link = link.clone();
             async move { link.listen(&of).await }
         });
         let run = worker.steps.begin(1, Instant::now())?;
         for (edge, is_dead) in [("alive", false), ("dead", true)] {
-            let text = format!("/job:ps/replica:0/task:0/device:CPU:0;{:016x};{device};{edge};0:0", 5);
-            let key = Arc::new(RendezvousKey::parse(&text)?);
+            let key = Arc::new(RendezvousKey::parse(&key(edge))?);
             let (give, received) = oneshot::channel();
             run.step.rendezvous.recv_local(&key, Box::new(|result| drop(give.send(result))));
             let name = Name { step_id: 1, key: key.text.clone() };
