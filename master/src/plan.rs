@@ -45,8 +45,6 @@ pub(crate) struct Keep {
 pub(crate) struct Plan {
     pub(crate) keep: Keep,
     pub(crate) parts: Vec<Part>,
-    /// The task of each part.
-    pub(crate) tasks: Arc<[TaskName]>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
 }
@@ -96,8 +94,7 @@ impl Plan {
                 Ok::<Part, Status>(Part { task: part.task, link, graph, is_client })
             }
         });
-        let (parts, tasks) = (Vec::new(), Arc::default());
-        let mut plan = Plan { keep: keep.clone(), parts, tasks, feeds, fetches };
+        let mut plan = Plan { keep: keep.clone(), parts: Vec::new(), feeds, fetches };
         let mut failure = None;
         for part in join_all(registered).await {
             match part {
@@ -105,7 +102,6 @@ impl Plan {
                 Err(status) => failure = failure.or(Some(status)),
             }
         }
-        plan.tasks = plan.parts.iter().map(|part| part.task.clone()).collect();
         failure.map_or(Ok(plan), Err)
     }
 

@@ -68,7 +68,8 @@ impl Step {
     async fn run_parts(&self, call: &mut Call) -> Result<Vec<RunGraphOutcome>, Status> {
         let parts = &self.plan.parts;
         let session = &self.plan.keep.session;
-        let mut run = StepRun::new(session.clone(), self.plan.tasks.clone(), call.deadline, Instant::now());
+        let mut run =
+            StepRun::new(session.clone(), parts.iter().map(|part| &part.task), call.deadline, Instant::now());
         let mut running = FuturesUnordered::new();
         for (index, part) in parts.iter().enumerate() {
             let exchange =

@@ -19,11 +19,9 @@ const SHORTLY: Duration = Duration::from_millis(300);
 
 /// One step in flight.
 #[derive(Debug)]
-pub(crate) struct StepRun {
+pub(crate) struct StepRun<'a> {
     session: Arc<str>,
-    /// Of each part.
-    tasks: Arc<[TaskName]>,
-    parts: Vec<State>,
+    parts: Vec<Part<'a>>,
     deadline: Option<Instant>,
     /// When workers are to end what has not ended.
     workers_deadline: Option<Instant>,
@@ -33,8 +31,13 @@ pub(crate) struct StepRun {
     derived: Option<(Status, Instant)>,
 }
 
-/// Of a part.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
+struct Part<'a> {
+    task: &'a TaskName,
+    state: State,
+}
+
+#[derive(Debug, PartialEq)]
 enum State {
     Running,
     Ended,
@@ -53,20 +56,20 @@ pub(crate) enum Verdict {
     Fail(Status),
 }
 
-impl StepRun {
+impl<'a> StepRun<'a> {
     /// A step that starts `now` on these tasks.
     pub(crate) fn new(
         session: Arc<str>,
-        tasks: Arc<[TaskName]>,
+        tasks: impl IntoIterator<Item = &'a TaskName>,
         deadline: Option<Instant>,
         now: Instant,
-    ) -> StepRun {
+    ) -> StepRun<'a> {
         let before =
             |d: Instant, margin: Duration, part| d - margin.min(d.saturating_duration_since(now) / part);
         let workers_deadline = deadline.map(|d| before(d, WORKERS_MARGIN, 10));
         let late_from = deadline.map(|d| before(d, SHORTLY, 4));
-        let parts = vec![State::Running; tasks.len()];
-        StepRun { session, tasks, parts, deadline, workers_deadline, late_from, derived: None }
+        let parts = tasks.into_iter().map(|task| Part { task, state: State::Running }).collect();
+        StepRun { session, parts, deadline, workers_deadline, late_from, derived: None }
     }
 
     pub(crate) fn workers_deadline(&self) -> Option<Instant> {
@@ -76,18 +79,18 @@ impl StepRun {
     /// A part has ended, well or not. A root failure of a step over several tasks says where it comes from.
     pub(crate) fn part_ended(&mut self, part: usize, result: Result<(), Status>, now: Instant) -> Verdict {
         let is_late = self.late_from.is_some_and(|d| now >= d);
-        self.parts[part] = State::Ended;
+        self.parts[part].state = State::Ended;
         match result {
             Ok(()) => {}
             Err(status) if is_late && status.code == Code::DeadlineExceeded => {
-                self.parts[part] = State::Late(status.message);
+                self.parts[part].state = State::Late(status.message);
             }
             Err(status) if is_consequence(&status) => {
                 self.derived.get_or_insert((status, now));
             }
             Err(mut cause) => {
                 if self.parts.len() > 1 {
-                    cause.message = format!("From {}:\n{}", self.tasks[part], cause.message);
+                    cause.message = format!("From {}:\n{}", self.parts[part].task, cause.message);
                 }
                 return Verdict::Fail(cause);
             }
@@ -97,8 +100,8 @@ impl StepRun {
 
     /// The verdict as time passes.
     pub(crate) fn at(&self, now: Instant) -> Verdict {
-        let runs = self.parts.contains(&State::Running);
-        let is_late = self.parts.iter().any(|part| matches!(part, State::Late(_)));
+        let runs = self.parts.iter().any(|p| p.state == State::Running);
+        let is_late = self.parts.iter().any(|p| matches!(p.state, State::Late(_)));
         let is_over = !runs || self.deadline.is_some_and(|d| now >= d);
         if is_over && (runs || is_late) {
             return Verdict::Fail(self.late());
@@ -118,9 +121,8 @@ impl StepRun {
 
     /// Names the tasks that the step waits for, and what they said of it.
     fn late(&self) -> Status {
-        let parts = self.tasks.iter().zip(&self.parts);
-        let tasks = parts.filter(|(_, state)| **state != State::Ended).map(|(task, _)| task.to_string());
-        let said = self.parts.iter().filter_map(|part| match part {
+        let tasks = self.parts.iter().filter(|p| p.state != State::Ended).map(|p| p.task.to_string());
+        let said = self.parts.iter().filter_map(|p| match &p.state {
             State::Late(text) => Some(format!("\n{text}")),
             _ => None,
         });
@@ -142,13 +144,15 @@ fn is_consequence(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
 
     fn root() -> Status {
         Status::invalid("the cause")
     }
 
-    fn run(parts: u32, deadline: Option<Instant>, now: Instant) -> StepRun {
-        StepRun::new("s".into(), (0..parts).map(|i| TaskName::new("w", i)).collect(), deadline, now)
+    fn run(parts: usize, deadline: Option<Instant>, now: Instant) -> StepRun<'static> {
+        static TASKS: LazyLock<[TaskName; 3]> = LazyLock::new(|| [0, 1, 2].map(|i| TaskName::new("w", i)));
+        StepRun::new("s".into(), TASKS.iter().take(parts), deadline, now)
     }
 
     #[test]

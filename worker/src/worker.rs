@@ -277,6 +277,13 @@ impl Worker {
         self.steps.arrive(step_id, &self.runtime, self.config.start_deadline)
     }
 
+    /// Ends a step because of a value that came from a peer and could not be taken.
+    pub(crate) fn refuse(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
+        if let Ok(step) = self.arrive(step_id) {
+            step.cancel(Error::new(error.code(), format!("{key} from {peer}: {error}")));
+        }
+    }
+
     /// # Errors
     /// `Aborted` if the id was seen before.
     pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {

@@ -10,10 +10,9 @@ thread_local! {
     static WAITING: RefCell<Option<Vec<Arc<Connection>>>> = const { RefCell::new(None) };
 }
 
-/// Does something; what this thread would send meanwhile leaves at its end.
+/// Does something; what this thread would send meanwhile leaves at its end. Within another such thing, at the end of that.
 pub(super) fn corked<T>(something: impl FnOnce() -> T) -> T {
-    WAITING.set(Some(Vec::new()));
-    let _cork = Cork;
+    let _cork = Cork { outer: WAITING.replace(Some(Vec::new())) };
     something()
 }
 
@@ -36,11 +35,14 @@ pub(super) fn release() {
     }
 }
 
-struct Cork;
+struct Cork {
+    /// What waited before.
+    outer: Option<Vec<Arc<Connection>>>,
+}
 
 impl Drop for Cork {
     fn drop(&mut self) {
-        for connection in WAITING.take().unwrap_or_default() {
+        for connection in WAITING.replace(self.outer.take()).unwrap_or_default() {
             connection.flush();
         }
     }
@@ -50,16 +52,14 @@ impl Drop for Cork {
 mod tests {
     use super::*;
     use crate::transport::frame::Frame;
-    use crate::transport::socket::Socket;
+    use crate::transport::testing;
     use std::io::{self, Read};
-    use std::os::unix::net::UnixStream;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
     fn what_leaves_meanwhile_leaves_at_the_end_even_of_a_panic() -> Result<(), Box<dyn std::error::Error>> {
-        let (here, mut there) = UnixStream::pair()?;
-        there.set_nonblocking(true)?;
-        let connection = Arc::new(Connection::new(Socket::unix(here), Vec::new()));
+        let (connection, mut there) = testing::connection()?;
+        let connection = Arc::new(connection);
         let mut comes = |bytes: &mut [u8]| match there.read(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             read => read,
@@ -76,9 +76,12 @@ mod tests {
                     release();
                     assert!(comes(&mut bytes).is_ok_and(|n| n > 0), "it was not released");
                     for bytes in 0..2 {
-                        assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
-                        connection.flush();
+                        corked(|| {
+                            assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                            connection.flush();
+                        });
                     }
+                    assert!(matches!(comes(&mut bytes), Ok(0)), "what is within does not wait");
                     if panics {
                         std::panic::resume_unwind(Box::new("what is heard panics"));
                     }

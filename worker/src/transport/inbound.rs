@@ -123,14 +123,16 @@ impl Inbound {
                 let tensor = tensor(form, buffer)?;
                 self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
             }
-            (Frame::Elements(name, _), Content::TooLarge(error)) => self.fail(worker, &name, error.into()),
+            (Frame::Elements(name, _), Content::TooLarge(error)) => {
+                worker.refuse(name.step_id, &name.key, &self.caller.name, &error.into())
+            }
             (Frame::Message(name), Content::Message(message)) => {
                 let message = pb::TensorProto::decode(message).map_err(|_| Malformed("tensor"))?;
                 match tensor_from_proto(message) {
                     Ok(tensor) => {
                         self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
                     }
-                    Err(error) => self.fail(worker, &name, error.into()),
+                    Err(error) => worker.refuse(name.step_id, &name.key, &self.caller.name, &error.into()),
                 }
             }
             (Frame::Dead(name), _) => self.deposit(worker, name, Sent::dead()),
@@ -189,14 +191,6 @@ impl Inbound {
     /// Does what follows from something of a step that the other end sent.
     fn with_way_back(&self, step_id: i64, what: impl FnOnce()) {
         way_back::open(&self.connection, self.caller.worker, step_id, what);
-    }
-
-    /// Ends a step because of a value that came and could not be taken.
-    fn fail(&self, worker: &Arc<Worker>, name: &Name, error: Error) {
-        if let Ok(step) = worker.arrive(name.step_id) {
-            let text = format!("{} from {}: {error}", name.key, self.caller.name);
-            step.cancel(Error::new(error.code(), text));
-        }
     }
 
     /// Starts a run. It goes on here up to where it waits, and then where its step ends: that saves changes of threads.

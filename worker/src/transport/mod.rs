@@ -20,7 +20,8 @@
 //! the rendezvous of their steps, which may not have begun here: such steps are bounded in number and time. What has come
 //! together is heard together, and what it makes leave does so at once ([`cork`]): small values of the same
 //! step go back by the same connection to whom it was heard from, with the answer to the run if that was one ([`way_back`]).
-//! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks.
+//! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks. What
+//! goes back has a small bound of its own.
 //!
 //! **Ends.** A part of a step that fails before it has sent everything tells its receivers, whose own parts fail by what it
 //! says: who fetches hears that by RecvTensor's answer. A broken link fails what waits for it by name, and the steps that

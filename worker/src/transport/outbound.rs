@@ -10,7 +10,6 @@ use super::hearing::hear_all;
 use super::shelf::Shelf;
 use super::vigil::Vigil;
 use super::way_back;
-use crate::steps::StepState;
 use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
@@ -140,21 +139,21 @@ impl Outbound {
         let tensor = match &sent.value {
             _ if sent.is_dead => match way_back::take(self.worker, step_id, 0) {
                 Some(way) => return post_back(&way, &Frame::Dead(name), None),
-                None => return self.post_value(&Frame::Dead(name), None),
+                None => return post_value(&self.connection, &Frame::Dead(name), None),
             },
             Value::Host(tensor) => tensor,
             other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
         };
         if let Reach::Process(shelf) = &self.reach {
             let parcel = shelf.leave(sent.clone());
-            return self.post_value(&Frame::Parcel { name, parcel }, None);
+            return post_value(&self.connection, &Frame::Parcel { name, parcel }, None);
         }
         let Some(buffer) = &tensor.buffer() else {
             if !self.takes(tensor.num_bytes(), cause) {
                 return Ok(false);
             }
             let message = tensor_to_proto(tensor).encode_to_vec();
-            return self.post_value(&Frame::Message(name), Some(message.into()));
+            return post_value(&self.connection, &Frame::Message(name), Some(message.into()));
         };
         let payload = || Some(Bytes::from_owner(Elements(buffer.clone())));
         if let Some(way) = way_back::take(self.worker, step_id, buffer.len()) {
@@ -166,7 +165,7 @@ impl Outbound {
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
         }
-        self.post_value(&Frame::Elements(name, form(tensor)), payload())
+        post_value(&self.connection, &Frame::Elements(name, form(tensor)), payload())
     }
 
     fn takes(&self, bytes: usize, cause: Cause) -> bool {
@@ -218,10 +217,6 @@ impl Outbound {
 
     fn post(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<()> {
         self.connection.post(frame, payload).map(drop).map_err(unsendable)
-    }
-
-    fn post_value(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
-        post_value(&self.connection, frame, payload)
     }
 
     pub(crate) fn flush(&self) {
@@ -293,14 +288,16 @@ impl Outbound {
 
     fn hear(self: &Arc<Self>, frame: Frame, content: Content, worker: &Weak<Worker>) -> io::Result<()> {
         match (frame, content) {
+            (Frame::Elements(_, form), _) if form.len().is_none_or(|len| len > way_back::SMALL) => {
+                return Err(Malformed("tensor: it is too large to come back").into());
+            }
             (Frame::Elements(name, form), Content::Elements(buffer)) => {
                 let value = Value::Host(tensor(form, buffer)?);
                 came_back(worker, &name, Sent { value, is_dead: false });
             }
             (Frame::Elements(name, _), Content::TooLarge(error)) => {
-                if let Some(step) = step_of(worker, &name) {
-                    let text = format!("{} from {}: {error}", name.key, self.peer);
-                    step.cancel(Error::new(error.code(), text));
+                if let Some(worker) = worker.upgrade() {
+                    worker.refuse(name.step_id, &name.key, &self.peer, &error.into());
                 }
             }
             (Frame::Dead(name), _) => came_back(worker, &name, Sent::dead()),
@@ -441,14 +438,10 @@ fn post_back(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> ex
 
 /// Leaves a value that came the [way back](way_back) where its receiver looks.
 fn came_back(worker: &Weak<Worker>, name: &Name, sent: Sent) {
-    if let Some(step) = step_of(worker, name) {
+    // A step that is over wants it no more.
+    if let Some(step) = worker.upgrade().and_then(|worker| worker.arrive(name.step_id).ok()) {
         step.rendezvous.came_back(&name.key, sent);
     }
-}
-
-/// The step that a value is for; `None` if that is over, and wants it no more.
-fn step_of(worker: &Weak<Worker>, name: &Name) -> Option<Arc<StepState>> {
-    worker.upgrade()?.arrive(name.step_id).ok()
 }
 
 fn unsendable(malformed: Malformed) -> Error {

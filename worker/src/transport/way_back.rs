@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Larger values lie in shared memory, or are counted, bytes.
-const SMALL: usize = 16 << 10;
+pub(super) const SMALL: usize = 16 << 10;
 /// What follows from one frame and goes uncounted, bytes.
 const MOST: usize = 64 << 10;
 /// Nothing goes back over a connection that so much waits to be written to: the other end does not read, bytes.
@@ -72,7 +72,7 @@ mod tests {
     use crate::worker::Worker;
     use executor::Value;
     use executor::rendezvous::{RendezvousKey, Sent};
-    use graph::{TaskName, Tensor};
+    use graph::{DType, Shape, TaskName, Tensor};
     use proto::Cluster;
     use std::io::Write;
     use std::time::{Duration, Instant};
@@ -198,7 +198,7 @@ mod tests {
             let (give, received) = oneshot::channel();
             run.step.rendezvous.recv_local(&key, Box::new(|result| drop(give.send(result))));
             let name = Name { step_id: 1, key: key.text.clone() };
-            let form = Form { dtype: graph::DType::UInt8, shape: graph::Shape::new(&[3])? };
+            let form = Form { dtype: DType::UInt8, shape: Shape::new(&[3])? };
             let frame = if is_dead { Frame::Dead(name) } else { Frame::Elements(name, form) };
             there.write_all(&bytes(&frame, if is_dead { &[] } else { &[1, 2, 3] })?)?;
             let sent = timeout(SOON, received).await???;
@@ -214,9 +214,15 @@ mod tests {
     #[tokio::test]
     async fn who_sends_back_what_only_the_sender_sends_has_lost_its_way() -> Test {
         let name = || Name { step_id: 1, key: "the key".into() };
-        let form = || Form { dtype: graph::DType::Float, shape: graph::Shape::new(&[3]).unwrap_or_default() };
+        let form = || Form { dtype: DType::Float, shape: Shape::new(&[3]).unwrap_or_default() };
         let lent = Frame::Lent { name: name(), form: form(), block: 1, loan: 1 };
-        let cases = [(Frame::Elements(name(), form()), 11), (lent, 0), (Frame::Offer(name()), 0)];
+        let large = Form { dtype: DType::UInt8, shape: Shape::new(&[SMALL + 1])? };
+        let cases = [
+            (Frame::Elements(name(), form()), 11),
+            (Frame::Elements(name(), large), SMALL + 1),
+            (lent, 0),
+            (Frame::Offer(name()), 0),
+        ];
         for (frame, payload) in cases {
             let (link, mut there) = link(7)?;
             there.write_all(&bytes(&frame, &vec![0; payload])?)?;
