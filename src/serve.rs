@@ -55,7 +55,7 @@ pub struct ServeFlags {
     pub transport: Transport,
 
     /// Microseconds that a core is kept from halting after a request, while requests come at least as often; 0: never
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 300)]
     pub spin: u64,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
