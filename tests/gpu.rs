@@ -6,9 +6,10 @@
 #![cfg(feature = "cuda")]
 
 mod gpu {
-    pub(crate) use crate::support::{Fallible, op_nodes};
+    pub(crate) use crate::support::{Fallible, op_nodes, partition};
     pub(crate) mod absent;
     pub(crate) mod cases;
+    pub(crate) mod compared;
     pub(crate) mod compile;
     pub(crate) mod demo;
     pub(crate) mod graphs;

@@ -1,10 +1,10 @@
 //! CUDA graphs: kernels that are captured compute what they do when each is launched by itself.
 
+use super::Fallible;
 use super::cases::{Random, inputs};
-use super::kernels::difference;
-use crate::support::Fallible;
-use crate::support::op_nodes::rows;
-use crate::support::partition::{Partition, four_of};
+use super::compared::difference;
+use super::op_nodes::rows;
+use super::partition::{Partition, four_of};
 use executor::Value;
 use executor::gpus::GpuOptions;
 use executor::repeat::Capture;

@@ -10,6 +10,10 @@ extern crate anabranch_executor as executor;
 mod cases;
 mod chains;
 mod collectives;
+#[path = "../../../tests/gpu/compared.rs"]
+mod compared;
+mod compiler;
+mod computed;
 mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
@@ -24,6 +28,7 @@ mod partition;
 mod peers;
 #[path = "../../../tests/gpu/placed.rs"]
 mod placed;
+mod processor;
 mod programs;
 mod recording;
 mod streams;

@@ -1,13 +1,16 @@
 //! GPUs in the tests' place: they write down what they are asked for, keep memory in vectors of the host, and watch that
 //! no stream touches memory that another one may still be writing, reading, or has given back. GPUs of one machine share
-//! a log and their streams' clocks. What is captured is watched whenever it runs.
+//! a log and their streams' clocks. What is captured is watched whenever it runs. Some compute, too: work is done when it
+//! is enqueued, and what a kernel must not do is written down with what else went wrong.
 
+use super::{compiler, processor};
 use anabranch_executor::cuda::driver::{
     Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, GraphId, Grid, Part, Pinned,
     Product, StreamId,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
+use ptx::Kernel;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +27,7 @@ pub(crate) struct Recording {
     is_reachable: bool,
     /// As a driver whose libraries have none.
     lacks_epilogues: bool,
+    computes: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -44,9 +48,11 @@ struct State {
     collectives_failure: Option<Error>,
     /// The GPUs that use each other's memory.
     reached: BTreeSet<[usize; 2]>,
-    memory: BTreeMap<u64, Memory>,
+    memory: Memories,
     pinned: HashMap<usize, Box<[u8]>>,
     programs: Vec<Program>,
+    /// Those of GPUs that compute.
+    kernels: HashMap<u64, Kernel>,
     synchronized: usize,
     /// The stream that captures, and what it was given since.
     capture: Option<(u64, Vec<Work>)>,
@@ -70,6 +76,9 @@ enum Effect {
     Unknown,
     Copy { to: u64, from: u64, bytes: usize },
     Fill { to: u64, byte: u8, bytes: usize },
+    Kernel(Kernel, Grid, Arguments),
+    Product(Product),
+    Convolution(Box<Convolution>, ConvolutionAt),
 }
 
 /// What belongs to one GPU.
@@ -79,9 +88,12 @@ enum Owned {
     Event(u64),
 }
 
+/// By where each begins.
+pub(crate) type Memories = BTreeMap<u64, Memory>;
+
 #[derive(Debug)]
-struct Memory {
-    bytes: Vec<u8>,
+pub(crate) struct Memory {
+    pub(crate) bytes: Vec<u8>,
     /// Whose it is.
     gpu: usize,
     /// The last use by each stream.
@@ -173,20 +185,16 @@ impl State {
         for &(address, how) in &work.touches {
             self.touch(&work.what, address, stream, how);
         }
-        match work.effect {
-            Effect::Unknown => {}
-            Effect::Copy { to, from, bytes } => {
-                let source = self.memory.get(&from).map(|memory| memory.bytes[..bytes].to_vec());
-                if let (Some(source), Some(memory)) = (source, self.memory.get_mut(&to)) {
-                    memory.bytes[..bytes].copy_from_slice(&source);
-                }
-            }
-            Effect::Fill { to, byte, bytes } => {
-                if let Some(memory) = self.memory.get_mut(&to) {
-                    memory.bytes[..bytes].fill(byte);
-                }
-            }
-        }
+        let memory = &mut self.memory;
+        let outcome = match &work.effect {
+            Effect::Unknown => Ok(()),
+            &Effect::Copy { to, from, bytes } => copy(memory, to, from, bytes),
+            &Effect::Fill { to, byte, bytes } => part(memory, to, bytes).map(|part| part.fill(byte)),
+            Effect::Kernel(kernel, grid, arguments) => processor::launch(kernel, *grid, arguments, memory),
+            Effect::Product(product) => processor::product(product, memory),
+            Effect::Convolution(convolution, at) => processor::convolve(convolution, at, memory),
+        };
+        self.races.extend(outcome.err());
         self.log.push(format!("{} on {stream}", work.what));
     }
 
@@ -198,6 +206,29 @@ impl State {
     }
 }
 
+/// A part of what is there.
+pub(crate) fn part(memories: &mut Memories, address: u64, bytes: usize) -> Result<&mut [u8], String> {
+    let found = memories.range_mut(..=address).next_back().and_then(|(start, memory)| {
+        let at = (address - start) as usize;
+        memory.bytes.get_mut(at..at + bytes)
+    });
+    found.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in memory"))
+}
+
+pub(crate) fn part_of(memories: &Memories, address: u64, bytes: usize) -> Result<&[u8], String> {
+    let found = memories.range(..=address).next_back().and_then(|(start, memory)| {
+        let at = (address - start) as usize;
+        memory.bytes.get(at..at + bytes)
+    });
+    found.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in memory"))
+}
+
+fn copy(memories: &mut Memories, to: u64, from: u64, bytes: usize) -> Result<(), String> {
+    let source = part_of(memories, from, bytes)?.to_vec();
+    part(memories, to, bytes)?.copy_from_slice(&source);
+    Ok(())
+}
+
 impl Recording {
     /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
@@ -207,6 +238,7 @@ impl Recording {
             gpu: 0,
             is_reachable: true,
             lacks_epilogues: false,
+            computes: false,
             state: Arc::new(Mutex::new(state)),
         }
     }
@@ -222,6 +254,11 @@ impl Recording {
     /// The same, which multiplies and does nothing more.
     pub(crate) fn without_epilogues(self) -> Recording {
         Recording { lacks_epilogues: true, ..self }
+    }
+
+    /// The same, which computes.
+    pub(crate) fn that_computes(self) -> Recording {
+        Recording { computes: true, ..self }
     }
 
     /// From now on collectives fail.
@@ -402,9 +439,8 @@ impl Driver for Recording {
         state.touch("copy in", to.0, stream.0, Use::Write);
         let source = state.pinned.get(&from.address).map(|memory| memory[..bytes].to_vec());
         let source = source.ok_or_else(|| Error::internal("a copy from memory that is not pinned"))?;
-        if let Some(memory) = state.memory.get_mut(&to.0) {
-            memory.bytes[..bytes].copy_from_slice(&source);
-        }
+        let outcome = part(&mut state.memory, to.0, bytes).map(|part| part.copy_from_slice(&source));
+        state.races.extend(outcome.err());
         state.log.push(format!("copy in {bytes} on {}", stream.0));
         Ok(())
     }
@@ -413,8 +449,7 @@ impl Driver for Recording {
         let mut state = self.state();
         state.forbid_in_capture("a copy out", stream.0);
         state.touch("copy out", from.0, stream.0, Use::Read);
-        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
-        let source = source.ok_or_else(|| Error::internal("a copy from memory that is not there"))?;
+        let source = part_of(&state.memory, from.0, bytes).map_err(Error::internal)?.to_vec();
         let target = state.pinned.get_mut(&to.address);
         target.ok_or_else(|| Error::internal("a copy to memory that is not pinned"))?[..bytes]
             .copy_from_slice(&source);
@@ -454,10 +489,8 @@ impl Driver for Recording {
         state.check("copy to a peer", self.gpu, Owned::Stream(stream.0));
         state.touch("copy to a peer", from.0, stream.0, Use::Read);
         state.touch("copy to a peer", to.0, stream.0, Use::Write);
-        let source = state.memory.get(&from.0).map(|memory| memory.bytes[..bytes].to_vec());
-        if let (Some(source), Some(memory)) = (source, state.memory.get_mut(&to.0)) {
-            memory.bytes[..bytes].copy_from_slice(&source);
-        }
+        let outcome = copy(&mut state.memory, to.0, from.0, bytes);
+        state.races.extend(outcome.err());
         state.log.push(format!("copy {bytes} to GPU {peer} on {}", stream.0));
         Ok(())
     }
@@ -501,9 +534,12 @@ impl Driver for Recording {
     }
 
     fn load(&self, program: &Program) -> Result<FunctionId> {
+        let kernel = self.computes.then(|| compiler::kernel(program)).transpose()?;
         let mut state = self.state();
+        let id = state.programs.len() as u64;
         state.programs.push(program.clone());
-        Ok(FunctionId(state.programs.len() as u64 - 1))
+        state.kernels.extend(kernel.map(|kernel| (id, kernel)));
+        Ok(FunctionId(id))
     }
 
     /// A kernel may write all memory whose address it is given.
@@ -522,7 +558,10 @@ impl Driver for Recording {
         let words = arguments.iter().flatten().copied();
         let touches =
             words.filter(|word| *word >= 1 << 32 && *word < 1 << 60).map(|word| (word, Use::Either));
-        let work = Work { what: name, touches: touches.collect(), effect: Effect::Unknown };
+        let kernel = state.kernels.get(&function.0).cloned();
+        let effect =
+            kernel.map_or(Effect::Unknown, |kernel| Effect::Kernel(kernel, grid, arguments.clone()));
+        let work = Work { what: name, touches: touches.collect(), effect };
         state.enqueue(work, stream.0);
         Ok(())
     }
@@ -541,7 +580,7 @@ impl Driver for Recording {
         let work = Work {
             what: format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then}"),
             touches,
-            effect: Effect::Unknown,
+            effect: if self.computes { Effect::Product(product.clone()) } else { Effect::Unknown },
         };
         self.state().enqueue(work, stream.0);
         Ok(())
@@ -558,7 +597,11 @@ impl Driver for Recording {
         let work = Work {
             what: format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?}"),
             touches: used.map(|address| (address.0, Use::Either)).collect(),
-            effect: Effect::Unknown,
+            effect: if self.computes {
+                Effect::Convolution(Box::new(convolution.clone()), *at)
+            } else {
+                Effect::Unknown
+            },
         };
         self.state().enqueue(work, stream.0);
         Ok(())

@@ -1,0 +1,102 @@
+//! What a GPU's kernels compute beside what the CPU's do.
+
+use super::Fallible;
+use super::placed::{self, Outcome};
+use super::walk::Case;
+use executor::device::Device;
+use executor::testing::LoneDevice;
+use graph::{DType, Tensor};
+use std::sync::Arc;
+
+/// How far a number may be from the CPU's, in parts of it or of 1.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::Double => 1e-11,
+        DType::Half => 4e-3,
+        DType::BFloat16 => 3e-2,
+        _ => 2e-5,
+    }
+}
+
+/// What is wrong about a tensor.
+pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
+    if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
+        return Ok(Some(format!("{actual:?} is not {expected:?}")));
+    }
+    let is_float = matches!(actual.dtype(), DType::Float | DType::Double | DType::Half | DType::BFloat16);
+    if !is_float {
+        return Ok((actual != expected).then(|| format!("{actual:?} is not {expected:?}")));
+    }
+    let wide = |tensor: &Tensor| -> Fallible<Vec<f64>> {
+        let attrs = [("SrcT", tensor.dtype().into()), ("DstT", DType::Double.into())];
+        let cast = executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?;
+        Ok(cast[0].values::<f64>()?.to_vec())
+    };
+    let near = tolerance(actual.dtype());
+    for (i, (a, e)) in wide(actual)?.into_iter().zip(wide(expected)?).enumerate() {
+        let same = a == e || (a.is_nan() && e.is_nan()) || (a - e).abs() <= near * (1.0 + e.abs());
+        if !same {
+            return Ok(Some(format!("element {i} is {a}, not {e}")));
+        }
+    }
+    Ok(None)
+}
+
+/// What is wrong about each output and each variable.
+fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
+    let mut all = Vec::new();
+    for (i, (a, e)) in actual.values.iter().zip(&expected.values).enumerate() {
+        let how = match (a, e) {
+            (Some(a), Some(e)) => difference(a, e)?,
+            (None, None) => None,
+            (a, e) => Some(format!("{a:?} is not {e:?}")),
+        };
+        let place = match i.checked_sub(expected.outputs) {
+            None => format!("output {i}"),
+            Some(variable) => format!("variable {variable}"),
+        };
+        all.extend(how.map(|how| format!("{place}: {how}")));
+    }
+    Ok(all)
+}
+
+/// Compares what a device makes of a case with what the CPU does.
+pub(crate) fn compare(device: &Arc<dyn Device>, cpu: &Arc<dyn Device>, case: &Case) -> Fallible<Vec<String>> {
+    let Case { def, node, inputs } = case;
+    let actual = placed::run(device, def, node, inputs)?;
+    Ok(match (actual, placed::run(cpu, def, node, inputs)?) {
+        (Ok(actual), Ok(expected)) => differences(&actual, &expected)?,
+        (Err(_), Err(_)) => vec![],
+        (Ok(_), Err(error)) => vec![format!("only the CPU refuses: {error}")],
+        (Err(error), Ok(_)) => vec![error.to_string()],
+    })
+}
+
+pub(crate) fn cpu() -> Arc<dyn Device> {
+    Arc::new(LoneDevice::default())
+}
+
+#[test]
+fn what_differs_is_told() -> Fallible {
+    let of = |values: &[f32]| Tensor::vector(values);
+    let near = difference(&of(&[1.0, f32::NAN])?, &of(&[1.000_01, f32::NAN])?)?;
+    assert_eq!(near, None);
+    for (actual, expected) in
+        [([1.0, 2.0], [1.0, 2.001]), ([1.0, f32::NAN], [1.0, 2.0]), ([1.0, 2.0], [1.0, f32::NAN])]
+    {
+        assert!(
+            difference(&of(&actual)?, &of(&expected)?)?.is_some_and(|how| how.starts_with("element 1 is"))
+        );
+    }
+    assert!(difference(&of(&[1.0])?, &of(&[1.0, 1.0])?)?.is_some());
+    assert!(difference(&Tensor::vector(&[1i64])?, &Tensor::vector(&[2i64])?)?.is_some());
+    let outcome = |output, variable: Option<f32>| Outcome {
+        values: vec![Some(Tensor::scalar::<f32>(output)), variable.map(Tensor::scalar)],
+        outputs: 1,
+    };
+    let all = differences(&outcome(1.0, Some(1.0)), &outcome(1.0, Some(3.0)))?;
+    assert_eq!(all, ["variable 0: element 0 is 1, not 3"]);
+    assert_eq!(differences(&outcome(1.0, None), &outcome(1.0, Some(3.0)))?.len(), 1);
+    assert_eq!(differences(&outcome(2.0, None), &outcome(1.0, None))?, ["output 0: element 0 is 2, not 1"]);
+    Ok(())
+}

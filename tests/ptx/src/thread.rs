@@ -1,0 +1,268 @@
+//! One thread of a kernel.
+
+use crate::function::{Action, Change, Function, Instruction, Place, Register, SPECIALS, Space};
+use crate::launch::Block;
+use crate::memory::value_of;
+use crate::module::Program;
+use crate::rule::Rule;
+
+/// Where a thread stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// At the barrier that this instruction is.
+    Barrier(usize),
+    End,
+}
+
+/// A thread, or what it does within a function that it has called.
+#[derive(Debug)]
+pub(crate) struct Thread<'a> {
+    program: &'a Program,
+    function: &'a Function,
+    /// Its number in its block.
+    number: u32,
+    registers: Vec<u64>,
+    /// Parameters, its own and those of the functions that it calls.
+    frame: Vec<u8>,
+    /// Its local memory, from the first function's on.
+    local: Vec<u8>,
+    next: usize,
+    carry: bool,
+}
+
+impl<'a> Thread<'a> {
+    pub(crate) fn new(program: &'a Program, function: &'a Function) -> Thread<'a> {
+        Thread {
+            program,
+            function,
+            number: 0,
+            registers: Vec::new(),
+            frame: Vec::new(),
+            local: Vec::new(),
+            next: 0,
+            carry: false,
+        }
+    }
+
+    /// Makes it this thread of the block, before its first instruction.
+    pub(crate) fn start(&mut self, number: u32, block: &Block<'_, '_>, arguments: &[u8]) {
+        self.number = number;
+        let Function { registers, frame, local, .. } = self.function;
+        self.registers.clone_from(registers);
+        self.registers[..SPECIALS.len()].copy_from_slice(&block.specials(number));
+        self.frame.clear();
+        self.frame.extend_from_slice(arguments);
+        self.frame.resize(*frame, UNWRITTEN);
+        self.local.clear();
+        self.local.resize(*local, UNWRITTEN);
+        self.next = 0;
+        self.carry = false;
+    }
+
+    /// The line of the text that it is at.
+    pub(crate) fn line(&self) -> usize {
+        let instructions = &self.function.instructions;
+        instructions.get(self.next.saturating_sub(1)).map_or(0, |instruction| instruction.line)
+    }
+
+    /// Goes on until it stops.
+    ///
+    /// # Errors
+    /// What is wrong with the instruction that it is at.
+    pub(crate) fn run(&mut self, block: &mut Block<'_, '_>) -> Result<Stop, String> {
+        loop {
+            let at = self.next;
+            let Some(Instruction { guard, action, .. }) = self.function.instructions.get(at) else {
+                return Ok(Stop::End);
+            };
+            self.next += 1;
+            block.step()?;
+            if guard.is_some_and(|(register, is_so)| (self.of(register) != 0) != is_so) {
+                continue;
+            }
+            match action {
+                Action::Barrier => return Ok(Stop::Barrier(at)),
+                Action::Return => return Ok(Stop::End),
+                action => self.act(action, block)?,
+            }
+        }
+    }
+
+    fn act(&mut self, action: &Action, block: &mut Block<'_, '_>) -> Result<(), String> {
+        match action {
+            Action::Compute { rule, to, from } => {
+                let value = self.compute(*rule, *from);
+                self.set(*to, value);
+            }
+            Action::Split { to, from, bits } => {
+                let value = self.of(*from);
+                for (part, &register) in (0..).zip(to) {
+                    self.set(register, value >> (part * bits) & ((1 << bits) - 1));
+                }
+            }
+            Action::Join { to, from, bits } => {
+                let part = |register: &Register| self.of(*register) & ((1 << bits) - 1);
+                let value = (0..).zip(from).fold(0, |value, (i, register)| value | part(register) << (i * bits));
+                self.set(*to, value);
+            }
+            Action::Load { from, to, is_signed, is_volatile } => {
+                let address = self.address(from, to.len())?;
+                for (i, &register) in (0..).zip(to) {
+                    let value = self.read(from, address + i * from.bytes as u64, *is_volatile, block)?;
+                    let unused = 64 - 8 * from.bytes as u32;
+                    let extended = ((value << unused) as i64 >> unused) as u64;
+                    self.set(register, if *is_signed { extended } else { value });
+                }
+            }
+            Action::Store { to, from, is_volatile } => {
+                let address = self.address(to, from.len())?;
+                for (i, &register) in (0..).zip(from) {
+                    let value = self.of(register);
+                    self.write(to, address + i * to.bytes as u64, value, *is_volatile, block)?;
+                }
+            }
+            Action::Atomic { change, at, to, from } => {
+                let address = self.address(at, 1)?;
+                let [one, other] = from.map(|register| self.of(register));
+                let touch = block.atomic(self.number);
+                let old = block.memory.read(address, at.bytes, touch)?;
+                let new = match *change {
+                    Change::Of(Rule::Two(f)) => f(old, one),
+                    Change::Of(rule) => return Err(format!("an atomic change by {rule:?}")),
+                    Change::Exchange => one,
+                    Change::CompareAndSwap if (old ^ one) << (64 - 8 * at.bytes) == 0 => other,
+                    Change::CompareAndSwap => old,
+                };
+                block.memory.write(address, at.bytes, new, touch)?;
+                match change {
+                    // What locks of blocks are taken and given back with.
+                    Change::CompareAndSwap if (old, one, new) == (0, 0, 1) => block.is_locked = true,
+                    Change::Exchange if new == 0 => block.is_locked = false,
+                    _ => {}
+                }
+                self.set(*to, old);
+            }
+            Action::Branch(target) => self.next = *target,
+            Action::Call { function, arguments, result } => {
+                self.call(&self.program.functions[*function], arguments, *result, block)?;
+            }
+            Action::Fence | Action::Barrier | Action::Return => {}
+        }
+        Ok(())
+    }
+
+    fn of(&self, register: Register) -> u64 {
+        self.registers[register as usize]
+    }
+
+    fn set(&mut self, register: Register, value: u64) {
+        self.registers[register as usize] = value;
+    }
+
+    fn compute(&mut self, rule: Rule, [a, b, c, d]: [Register; 4]) -> u64 {
+        match rule {
+            Rule::One(f) => f(self.of(a)),
+            Rule::Two(f) => f(self.of(a), self.of(b)),
+            Rule::Three(f) => f(self.of(a), self.of(b), self.of(c)),
+            Rule::Four(f) => f(self.of(a), self.of(b), self.of(c), self.of(d)),
+            Rule::Carried(f) => {
+                let (value, carry) = f([self.of(a), self.of(b), self.of(c)], self.carry);
+                self.carry = carry;
+                value
+            }
+        }
+    }
+
+    /// Of so many elements, which together are aligned.
+    fn address(&self, place: &Place, count: usize) -> Result<u64, String> {
+        let base = match place.space {
+            // Addresses of 32 bits.
+            Space::Shared => u64::from(self.of(place.base) as u32),
+            _ => self.of(place.base),
+        };
+        let address = base.wrapping_add_signed(place.offset);
+        let bytes = (place.bytes * count) as u64;
+        if address % bytes == 0 {
+            Ok(address)
+        } else {
+            Err(format!("{bytes} bytes at {address:#x} of {:?} memory are not aligned", place.space))
+        }
+    }
+
+    fn read(&mut self, place: &Place, at: u64, is_volatile: bool, block: &mut Block<'_, '_>) -> Result<u64, String> {
+        let bytes = place.bytes;
+        match place.space {
+            Space::Global => block.read_global(self.program, at, bytes, self.number, is_volatile),
+            Space::Shared => block.read_shared(at, bytes, self.number, is_volatile),
+            Space::Parameters => part(&mut self.frame, at, bytes).map(|part| value_of(part)),
+            Space::Local => part(&mut self.local, at, bytes).map(|part| value_of(part)),
+        }
+    }
+
+    fn write(
+        &mut self,
+        place: &Place,
+        at: u64,
+        value: u64,
+        is_volatile: bool,
+        block: &mut Block<'_, '_>,
+    ) -> Result<(), String> {
+        let bytes = place.bytes;
+        let memory = match place.space {
+            Space::Global => return block.write_global(at, bytes, value, self.number, is_volatile),
+            Space::Shared => return block.write_shared(at, bytes, value, self.number, is_volatile),
+            Space::Parameters => &mut self.frame,
+            Space::Local => &mut self.local,
+        };
+        part(memory, at, bytes)?.copy_from_slice(&value.to_le_bytes()[..bytes]);
+        Ok(())
+    }
+
+    /// Runs a function to its end, with memory of its own behind the caller's.
+    fn call(
+        &mut self,
+        function: &'a Function,
+        arguments: &[usize],
+        result: Option<usize>,
+        block: &mut Block<'_, '_>,
+    ) -> Result<(), String> {
+        let mut callee = Thread::new(self.program, function);
+        callee.start(self.number, block, &[]);
+        if arguments.len() != function.parameters.len() || result.is_some() != function.result.is_some() {
+            return Err(format!("{} is called with {} arguments", function.name, arguments.len()));
+        }
+        for (&from, to) in arguments.iter().zip(&function.parameters) {
+            let value = part(&mut self.frame, from as u64, to.bytes)?;
+            callee.frame[to.start..to.start + to.bytes].copy_from_slice(value);
+        }
+        let before = self.local.len().next_multiple_of(16);
+        callee.local = std::mem::take(&mut self.local);
+        let own = callee.local.len();
+        callee.local.resize(before + function.local, UNWRITTEN);
+        for &register in &function.depots {
+            callee.registers[register as usize] += before as u64;
+        }
+        let stop = callee.run(block).map_err(|what| format!("{}, line {}: {what}", function.name, callee.line()))?;
+        if stop != Stop::End {
+            return Err(format!("{} has a barrier, and was called", function.name));
+        }
+        self.local = callee.local;
+        self.local.truncate(own);
+        if let (Some(to), Some(from)) = (result, function.result) {
+            let value = &callee.frame[from.start..from.start + from.bytes];
+            part(&mut self.frame, to as u64, from.bytes)?.copy_from_slice(value);
+        }
+        Ok(())
+    }
+}
+
+/// Every byte that nobody has written: no number, or -1.
+pub(crate) const UNWRITTEN: u8 = 0xff;
+
+/// A part of a thread's own memory.
+fn part(memory: &mut [u8], at: u64, bytes: usize) -> Result<&mut [u8], String> {
+    let all = memory.len();
+    let range = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(bytes)?));
+    let found = range.and_then(|range| memory.get_mut(range));
+    found.ok_or_else(|| format!("{bytes} bytes at {at:#x} are not in its {all} bytes"))
+}
