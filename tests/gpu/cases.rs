@@ -37,6 +37,47 @@ impl Random {
         Ok(executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
     }
 
+    /// Numbers at the edges of a type, in a column: zeros, what is next to nothing, what is more than others hold, and what
+    /// is no number.
+    fn edges(&mut self, dtype: DType) -> Fallible<Tensor> {
+        let of_floats = [
+            0.0,
+            -0.0,
+            0.5,
+            -1.0,
+            1.5,
+            -2.5,
+            3.7,
+            1e-41,
+            -1e-310,
+            1e-4,
+            -300.25,
+            65_519.0,
+            3e9,
+            -1e19,
+            1e20,
+            3e38,
+            -1e300,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+        ];
+        let of_integers = [0, 1, -1, 2, 127, -128, 32_767, 65_535, i64::from(i32::MAX), i64::MAX, i64::MIN];
+        let is_float = matches!(dtype, DType::Float | DType::Double | DType::Half | DType::BFloat16);
+        let all = match is_float {
+            true => Tensor::from_slice(&of_floats, Shape::new(&[of_floats.len(), 1])?)?,
+            false => Tensor::from_slice(&of_integers, Shape::new(&[of_integers.len(), 1])?)?,
+        };
+        self.cast(&all, dtype)
+    }
+
+    /// Every pair of numbers at the edges: the firsts in a column, the seconds in a row.
+    fn edge_pairs(&mut self, dtypes: [DType; 2]) -> Fallible<Vec<Tensor>> {
+        let [column, row] = [self.edges(dtypes[0])?, self.edges(dtypes[1])?];
+        let shape = Shape::new(&[1, row.num_elements()])?;
+        Ok(vec![column, row.reshaped(shape)?])
+    }
+
     /// Whole numbers in `0..limit`.
     pub(crate) fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
@@ -179,10 +220,14 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "SoftmaxCrossEntropyWithLogits" => {
+            // Labels are shares: with any numbers what is lost in the sum of many would be compared.
+            let labels = |random: &mut Random, dims: &[usize]| -> Fallible<Tensor> {
+                Ok(executor::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?.remove(0))
+            };
             for dims in MATRICES {
-                all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
+                all.push(vec![random.tensor(t, dims)?, labels(random, dims)?]);
             }
-            all.push(vec![random.tensor(t, &[4, 3])?, random.tensor(t, &[1, 3])?]);
+            all.push(vec![random.tensor(t, &[4, 3])?, labels(random, &[1, 3])?]);
         }
         "SparseSoftmaxCrossEntropyWithLogits" => {
             for dims in MATRICES {
@@ -371,6 +416,10 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
             }
+            let edges = random.edges(t)?;
+            let count = edges.num_elements();
+            all.push(vec![edges.clone(), random.tensor(t, &[count, 1])?]);
+            all.push(vec![random.tensor(t, &[count, 1])?, edges]);
         }
         // A GPU cannot refuse what integers have no quotient or power of.
         "Div" | "FloorDiv" | "TruncateDiv" | "Mod" | "FloorMod" | "TruncateMod" => {
@@ -389,11 +438,13 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 for dims in ONE {
                     all.push(vec![random.tensor(t, dims)?]);
                 }
+                all.push(vec![random.edges(t)?]);
             }
             2 => {
                 for (x, y) in TWO {
                     all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
                 }
+                all.push(random.edge_pairs([t, second])?);
             }
             _ => return Err(format!("no inputs are known for {}", node.op.name()).into()),
         },

@@ -17,6 +17,7 @@ fn every_kernel_computes_what_the_cpu_does() -> Fallible {
         wrong.extend(gpu.driver.take_races());
         Ok(wrong)
     })?;
+    eprintln!("{count} cases");
     assert!(count > 2000 || std::env::var_os("ANABRANCH_GPU_SHARE").is_some(), "only {count} cases");
     Ok(())
 }

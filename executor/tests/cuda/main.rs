@@ -1,11 +1,13 @@
 //! GPUs without a GPU: what is enqueued in which order, what memory is taken and given back, which kernels there are,
-//! and that all of them compile.
+//! that all of them compile, and what they compute.
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)]
 
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;
 
+#[path = "../../../tests/gpu/graphs.rs"]
+mod captured;
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
 mod chains;
@@ -37,5 +39,14 @@ mod training;
 mod variable_cases;
 #[path = "../../../tests/gpu/walk.rs"]
 mod walk;
+
+use executor::device::Device;
+use executor::gpus::GpuOptions;
+use std::sync::Arc;
+
+/// What tests that are shared with machines that have a GPU run on here: one that computes, in software.
+fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
+    Ok(Some(streams::Gpu::over(recording::Recording::new(1 << 30).that_computes(), 0, options)?.device))
+}
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

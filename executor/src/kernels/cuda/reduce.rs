@@ -111,11 +111,12 @@ impl Reduction {
 fn along_axes(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let keep_dims = init.attr::<bool>("keep_dims")?;
     let reduction = Reduction::new(init, named, init.input_type(0))?;
+    // What becomes of one element: the norm of a negative one is not that element.
+    let keeps_one = named != "EuclideanNorm";
     Kernel::sync(move |ctx| {
         let layout = Layout::new(ctx.shape(0)?, ctx.input(1)?, keep_dims)?;
         let x = ctx.take_device_input(0)?;
-        // What is a norm of one element is not that element.
-        let out = if layout.reduces() {
+        let out = if layout.reduces() || !keeps_one {
             let y = allocate(ctx, x.dtype, layout.shape)?;
             let axes: SmallVec<[(usize, bool); 8]> =
                 layout.axes.iter().map(|a| (a.size, a.reduced)).collect();

@@ -48,10 +48,10 @@ __global__ void bilinear_gradient(const float *dy, const Between *rows, const Be
         images.at(i, at);
         Between row = rows[at[1]], column = columns[at[2]];
         for (int k = 0; k < 4; k++) {
-            float part = (k / 2 ? (float)row.part : 1.0f - (float)row.part) *
-                         (k % 2 ? (float)column.part : 1.0f - (float)column.part);
+            float by_row = k / 2 ? (float)row.part : 1.0f - (float)row.part;
+            float by_column = k % 2 ? (float)column.part : 1.0f - (float)column.part;
             i64 to = images.in(at[0], k / 2 ? row.upper : row.lower, k % 2 ? column.upper : column.lower, at[3]);
-            atomicAdd(dx + to, (T)(dy[i] * part));
+            atomicAdd(dx + to, (T)(dy[i] * by_row * by_column));
         }
     }
 }
