@@ -222,7 +222,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "SoftmaxCrossEntropyWithLogits" => {
             // Labels are shares: with any numbers what is lost in the sum of many would be compared.
             let labels = |random: &mut Random, dims: &[usize]| -> Fallible<Tensor> {
-                Ok(executor::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?.remove(0))
+                Ok(executor::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?
+                    .remove(0))
             };
             for dims in MATRICES {
                 all.push(vec![random.tensor(t, dims)?, labels(random, dims)?]);

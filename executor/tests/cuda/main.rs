@@ -16,7 +16,6 @@ mod collectives;
 mod compared;
 mod compiler;
 mod computed;
-mod enqueued;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod fused;

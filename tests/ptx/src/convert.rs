@@ -73,7 +73,10 @@ fn to_float<S: Float, D: Float>(how: &[&str]) -> Option<Rule> {
         ["rmi"] => |a| D::narrow(S::of(a).wide().floor()).bits(),
         ["rpi"] => |a| D::narrow(S::of(a).wide().ceil()).bits(),
         // From 0 to 1; what is no number is 0.
-        ["sat"] => |a| D::narrow(S::of(a).wide().max(0.0).min(1.0)).bits(),
+        ["sat"] => |a| {
+            let x = S::of(a).wide();
+            D::narrow(if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) }).bits()
+        },
         _ => return None,
     }))
 }

@@ -103,8 +103,20 @@ fn directed<T: Float>(a: f64, b: f64, is_down: fn(f64) -> bool) -> u64 {
     let is_below = above < 0.0 || (above == 0.0 && lost > 0.0);
     let (bits, is_positive) = (nearest.bits(), nearest.wide() > 0.0);
     match is_down(sum) {
-        true if is_above => if is_positive { bits - 1 } else { bits + 1 },
-        false if is_below => if is_positive { bits + 1 } else { bits - 1 },
+        true if is_above => {
+            if is_positive {
+                bits - 1
+            } else {
+                bits + 1
+            }
+        }
+        false if is_below => {
+            if is_positive {
+                bits + 1
+            } else {
+                bits - 1
+            }
+        }
         _ => bits,
     }
 }

@@ -45,17 +45,47 @@ pub(crate) struct Instruction {
 
 #[derive(Debug)]
 pub(crate) enum Action {
-    Compute { rule: Rule, to: Register, from: [Register; 4] },
+    Compute {
+        rule: Rule,
+        to: Register,
+        from: [Register; 4],
+    },
     /// The bits of one register in several, from the lowest on, so many in each.
-    Split { to: Vec<Register>, from: Register, bits: u32 },
-    Join { to: Register, from: Vec<Register>, bits: u32 },
-    Load { from: Place, to: Vec<Register>, is_signed: bool, is_volatile: bool },
-    Store { to: Place, from: Vec<Register>, is_volatile: bool },
+    Split {
+        to: Vec<Register>,
+        from: Register,
+        bits: u32,
+    },
+    Join {
+        to: Register,
+        from: Vec<Register>,
+        bits: u32,
+    },
+    Load {
+        from: Place,
+        to: Vec<Register>,
+        is_signed: bool,
+        is_volatile: bool,
+    },
+    Store {
+        to: Place,
+        from: Vec<Register>,
+        is_volatile: bool,
+    },
     /// What was there before goes into a register.
-    Atomic { change: Change, at: Place, to: Register, from: [Register; 2] },
+    Atomic {
+        change: Change,
+        at: Place,
+        to: Register,
+        from: [Register; 2],
+    },
     Branch(usize),
     /// Arguments and the result are places in the caller's frame.
-    Call { function: usize, arguments: Vec<usize>, result: Option<usize> },
+    Call {
+        function: usize,
+        arguments: Vec<usize>,
+        result: Option<usize>,
+    },
     Barrier,
     /// What the thread has written, others see from now on.
     Fence,

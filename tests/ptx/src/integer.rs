@@ -17,7 +17,9 @@ pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
         ("div", []) => {
             Two(|a, b| T::of(a).wide().checked_div(T::of(b).wide()).map_or(ones::<T>(), |x| T::cut(x).bits()))
         }
-        ("rem", []) => Two(|a, b| T::of(a).wide().checked_rem(T::of(b).wide()).map_or(a, |x| T::cut(x).bits())),
+        ("rem", []) => {
+            Two(|a, b| T::of(a).wide().checked_rem(T::of(b).wide()).map_or(a, |x| T::cut(x).bits()))
+        }
         ("min", []) => Two(|a, b| T::cut(T::of(a).wide().min(T::of(b).wide())).bits()),
         ("max", []) => Two(|a, b| T::cut(T::of(a).wide().max(T::of(b).wide())).bits()),
         ("neg", []) => One(|a| T::cut(-T::of(a).wide()).bits()),
@@ -43,9 +45,9 @@ pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
             Carried(|[a, b, _], carry| sum::<T>(T::of(a).wide(), T::of(b).wide(), carry))
         }
         ("sub", ["cc"]) => Carried(|[a, b, _], _| sum::<T>(T::of(a).wide(), -T::of(b).wide(), false)),
-        ("subc", [] | ["cc"]) => {
-            Carried(|[a, b, _], borrow| sum::<T>(T::of(a).wide(), -T::of(b).wide() - i128::from(borrow), false))
-        }
+        ("subc", [] | ["cc"]) => Carried(|[a, b, _], borrow| {
+            sum::<T>(T::of(a).wide(), -T::of(b).wide() - i128::from(borrow), false)
+        }),
         ("mad", ["lo", "cc"]) => Carried(|[a, b, c], _| sum::<T>(low::<T>(a, b), T::of(c).wide(), false)),
         ("madc", ["lo"] | ["lo", "cc"]) => {
             Carried(|[a, b, c], carry| sum::<T>(low::<T>(a, b), T::of(c).wide(), carry))

@@ -63,11 +63,14 @@ impl Block<'_, '_> {
     }
 
     fn plain(&self, thread: u32, is_volatile: bool) -> Touch {
-        self.touch(thread, match (is_volatile, self.is_locked) {
-            (true, _) => How::Atomic,
-            (false, true) => How::Locked,
-            (false, false) => How::Plain,
-        })
+        self.touch(
+            thread,
+            match (is_volatile, self.is_locked) {
+                (true, _) => How::Atomic,
+                (false, true) => How::Locked,
+                (false, false) => How::Plain,
+            },
+        )
     }
 
     pub(crate) fn read_global(
@@ -99,10 +102,18 @@ impl Block<'_, '_> {
         self.memory.write(at, bytes, value, touch)
     }
 
-    pub(crate) fn read_shared(&mut self, at: u64, bytes: usize, thread: u32, is_volatile: bool) -> Result<u64, String> {
+    pub(crate) fn read_shared(
+        &mut self,
+        at: u64,
+        bytes: usize,
+        thread: u32,
+        is_volatile: bool,
+    ) -> Result<u64, String> {
         let range = self.shared_range(at, bytes)?;
         let (all, touch) = (self.shared.len(), self.plain(thread, is_volatile));
-        self.marks.note(all, range.clone(), touch, false, false).map_err(|other| raced("reads shared", at, other))?;
+        self.marks
+            .note(all, range.clone(), touch, false, false)
+            .map_err(|other| raced("reads shared", at, other))?;
         Ok(value_of(&self.shared[range]))
     }
 
@@ -164,9 +175,8 @@ impl Kernel {
     /// The first thing that it does and must not; memory is as it was left then.
     pub fn run(&self, grid: Grid, arguments: &[&[u64]], memory: &mut Memory<'_>) -> Result<(), Fault> {
         let function = self.function();
-        let fault = |(thread, line, what), block| {
-            Fault { kernel: function.name.clone(), block, thread, line, what }
-        };
+        let fault =
+            |(thread, line, what), block| Fault { kernel: function.name.clone(), block, thread, line, what };
         let frame = self.frame(arguments).map_err(|what| fault((0, 0, what), 0))?;
         let mut threads: Vec<Thread<'_>> =
             (0..grid.threads).map(|_| Thread::new(&self.program, function)).collect();

@@ -50,11 +50,19 @@ impl<'a> Memory<'a> {
     pub(crate) fn read(&mut self, address: u64, bytes: usize, touch: Touch) -> Result<u64, String> {
         let (part, at) = self.find(address, bytes)?;
         let all = part.bytes.len();
-        part.marks.note(all, at..at + bytes, touch, false, false).map_err(|other| raced("reads", address, other))?;
+        part.marks
+            .note(all, at..at + bytes, touch, false, false)
+            .map_err(|other| raced("reads", address, other))?;
         Ok(value_of(&part.bytes[at..at + bytes]))
     }
 
-    pub(crate) fn write(&mut self, address: u64, bytes: usize, value: u64, touch: Touch) -> Result<(), String> {
+    pub(crate) fn write(
+        &mut self,
+        address: u64,
+        bytes: usize,
+        value: u64,
+        touch: Touch,
+    ) -> Result<(), String> {
         let (part, at) = self.find(address, bytes)?;
         let (all, new) = (part.bytes.len(), &value.to_le_bytes()[..bytes]);
         let place = &mut part.bytes[at..at + bytes];

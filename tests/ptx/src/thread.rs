@@ -102,7 +102,8 @@ impl<'a> Thread<'a> {
             }
             Action::Join { to, from, bits } => {
                 let part = |register: &Register| self.of(*register) & ((1 << bits) - 1);
-                let value = (0..).zip(from).fold(0, |value, (i, register)| value | part(register) << (i * bits));
+                let value =
+                    (0..).zip(from).fold(0, |value, (i, register)| value | part(register) << (i * bits));
                 self.set(*to, value);
             }
             Action::Load { from, to, is_signed, is_volatile } => {
@@ -189,7 +190,13 @@ impl<'a> Thread<'a> {
         }
     }
 
-    fn read(&mut self, place: &Place, at: u64, is_volatile: bool, block: &mut Block<'_, '_>) -> Result<u64, String> {
+    fn read(
+        &mut self,
+        place: &Place,
+        at: u64,
+        is_volatile: bool,
+        block: &mut Block<'_, '_>,
+    ) -> Result<u64, String> {
         let bytes = place.bytes;
         match place.space {
             Space::Global => block.read_global(self.program, at, bytes, self.number, is_volatile),
@@ -242,7 +249,8 @@ impl<'a> Thread<'a> {
         for &register in &function.depots {
             callee.registers[register as usize] += before as u64;
         }
-        let stop = callee.run(block).map_err(|what| format!("{}, line {}: {what}", function.name, callee.line()))?;
+        let stop =
+            callee.run(block).map_err(|what| format!("{}, line {}: {what}", function.name, callee.line()))?;
         if stop != Stop::End {
             return Err(format!("{} has a barrier, and was called", function.name));
         }
