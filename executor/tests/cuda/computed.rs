@@ -11,17 +11,25 @@ use anabranch_executor::gpus::GpuOptions;
 #[test]
 fn every_kernel_computes_what_the_cpu_does() -> Fallible {
     let options = GpuOptions { tf32: false, poison: true, ..GpuOptions::default() };
-    let gpu = Gpu::over(Recording::new(1 << 30).that_computes(), 0, &options)?;
+    let gpu = |driver| Gpu::over(driver, 0, &options);
+    // A grid as large as the work wants, and one that walks it.
+    let wide = gpu(Recording::new(1 << 30).that_computes())?;
+    let narrow = gpu(Recording::new(1 << 30).that_computes().with_one_block())?;
     let cpu = cpu();
     let count = walk(|case| {
-        let mut wrong = compare(&gpu.device, &cpu, case)?;
-        wrong.extend(gpu.driver.take_races());
-        gpu.driver.log();
+        let mut wrong = Vec::new();
+        for gpu in [&wide, &narrow] {
+            wrong.extend(compare(&gpu.device, &cpu, case)?);
+            wrong.extend(gpu.driver.take_races());
+            gpu.driver.log();
+        }
         Ok(wrong)
     })?;
     assert!(count > 10_000 || std::env::var_os("ANABRANCH_GPU_SHARE").is_some(), "only {count} cases");
-    let driver = gpu.driver.clone();
-    drop(gpu);
-    assert_eq!((driver.used(), driver.races()), (0, vec![]));
+    for gpu in [wide, narrow] {
+        let driver = gpu.driver.clone();
+        drop(gpu);
+        assert_eq!((driver.used(), driver.races()), (0, vec![]));
+    }
     Ok(())
 }

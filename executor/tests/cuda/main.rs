@@ -43,9 +43,10 @@ use executor::device::Device;
 use executor::gpus::GpuOptions;
 use std::sync::Arc;
 
-/// What tests that are shared with machines that have a GPU run on here: one that computes, in software.
+/// What tests that are shared with machines that have a GPU run on here: one that computes, in software, and a small one.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
-    Ok(Some(streams::Gpu::over(recording::Recording::new(1 << 30).that_computes(), 0, options)?.device))
+    let driver = recording::Recording::new(1 << 30).that_computes().with_one_block();
+    Ok(Some(streams::Gpu::over(driver, 0, options)?.device))
 }
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -28,6 +28,8 @@ pub(crate) struct Recording {
     /// As a driver whose libraries have none.
     lacks_epilogues: bool,
     computes: bool,
+    /// Kernels run in so many blocks at most, whatever is asked for: each walks all its work in any number.
+    most_blocks: u32,
     state: Arc<Mutex<State>>,
 }
 
@@ -239,6 +241,7 @@ impl Recording {
             is_reachable: true,
             lacks_epilogues: false,
             computes: false,
+            most_blocks: u32::MAX,
             state: Arc::new(Mutex::new(state)),
         }
     }
@@ -259,6 +262,11 @@ impl Recording {
     /// The same, which computes.
     pub(crate) fn that_computes(self) -> Recording {
         Recording { computes: true, ..self }
+    }
+
+    /// The same, of so few processors that all work is one block's.
+    pub(crate) fn with_one_block(self) -> Recording {
+        Recording { most_blocks: 1, ..self }
     }
 
     /// From now on collectives fail.
@@ -571,6 +579,7 @@ impl Driver for Recording {
         let touches =
             words.filter(|word| *word >= 1 << 32 && *word < 1 << 60).map(|word| (word, Use::Either));
         let kernel = state.kernels.get(&function.0).cloned();
+        let grid = Grid { blocks: grid.blocks.min(self.most_blocks), ..grid };
         let effect = kernel.map_or(Effect::Unknown, |kernel| Effect::Kernel(kernel, grid, arguments.clone()));
         let work = Work { what: name, touches: touches.collect(), effect };
         drop(state);
