@@ -8,6 +8,7 @@
 mod gpu {
     pub(crate) use crate::support::{Fallible, op_nodes, partition};
     pub(crate) mod absent;
+    pub(crate) mod arrays;
     pub(crate) mod cases;
     pub(crate) mod compared;
     pub(crate) mod compile;

@@ -6,6 +6,8 @@
 // As those call it who share files with these tests.
 extern crate anabranch_executor as executor;
 
+#[path = "../../../tests/gpu/arrays.rs"]
+mod arrays;
 #[path = "../../../tests/gpu/graphs.rs"]
 mod captured;
 #[path = "../../../tests/gpu/cases.rs"]

@@ -1,0 +1,59 @@
+//! Arrays and stacks of tensors: a step that fills and reads them gives what it gives on the CPU.
+
+use super::Fallible;
+use super::cases::Random;
+use super::compared::{cpu, difference};
+use super::partition::Partition;
+use executor::gpus::GpuOptions;
+use graph::DType;
+
+const ARRAYS: &str = "
+    x <- float
+    size = Const[dtype=int32, value=int32<>{3}]
+    zero = Const[dtype=int32, value=int32<>{0}]
+    one = Const[dtype=int32, value=int32<>{1}]
+    all = Const[dtype=int32, value=int32<3>{0, 1, 2}]
+    some = Const[dtype=int32, value=int32<2>{2, 0}]
+    lengths = Const[dtype=int64, value=int64<3>{2, 0, 1}]
+    rows = TensorArrayV3[dtype=float, clear_after_read=false](size)
+    filled = TensorArrayScatterV3[T=float](rows, all, x, rows:1)
+    read = TensorArrayReadV3[dtype=float](rows, one, filled)
+    gathered = TensorArrayGatherV3[dtype=float](rows, some, filled)
+    joined = TensorArrayConcatV3[dtype=float](rows, filled)
+    slopes = TensorArrayGradV3[source=\"back\"](rows, filled)
+    each = TensorArrayScatterV3[T=float](slopes, all, x, slopes:1)
+    twice = TensorArrayWriteV3[T=float](slopes, one, read, each)
+    summed = TensorArrayGatherV3[dtype=float](slopes, all, twice)
+    parts = TensorArrayV3[dtype=float, infer_shape=false](size)
+    cut = TensorArraySplitV3[T=float](parts, x, lengths, parts:1)
+    first = TensorArrayReadV3[dtype=float](parts, zero, cut)
+    stack = StackV2[elem_type=float](size)
+    below = StackPushV2[T=float](stack, x)
+    above = StackPushV2[T=float](stack, read, ^below)
+    popped = StackPopV2[elem_type=float](stack, ^above)
+    again = StackPopV2[elem_type=float](stack, ^popped)
+    read -> float
+    gathered -> float
+    joined -> float
+    summed -> float
+    first -> float
+    popped -> float
+    again -> float
+";
+
+const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
+
+#[test]
+fn arrays_and_stacks_hold_what_they_hold_on_the_cpu() -> Fallible {
+    let Some(device) = crate::first_gpu(&GpuOptions { poison: true, ..GpuOptions::default() })? else {
+        return Ok(());
+    };
+    let x = Random(5).tensor(DType::Float, &[3, 5])?;
+    let run = |device| Partition::of_text(ARRAYS, device)?.step(&[("x", x.clone())], &NAMES);
+    for (name, (actual, expected)) in NAMES.iter().zip(run(&device)?.iter().zip(run(&cpu())?)) {
+        if let Some(how) = difference(actual, &expected)? {
+            return Err(format!("{name}: {how}").into());
+        }
+    }
+    Ok(())
+}
