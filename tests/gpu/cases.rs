@@ -433,6 +433,17 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 all.push(vec![random.tensor(t, x)?, random.indices(t, y, 4)?]);
             }
         }
+        "Einsum" => {
+            let equation: String = node.attr("equation")?;
+            let terms = equation.split("->").next().unwrap_or_default().split(',');
+            // A label's size is the same wherever it is.
+            let size = |c: char| 2 + c as usize % 4;
+            let operand = |term: &str| {
+                let dims = term.replace("...", "yz").chars().map(size).collect::<Vec<usize>>();
+                random.tensor(t, &dims)
+            };
+            all.push(terms.map(operand).collect::<Fallible<_>>()?);
+        }
         "ShapeN" => all.push(vec![random.tensor(t, &[2, 3])?, random.tensor(t, &[4])?]),
         _ => match types.len() {
             1 => {

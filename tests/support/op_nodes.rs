@@ -70,9 +70,34 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             then.iter().map(node).collect()
         }
+        "Einsum" => {
+            let node = |equation: &&'static str| {
+                let operands = 1 + equation.matches(',').count() as i64;
+                Ok(plain(op)?.with_attr("N", operands).with_attr("equation", *equation))
+            };
+            EQUATIONS.iter().map(node).collect::<Fallible<_>>()?
+        }
         _ => vec![plain(op)?],
     })
 }
+
+/// Products as they are, flipped, in batches, of heads; sums over what one operand has; diagonals in and out.
+const EQUATIONS: &[&str] = &[
+    "ij,jk->ik",
+    "ij,kj->ki",
+    "bij,bjk->bik",
+    "bqhd,bkhd->bhqk",
+    "bhqk,bkhd->bqhd",
+    "abc,cd->abd",
+    "i,j->ij",
+    "ij,ij->",
+    "ijk,jl->i",
+    "...ij,jk->...ik",
+    "ij->ji",
+    "ijk->j",
+    "iij->j",
+    "i->ii",
+];
 
 /// What chains take: of one operand, of two that broadcast, and of two of one shape.
 const MAPS: &[&str] = &[

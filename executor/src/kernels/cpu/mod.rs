@@ -33,7 +33,7 @@ mod dataset_transform;
 pub(super) mod diagonal;
 pub(crate) mod dispatch;
 mod edit_distance;
-mod einsum;
+pub(super) mod einsum;
 mod elementwise;
 mod fft;
 mod file;

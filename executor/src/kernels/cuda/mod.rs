@@ -11,6 +11,7 @@ mod concat;
 mod constant;
 mod conv;
 mod diagonal;
+mod einsum;
 mod elementwise;
 pub(super) mod fused;
 mod gather;
@@ -63,6 +64,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     constant::KERNELS,
     conv::KERNELS,
     diagonal::KERNELS,
+    einsum::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     histogram::KERNELS,

@@ -99,7 +99,32 @@ impl Reduction {
             let axes = all.iter().filter(move |axis| axis.1 == goes);
             Axes::<1>::new(axes.map(|&(size, _, step)| (size, [step])))
         };
-        let (kept, reduced) = (of_kind(false)?, of_kind(true)?);
+        self.launch(ctx, arguments, (n, count), (of_kind(false)?, of_kind(true)?))
+    }
+
+    /// Reduces elements of `x` that axes (sizes and steps) lead to from where those of `kept` do.
+    pub(super) fn walk(
+        &self,
+        ctx: &KernelContext<'_>,
+        x: &DeviceTensor,
+        y: &DeviceTensor,
+        kept: &[(usize, usize)],
+        reduced: &[(usize, usize)],
+    ) -> Result<()> {
+        let axes = |of: &[(usize, usize)]| Axes::<1>::new(of.iter().map(|&(size, step)| (size, [step as isize])));
+        let sizes = (y.shape.num_elements(), reduced.iter().map(|axis| axis.0).product());
+        let arguments = Arguments::new().address(read(x)?).address(write(y)?);
+        self.launch(ctx, arguments, sizes, (axes(kept)?, axes(reduced)?))
+    }
+
+    /// `n` results of `count` elements each.
+    fn launch(
+        &self,
+        ctx: &KernelContext<'_>,
+        arguments: Arguments,
+        (n, count): (usize, usize),
+        (kept, reduced): (Axes<1>, Axes<1>),
+    ) -> Result<()> {
         let arguments = arguments.count(n).count(count).structure(kept.words().chain(reduced.words()));
         match count >= WORTH_A_BLOCK {
             true => lane(ctx)?.launch_blocks(&self.block, n, &arguments),
