@@ -70,6 +70,10 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             then.iter().map(node).collect()
         }
+        "MirrorPad" | "MirrorPadGrad" => {
+            let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
+            ["REFLECT", "SYMMETRIC"].into_iter().map(node).collect::<Fallible<_>>()?
+        }
         "Einsum" => {
             let node = |equation: &&'static str| {
                 let operands = 1 + equation.matches(',').count() as i64;

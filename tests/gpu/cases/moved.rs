@@ -30,6 +30,23 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let which = Tensor::bools(&[true, false, true], Shape::new(&[3])?)?;
             vec![vec![random.tensor(t, &[2, 3, 4])?, which]]
         }
+        "MirrorPad" => vec![
+            vec![random.tensor(t, &[3, 4])?, pairs(&[1, 2, 0, 3], second)?],
+            vec![random.tensor(t, &[2, 3, 2, 5])?, pairs(&[0, 1, 2, 0, 1, 1, 3, 4], second)?],
+            vec![random.tensor(t, &[3])?, pairs(&[0, 0], second)?],
+        ],
+        "MirrorPadGrad" => vec![
+            vec![random.tensor(t, &[6, 7])?, pairs(&[1, 2, 0, 3], second)?],
+            vec![random.tensor(t, &[3, 5, 4, 12])?, pairs(&[0, 1, 2, 0, 1, 1, 3, 4], second)?],
+        ],
+        "Roll" => {
+            let of = |values: &[i32], dtype| numbers(values)?.with_int(dtype);
+            vec![
+                vec![random.tensor(t, &[7])?, of(&[3], second)?, of(&[0], types[2])?],
+                vec![random.tensor(t, &[3, 4, 5])?, of(&[-1, 7, 2], second)?, of(&[0, 2, 2], types[2])?],
+                vec![random.tensor(t, &[0, 4])?, of(&[1], second)?, of(&[1], types[2])?],
+            ]
+        }
         "Diag" => vec![vec![random.tensor(t, &[3])?], vec![random.tensor(t, &[2, 3])?]],
         "DiagPart" => vec![vec![random.tensor(t, &[3, 3])?], vec![random.tensor(t, &[2, 3, 2, 3])?]],
         "MatrixBandPart" => {

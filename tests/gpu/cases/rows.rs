@@ -42,6 +42,17 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let indices = random.indices(second, &[4, 2], 3)?;
             vec![vec![random.tensor(t, &[3, 3, 2])?, indices, random.tensor(t, &[4, 2])?]]
         }
+        "Multinomial" | "StatelessMultinomial" => {
+            let mut all = Vec::new();
+            for (dims, samples) in [([3, 5], 7i32), ([2, 700], 300), ([0, 4], 2)] {
+                let mut set = vec![random.tensor(t, &dims)?, Tensor::scalar(samples)];
+                if types.len() > 2 {
+                    set.push(numbers(&[3, 4])?.with_int(types[2])?);
+                }
+                all.push(set);
+            }
+            all
+        }
         "Cumsum" | "Cumprod" => {
             let mut all = Vec::new();
             for (dims, axis) in

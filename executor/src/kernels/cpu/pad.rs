@@ -33,7 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// Axes that the kernels have, as TensorFlow's.
 pub(in crate::kernels) const MOST_AXES: usize = 8;
-const MOST_MIRRORED: usize = 5;
+pub(in crate::kernels) const MOST_MIRRORED: usize = 5;
 
 /// How many before and after, for each of at most so many axes.
 pub(in crate::kernels) fn paddings(
@@ -90,7 +90,7 @@ fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 /// 1 where the element at the edge is not repeated, else 0.
-fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
+pub(in crate::kernels) fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
     match init.attr::<String>("mode")?.as_str() {
         "REFLECT" => Ok(1),
         "SYMMETRIC" => Ok(0),
@@ -98,9 +98,12 @@ fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
     }
 }
 
-/// For each axis, which element of the inner shape stands at each place of the padded one.
-fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<Vec<Vec<usize>>> {
-    let mut maps = Vec::with_capacity(inner.rank());
+/// Checks that each axis has elements enough to be mirrored.
+pub(in crate::kernels) fn check_mirrored(
+    inner: &Shape,
+    paddings: &[(usize, usize)],
+    offset: usize,
+) -> Result<()> {
     for (&size, &(before, after)) in inner.iter().zip(paddings) {
         let most = size.saturating_sub(offset);
         if before > most || after > most {
@@ -113,6 +116,15 @@ fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result
                 ),
             }
         }
+    }
+    Ok(())
+}
+
+/// For each axis, which element of the inner shape stands at each place of the padded one.
+fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<Vec<Vec<usize>>> {
+    check_mirrored(inner, paddings, offset)?;
+    let mut maps = Vec::with_capacity(inner.rank());
+    for (&size, &(before, after)) in inner.iter().zip(paddings) {
         let left = (0..before).rev().map(|i| i + offset);
         let right = (0..after).map(|i| size - 1 - offset - i);
         maps.push(left.chain(0..size).chain(right).collect());
@@ -177,17 +189,22 @@ fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     Ok(())
 }
 
-fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
-    let paddings = paddings(ctx, MOST_MIRRORED)?;
-    let input = ctx.input(0)?;
+/// The shape that was padded.
+pub(in crate::kernels) fn unpadded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-    for (&d, &(before, after)) in input.shape().iter().zip(&paddings) {
+    for (&d, &(before, after)) in shape.iter().zip(paddings) {
         let size = d.checked_sub(before).and_then(|d| d.checked_sub(after));
         dims.push(size.ok_or_else(|| {
             Error::invalid(format!("paddings {before}, {after} do not fit the dimension {d}"))
         })?);
     }
-    let inner = Shape::new(&dims)?;
+    Ok(Shape::new(&dims)?)
+}
+
+fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
+    let paddings = paddings(ctx, MOST_MIRRORED)?;
+    let input = ctx.input(0)?;
+    let inner = unpadded(input.shape(), &paddings)?;
     let maps = mirrored(&inner, &paddings, offset)?;
     let mut out = Tensor::zeros(T::DTYPE, inner.clone())?;
     let (sums, values) = (out.values_mut::<T>()?, input.values::<T>()?);

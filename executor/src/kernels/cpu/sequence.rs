@@ -93,9 +93,9 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     Ok(())
 }
 
-fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (input, shift, axis) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let shape = input.shape();
+/// By how many places each axis of input 0 is shifted, less than it has.
+pub(in crate::kernels) fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
+    let (shape, shift, axis) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     if shape.rank() == 0 {
         invalid!("input must be 1-D or higher");
     }
@@ -113,6 +113,13 @@ fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         let size = shape[at].max(1);
         shifts[at] = (shifts[at] + by.rem_euclid(size as i64) as usize) % size;
     }
+    Ok(shifts)
+}
+
+fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let shifts = shifts(ctx)?;
+    let input = ctx.input(0)?;
+    let shape = input.shape();
     let strides = shape.strides();
     // The axes behind the last one that is shifted move together.
     let last = shifts.iter().rposition(|&s| s > 0).unwrap_or(0);

@@ -21,7 +21,8 @@ fn einsum(init: &KernelInit<'_>) -> Result<Kernel> {
     let parts = Parts { mover: Mover::new(init, dtype)?, sum: Reduction::new(init, "Sum", dtype)? };
     Kernel::sync(move |ctx| {
         let plan = {
-            let shapes = (0..ctx.num_inputs()).map(|i| ctx.shape(i)).collect::<Result<SmallVec<[&Shape; 2]>>>()?;
+            let shapes =
+                (0..ctx.num_inputs()).map(|i| ctx.shape(i)).collect::<Result<SmallVec<[&Shape; 2]>>>()?;
             Plan::new(&equation, &shapes)?
         };
         let out = parts.run(ctx, &plan)?;
@@ -68,7 +69,10 @@ impl Parts {
         let x = ctx.device_input(i)?;
         let dims: SmallVec<[usize; 6]> = operand.kept.iter().map(|axis| axis.0).collect();
         let shape = Shape::new(&[dims.iter().product()])?;
-        if operand.summed.is_empty() && is_packed(&operand.kept) && shape.num_elements() == x.shape.num_elements() {
+        if operand.summed.is_empty()
+            && is_packed(&operand.kept)
+            && shape.num_elements() == x.shape.num_elements()
+        {
             return Ok(DeviceTensor { shape, ..x.clone() });
         }
         let out = allocate(ctx, x.dtype, shape)?;

@@ -1,16 +1,73 @@
-//! Padding with zeros, and with a value.
+//! Padding with zeros, with a value, and with mirror images.
 
 use super::moved::{Filler, Mover, zeros};
-use super::support::{MOVED, allocate};
+use super::support::{MOST_AXES as MOST, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read};
+use super::support::{type_name, write};
+use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::pad::{MOST_AXES, padded, paddings};
+use crate::kernels::cpu::pad::{
+    MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded,
+};
 use crate::kernels::cpu::strided::Layout;
+use graph::Shape;
+
+static SOURCE: Source = Source { file: "pad.cu", text: include_str!("pad.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("Pad", &[("T", MOVED)], pad) },
     KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("PadV2", &[("T", MOVED)], pad) },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::enqueuing("MirrorPad", &[("T", MOVED)], |init| mirror(init, false))
+    },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::enqueuing("MirrorPadGrad", &[("T", NUMBERS)], |init| mirror(init, true))
+    },
 ];
+
+/// Mirror images around the input; of a gradient, what comes back to what they show.
+fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
+    let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
+    let name = match is_back {
+        false => format!("mirror<{}>", moved_type_name(dtype)?),
+        true => format!("mirror_gradient<{}>", type_name(dtype)?),
+    };
+    let mirror = function(init, &SOURCE, name)?;
+    Kernel::sync(move |ctx| {
+        let paddings = paddings(ctx, MOST_MIRRORED)?;
+        let x = ctx.device_input(0)?;
+        let shape = if is_back { unpadded(&x.shape, &paddings)? } else { padded(&x.shape, &paddings)? };
+        let inner = if is_back { &shape } else { &x.shape };
+        check_mirrored(inner, &paddings, offset)?;
+        let out = if shape == x.shape {
+            x.clone()
+        } else {
+            let out = allocate(ctx, dtype, shape.clone())?;
+            let n = shape.num_elements();
+            let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
+            launch(ctx, &mirror, n, arguments.structure(words(inner, &paddings, offset)))?;
+            out
+        };
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// `Mirror` of the `.cu` file.
+fn words(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Vec<i64> {
+    let mut words = vec![inner.rank() as i64];
+    let mut add = |of: &mut dyn Iterator<Item = usize>| {
+        let axes: Vec<i64> = of.map(|value| value as i64).collect();
+        words.extend(axes.iter().copied().chain(std::iter::repeat(0)).take(MOST));
+    };
+    add(&mut inner.iter().copied());
+    add(&mut paddings.iter().map(|padding| padding.0));
+    add(&mut paddings.iter().map(|padding| padding.1));
+    words.push(offset as i64);
+    words
+}
 
 fn pad(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);

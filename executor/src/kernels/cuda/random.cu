@@ -165,3 +165,58 @@ template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 
         }
     }
 }
+
+// The shares of each row's classes, added up from the first on: a block a row, in pieces of a class a thread. What is not
+// finite has no share.
+template <class T> __global__ void shares(const T *logits, double *sums, i64 rows, i64 classes) {
+    __shared__ double shared[THREADS];
+    EACH_BLOCK(row, rows) {
+        const T *x = logits + row * classes;
+        double most = -1.7976931348623157e308;
+        for (i64 k = threadIdx.x; k < classes; k += THREADS) {
+            double value = (double)wide(x[k]);
+            if (isfinite(value) && value > most)
+                most = value;
+        }
+        most = over_block<Larger>(most);
+        double before = 0.0;
+        for (i64 first = 0; first < classes; first += THREADS) {
+            i64 k = first + threadIdx.x;
+            double value = k < classes ? (double)wide(x[k]) : lowest<double>();
+            double sum = isfinite(value) ? exp(value - most) : 0.0;
+            __syncthreads();
+            shared[threadIdx.x] = sum;
+            for (int reach = 1; reach < THREADS; reach *= 2) {
+                __syncthreads();
+                double other = threadIdx.x >= reach ? shared[threadIdx.x - reach] : 0.0;
+                __syncthreads();
+                sum += other;
+                shared[threadIdx.x] = sum;
+            }
+            __syncthreads();
+            if (k < classes)
+                sums[row * classes + k] = before + sum;
+            before += shared[THREADS - 1];
+        }
+    }
+}
+
+// For each sample of each row the class that a number in [0, 1) falls to: two make a group.
+template <class O>
+__global__ void choose(const double *sums, O *out, i64 n, u64 key, u64 low, u64 high, i64 classes, i64 samples) {
+    EACH(i, n) {
+        u32 bits[4];
+        Philox(key, low, high, i / 2).next(bits);
+        const double *row = sums + i / samples * classes;
+        double find = (i % 2 ? unit(bits[2], bits[3]) : unit(bits[0], bits[1])) * row[classes - 1];
+        i64 from = 0, to = classes;
+        while (from < to) {
+            i64 middle = (from + to) / 2;
+            if (row[middle] <= find)
+                from = middle + 1;
+            else
+                to = middle;
+        }
+        out[i] = (O)from;
+    }
+}

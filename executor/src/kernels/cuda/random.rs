@@ -1,11 +1,11 @@
 //! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
 
-use super::support::{allocate, function, launch, type_name, write};
+use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source as Code};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
-use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
+use crate::kernels::cpu::random::{RESERVED, Source, chosen, reserve_choices, shape_input};
 use graph::{DType, Shape};
 
 static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
@@ -42,6 +42,20 @@ macro_rules! kernels {
                 ..KernelDef::of("StatelessRandomUniformIntV2", &[("dtype", INT64), ("Tshape", INDEX)], |init| {
                     integers(init, key(init)?)
                 })
+            },
+            KernelDef {
+                host_memory: &["num_samples"],
+                ..KernelDef::of("Multinomial", &[("T", FLOATS), ("output_dtype", INT64)], |init| {
+                    choices(init, Source::of_node(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["num_samples", "seed"],
+                ..KernelDef::of(
+                    "StatelessMultinomial",
+                    &[("T", FLOATS), ("Tseed", INDEX), ("output_dtype", INT64)],
+                    |init| choices(init, Source::Seeds(2)),
+                )
             },
         ]
     };
@@ -99,6 +113,40 @@ fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
         }
         let more = |arguments: Arguments| arguments.integer(least).integer(end.wrapping_sub(least));
         draw(ctx, &source, &function, (dtype, shape), 2, more)
+    })
+}
+
+/// Classes drawn by the logits of each row.
+fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let (dtype, to) = (init.input_type(0), init.output_type(0));
+    let shares = function(init, &SOURCE, format!("shares<{}>", type_name(dtype)?))?;
+    let choose = function(init, &SOURCE, format!("choose<{}>", type_name(to)?))?;
+    Kernel::sync(move |ctx| {
+        let [batch, classes, samples] = chosen(ctx)?;
+        let out = allocate(ctx, to, Shape::new(&[batch, samples])?)?;
+        match out.shape.num_elements() {
+            0 => source.check(ctx)?,
+            n => {
+                let stream = reserve_choices(ctx, &source, batch, samples)?;
+                let sums = allocate(ctx, DType::Double, Shape::new(&[batch, classes])?)?;
+                let logits = Arguments::new().address(read(ctx.device_input(0)?)?);
+                let arguments = logits.address(write(&sums)?).count(batch).count(classes);
+                lane(ctx)?.launch_blocks(&shares, batch, &arguments)?;
+                let [low, high] = stream.counter().map(|half| half as i64);
+                let arguments = Arguments::new()
+                    .address(read(&sums)?)
+                    .address(write(&out)?)
+                    .count(n)
+                    .integer(stream.key() as i64)
+                    .integer(low)
+                    .integer(high)
+                    .count(classes)
+                    .count(samples);
+                launch(ctx, &choose, n, arguments)?;
+            }
+        }
+        ctx.set_output(0, out);
+        Ok(())
     })
 }
 

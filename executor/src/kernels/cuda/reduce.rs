@@ -111,7 +111,8 @@ impl Reduction {
         kept: &[(usize, usize)],
         reduced: &[(usize, usize)],
     ) -> Result<()> {
-        let axes = |of: &[(usize, usize)]| Axes::<1>::new(of.iter().map(|&(size, step)| (size, [step as isize])));
+        let axes =
+            |of: &[(usize, usize)]| Axes::<1>::new(of.iter().map(|&(size, step)| (size, [step as isize])));
         let sizes = (y.shape.num_elements(), reduced.iter().map(|axis| axis.0).product());
         let arguments = Arguments::new().address(read(x)?).address(write(y)?);
         self.launch(ctx, arguments, sizes, (axes(kept)?, axes(reduced)?))

@@ -1,3 +1,17 @@
+// Every element so many places further along each axis, around its end.
+template <class E> __global__ void roll(const E *x, E *y, i64 n, Axes<1> axes) {
+    EACH(i, n) {
+        i64 rest = i, from = 0, step = 1;
+        for (int axis = (int)axes.rank - 1; axis >= 0; axis--) {
+            i64 size = axes.sizes[axis];
+            from += (rest % size + size - axes.strides[0][axis]) % size * step;
+            rest /= size;
+            step *= size;
+        }
+        y[i] = x[from];
+    }
+}
+
 // Sequences along one axis, of which another axis says which is how long: the first elements in the opposite order. A
 // length out of range is as if it were the axis's: there is nobody to tell.
 

@@ -1,16 +1,37 @@
 //! Elements turned along axes.
 
-use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use super::support::{Axes, MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
-use crate::kernels::cpu::sequence::sequences;
+use crate::kernels::cpu::sequence::{sequences, shifts};
 
 static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
 
-pub(super) const KERNELS: &[KernelDef] =
-    &[KernelDef::enqueuing("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence)];
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
+    KernelDef {
+        host_memory: &["shift", "axis"],
+        ..KernelDef::enqueuing("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], roll)
+    },
+];
+
+fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let roll = function(init, &SOURCE, format!("roll<{}>", moved_type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let shifts = shifts(ctx)?;
+        let x = ctx.device_input(0)?;
+        // Axes stay apart: those that run on in memory are shifted by themselves.
+        let axes = Axes::apart(x.shape.iter().zip(&shifts).map(|(&size, &by)| (size, [by as isize])))?;
+        let (out, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
+        let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
+        launch(ctx, &roll, n, arguments.structure(axes.words()))?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
 
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);

@@ -135,13 +135,19 @@ impl<const N: usize> Axes<N> {
                 _ => merged.push((size, steps)),
             }
         }
-        if merged.len() > MOST_AXES {
+        Axes::apart(merged)
+    }
+
+    /// As [`Axes::new`], each axis by itself.
+    pub(super) fn apart(axes: impl IntoIterator<Item = (usize, [isize; N])>) -> Result<Axes<N>> {
+        let axes: SmallVec<[(usize, [isize; N]); 4]> = axes.into_iter().collect();
+        if axes.len() > MOST_AXES {
             return Err(Error::unimplemented(format!(
                 "kernels of GPUs walk no more than {MOST_AXES} axes, not {}",
-                merged.len()
+                axes.len()
             )));
         }
-        Ok(Axes(merged))
+        Ok(Axes(axes))
     }
 
     /// Whether each tensor is walked from its first element to its last.

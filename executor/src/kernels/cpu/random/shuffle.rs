@@ -1,7 +1,7 @@
 //! Random orders and random choices.
 
 use super::distribution::RESERVED;
-use super::philox::{GROUP, Singles};
+use super::philox::{GROUP, Philox, Singles};
 use super::source::Source;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
@@ -72,14 +72,11 @@ pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Re
     })
 }
 
-fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
-where
-    usize: AsPrimitive<O>,
-    T::Wide: AsPrimitive<f64>,
-{
-    let (logits, samples) = (ctx.input(0)?, ctx.input(1)?);
-    let &[batch, classes] = logits.shape().dims() else {
-        crate::invalid!("logits should be a matrix, got shape {}", logits.shape());
+/// Rows and classes of the logits in input 0, and how many samples of each row input 1 asks for.
+pub(in crate::kernels) fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
+    let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
+    let &[batch, classes] = logits.dims() else {
+        crate::invalid!("logits should be a matrix, got shape {logits}");
     };
     if samples.shape().rank() != 0 {
         crate::invalid!("num_samples should be a scalar, got shape {}", samples.shape());
@@ -91,16 +88,36 @@ where
     if classes == 0 && batch > 0 {
         crate::invalid!("num_classes should be positive, got {classes}");
     }
+    Ok([batch, classes, samples])
+}
+
+/// The part of the stream that is set aside for samples. One takes 64 bits, of which each row's are rounded up to whole
+/// groups.
+pub(in crate::kernels) fn reserve_choices(
+    ctx: &KernelContext<'_>,
+    source: &Source,
+    batch: usize,
+    samples: usize,
+) -> Result<Philox> {
+    let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
+    let Some(numbers) = numbers else {
+        return Err(crate::Error::new(Code::InvalidArgument, "num_samples is out of range"));
+    };
+    source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))
+}
+
+fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
+where
+    usize: AsPrimitive<O>,
+    T::Wide: AsPrimitive<f64>,
+{
+    let [batch, classes, samples] = chosen(ctx)?;
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
     if out.num_elements() == 0 {
         source.check(ctx)?;
     } else {
-        // A number takes 64 bits, of which each row's are rounded up to whole groups.
-        let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
-        let Some(numbers) = numbers else {
-            return Err(crate::Error::new(Code::InvalidArgument, "num_samples is out of range"));
-        };
-        let mut bits = Singles::new(source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))?);
+        let logits = ctx.input(0)?;
+        let mut bits = Singles::new(reserve_choices(ctx, source, batch, samples)?);
         let mut sums = vec![0f64; classes];
         let values = logits.values::<T>()?;
         for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {

@@ -1,0 +1,59 @@
+// Mirror images at the ends of axes, and what comes back from them.
+
+// Of each axis: elements within, places before them, and the distance of an image from its edge.
+struct Mirror {
+    i64 rank, sizes[MOST_AXES], before[MOST_AXES], after[MOST_AXES], offset;
+};
+
+template <class E> __global__ void mirror(const E *x, E *y, i64 n, Mirror m) {
+    EACH(i, n) {
+        i64 rest = i, from = 0, step = 1;
+        for (int axis = (int)m.rank - 1; axis >= 0; axis--) {
+            i64 size = m.sizes[axis], whole = m.before[axis] + size + m.after[axis];
+            i64 place = rest % whole - m.before[axis];
+            if (place < 0)
+                place = m.offset - 1 - place;
+            else if (place >= size)
+                place = 2 * size - 1 - m.offset - place;
+            from += place * step;
+            rest /= whole;
+            step *= size;
+        }
+        y[i] = x[from];
+    }
+}
+
+// Each element is the sum of the places that show it, in their order: along an axis up to three.
+template <class T> __global__ void mirror_gradient(const T *dy, T *dx, i64 n, Mirror m) {
+    EACH(i, n) {
+        i64 places[MOST_AXES][3];
+        int counts[MOST_AXES];
+        i64 rest = i, step = 1;
+        for (int axis = (int)m.rank - 1; axis >= 0; axis--) {
+            i64 size = m.sizes[axis], before = m.before[axis], after = m.after[axis], at = rest % size;
+            rest /= size;
+            int count = 0;
+            if (at >= m.offset && at - m.offset < before)
+                places[axis][count++] = (before - 1 - (at - m.offset)) * step;
+            places[axis][count++] = (before + at) * step;
+            i64 back = size - 1 - m.offset - at;
+            if (back >= 0 && back < after)
+                places[axis][count++] = (before + size + back) * step;
+            counts[axis] = count;
+            step *= before + size + after;
+        }
+        int chosen[MOST_AXES] = {};
+        Wide<T> sum = 0;
+        for (bool more = true; more;) {
+            i64 from = 0;
+            for (int axis = 0; axis < m.rank; axis++)
+                from += places[axis][chosen[axis]];
+            sum = wide(narrow<T>(sum + wide(dy[from])));
+            int axis = (int)m.rank - 1;
+            while (axis >= 0 && ++chosen[axis] == counts[axis])
+                chosen[axis--] = 0;
+            more = axis >= 0;
+        }
+        dx[i] = narrow<T>(sum);
+    }
+}
