@@ -70,6 +70,14 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             then.iter().map(node).collect()
         }
+        "CropAndResize" | "CropAndResizeGradImage" => {
+            let node = |method: &'static str| Ok(plain(op)?.with_attr("method", method));
+            ["bilinear", "nearest"].into_iter().map(node).collect::<Fallible<_>>()?
+        }
+        "ResizeBicubic" | "ResizeBicubicGrad" => {
+            let node = |centers: bool| Ok(plain(op)?.with_attr("half_pixel_centers", centers));
+            [false, true].into_iter().map(node).collect::<Fallible<_>>()?
+        }
         "MirrorPad" | "MirrorPadGrad" => {
             let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
             ["REFLECT", "SYMMETRIC"].into_iter().map(node).collect::<Fallible<_>>()?

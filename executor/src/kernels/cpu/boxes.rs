@@ -1,6 +1,6 @@
 //! Boxes in images: cutting out, drawing, sampling and choosing among them.
 
-mod crop;
+pub(in crate::kernels) mod crop;
 mod draw;
 mod sample;
 mod suppress;

@@ -1,8 +1,8 @@
 //! Resizing of batches of images, and its gradients. Each way of resizing is a table for each axis, made once a
 //! step, of which input positions an output position takes, and with which weights.
 
-mod area;
-mod bicubic;
+pub(in crate::kernels) mod area;
+pub(in crate::kernels) mod bicubic;
 pub(in crate::kernels) mod bilinear;
 pub(in crate::kernels) mod nearest;
 mod scale;
@@ -41,7 +41,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["size"],
         ..KernelDef::of("ResizeArea", REAL, |i| {
-            let grid = Grid { align_corners: i.attr("align_corners")?, centers: false };
+            let grid = Grid::of_corners(i)?;
             dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| area::forward::<T>(ctx, grid)))
         })
     },
@@ -96,6 +96,11 @@ impl Grid {
             crate::invalid!("If half_pixel_centers is True, align_corners must be False.");
         }
         Ok(grid)
+    }
+
+    /// Of an op that knows corners alone.
+    pub(in crate::kernels) fn of_corners(init: &KernelInit<'_>) -> Result<Grid> {
+        Ok(Grid { align_corners: init.attr("align_corners")?, centers: false })
     }
 
     /// Input positions an output position.

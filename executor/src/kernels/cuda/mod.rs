@@ -4,6 +4,7 @@
 mod activation;
 mod bias;
 mod binary;
+mod boxes;
 mod cast;
 mod color;
 mod compare;
@@ -57,6 +58,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     activation::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
+    boxes::KERNELS,
     cast::KERNELS,
     color::KERNELS,
     compare::KERNELS,

@@ -72,3 +72,57 @@ __global__ void nearest_gradient(const T *dy, const i64 *rows, const i64 *column
         atomicAdd(dx + images.in(at[0], rows[at[1]], columns[at[2]], at[3]), dy[i]);
     }
 }
+
+// Of a table each position has any number of input positions with weights: what the weights of two axes come to, a
+// pair (first, count) for each position, then pairs (input position, weight).
+struct Weighted {
+    const i64 *table;
+    i64 positions;
+
+    __device__ inline float whole() const {
+        return (float)__longlong_as_double(table[0]);
+    }
+    __device__ inline i64 first(i64 at) const {
+        return table[1 + 2 * at];
+    }
+    __device__ inline i64 count(i64 at) const {
+        return table[2 + 2 * at];
+    }
+    __device__ inline i64 place(i64 k) const {
+        return table[1 + 2 * positions + 2 * k];
+    }
+    __device__ inline float weight(i64 k) const {
+        return (float)__longlong_as_double(table[2 + 2 * positions + 2 * k]);
+    }
+};
+template <class T>
+__global__ void weighted(const T *x, const i64 *rows, const i64 *columns, float *y, i64 n, Images images) {
+    Weighted down = {rows, images.output[0]}, across = {columns, images.output[1]};
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        i64 row = down.first(at[1]), column = across.first(at[2]);
+        float total = 0.0f;
+        for (i64 c = column; c < column + across.count(at[2]); c++) {
+            float sum = 0.0f;
+            for (i64 r = row; r < row + down.count(at[1]); r++)
+                sum += (float)wide(x[images.in(at[0], down.place(r), across.place(c), at[3])]) * down.weight(r);
+            total += sum * across.weight(c);
+        }
+        y[i] = total / (down.whole() * across.whole());
+    }
+}
+template <class T>
+__global__ void weighted_gradient(const float *dy, const i64 *rows, const i64 *columns, T *dx, i64 n, Images images) {
+    Weighted down = {rows, images.output[0]}, across = {columns, images.output[1]};
+    EACH(i, n) {
+        i64 at[4];
+        images.at(i, at);
+        i64 row = down.first(at[1]), column = across.first(at[2]);
+        for (i64 r = row; r < row + down.count(at[1]); r++)
+            for (i64 c = column; c < column + across.count(at[2]); c++) {
+                i64 to = images.in(at[0], down.place(r), across.place(c), at[3]);
+                atomicAdd(dx + to, (T)(dy[i] * (down.weight(r) * across.weight(c))));
+            }
+    }
+}

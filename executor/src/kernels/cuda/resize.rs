@@ -5,7 +5,9 @@ use super::support::{NUMBERS, allocate, function, launch, moved_type_name, read,
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelContext, KernelDef};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::resize::area::{covered, shares};
+use crate::kernels::cpu::resize::bicubic::{Taps, taps};
 use crate::kernels::cpu::resize::bilinear::between;
 use crate::kernels::cpu::resize::nearest::{back_sizes, nearest};
 use crate::kernels::cpu::resize::{Grid, Sizes};
@@ -75,7 +77,40 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeBicubic", &[("T", NUMBERS)], |init| by_weights(init, Grid::of(init)?, cubic))
+    },
+    KernelDef {
+        host_memory: &["size"],
+        ..KernelDef::of("ResizeArea", &[("T", NUMBERS)], |init| {
+            by_weights(init, Grid::of_corners(init)?, areas)
+        })
+    },
+    KernelDef::of("ResizeBicubicGrad", &[("T", ADDED)], |init| {
+        let (grid, dtype) = (Grid::of(init)?, init.output_type(0));
+        let resize = function(init, &SOURCE, format!("weighted_gradient<{}>", type_name(dtype)?))?;
+        Kernel::sync(move |ctx| {
+            let sizes = Sizes::backward(ctx)?;
+            let dx = zeros(ctx, dtype, sizes.input_shape()?)?;
+            run(ctx, &resize, &dx, &sizes, |input, output| cubic(grid, input, output))
+        })
+    }),
 ];
+
+/// A way of resizing that weighs input positions as a table says.
+fn by_weights(
+    init: &KernelInit<'_>,
+    grid: Grid,
+    table: fn(Grid, usize, usize) -> Vec<i64>,
+) -> Result<Kernel> {
+    let resize = function(init, &SOURCE, format!("weighted<{}>", type_name(init.input_type(0))?))?;
+    Kernel::sync(move |ctx| {
+        let sizes = Sizes::forward(ctx)?;
+        let y = allocate(ctx, DType::Float, sizes.output_shape()?)?;
+        run(ctx, &resize, &y, &sizes, |input, output| table(grid, input, output))
+    })
+}
 
 /// Enqueues a kernel over the elements of the resized images, which writes `out`, and gives that as the output. `table`
 /// makes an axis's from its sizes.
@@ -116,4 +151,26 @@ fn pairs(grid: Grid, input: usize, output: usize) -> Vec<i64> {
 
 fn places(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     nearest(grid, input, output).into_iter().map(|place| place as i64).collect()
+}
+
+/// `Weighted` of the `.cu` file: for each output position its input positions and their weights, which come to `whole`.
+fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
+    let mut words = vec![f64::from(whole).to_bits() as i64];
+    let mut first = 0;
+    for position in positions {
+        words.extend([first, position.len() as i64]);
+        first += position.len() as i64;
+    }
+    let entries = positions.iter().flatten();
+    words.extend(entries.flat_map(|&(at, weight)| [at as i64, f64::from(weight).to_bits() as i64]));
+    words
+}
+
+fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
+    let pairs = |taps: Taps| taps.at.into_iter().zip(taps.weights).collect();
+    weighted(1.0, &taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
+}
+
+fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
+    weighted(covered(grid, input, output), &shares(grid, input, output))
 }

@@ -9,13 +9,13 @@ use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
+pub(in crate::kernels) enum Method {
     Bilinear,
     Nearest,
 }
 
 impl Method {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<Method> {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Method> {
         match init.attr::<String>("method")?.as_str() {
             "nearest" => Ok(Method::Nearest),
             _ => Ok(Method::Bilinear),
@@ -33,31 +33,38 @@ struct Crops<'a> {
     channels: usize,
 }
 
+/// Which image each box is of. Images are of `[batch, rows, columns, channels]`, crops of rows and columns.
+pub(in crate::kernels) fn images_of(
+    boxes: &Shape,
+    index: &Tensor,
+    [batch, rows, columns, _]: [usize; 4],
+    crop: [usize; 2],
+) -> Result<Vec<usize>> {
+    let &[count, 4] = boxes.dims() else {
+        crate::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
+    };
+    if index.shape().dims() != [count] {
+        crate::invalid!("box_index has incompatible shape {}: there are {count} boxes", index.shape());
+    }
+    if rows == 0 || columns == 0 {
+        crate::invalid!("image dimensions must be positive");
+    }
+    if crop.contains(&0) {
+        crate::invalid!("crop dimensions must be positive");
+    }
+    let image = |&i: &i32| usize::try_from(i).ok().filter(|&i| i < batch);
+    let images: Option<Vec<usize>> = index.values::<i32>()?.iter().map(image).collect();
+    images.ok_or_else(|| Error::new(Code::OutOfRange, "box_index has values outside [0, batch_size)"))
+}
+
 impl<'a> Crops<'a> {
     fn new(
         boxes: &'a Tensor,
         index: &Tensor,
-        [batch, rows, columns, channels]: [usize; 4],
+        dims @ [_, rows, columns, channels]: [usize; 4],
         crop: [usize; 2],
     ) -> Result<Crops<'a>> {
-        let count = match *boxes.shape().dims() {
-            [count, 4] => count,
-            _ => crate::invalid!("boxes must be 2-D with 4 columns, got shape {}", boxes.shape()),
-        };
-        if index.shape().dims() != [count] {
-            crate::invalid!("box_index has incompatible shape {}: there are {count} boxes", index.shape());
-        }
-        if rows == 0 || columns == 0 {
-            crate::invalid!("image dimensions must be positive");
-        }
-        if crop.contains(&0) {
-            crate::invalid!("crop dimensions must be positive");
-        }
-        let image = |&i: &i32| usize::try_from(i).ok().filter(|&i| i < batch);
-        let images: Option<Vec<usize>> = index.values::<i32>()?.iter().map(image).collect();
-        let Some(images) = images else {
-            return Err(Error::new(Code::OutOfRange, "box_index has values outside [0, batch_size)"));
-        };
+        let images = images_of(boxes.shape(), index, dims, crop)?;
         let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
         if boxes.as_flattened().iter().any(|side| !side.is_finite()) {
             crate::invalid!("Boxes contains at least one element that is not finite");
@@ -102,11 +109,30 @@ fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
 
-fn image_dims(image: &Tensor) -> Result<[usize; 4]> {
-    match *image.shape().dims() {
+pub(in crate::kernels) fn image_dims(image: &Shape) -> Result<[usize; 4]> {
+    match *image.dims() {
         [n, h, w, c] => Ok([n, h, w, c]),
-        _ => crate::invalid!("input image must be 4-D{}", image.shape()),
+        _ => crate::invalid!("input image must be 4-D{image}"),
     }
+}
+
+/// The size of crops that input 3 asks for.
+pub(in crate::kernels) fn crop_size(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
+    let size = ctx.input(3)?;
+    let (&[rows, columns], 1) = (size.values::<i32>()?, size.shape().rank()) else {
+        crate::invalid!("crop_size must have two elements, got shape {}", size.shape());
+    };
+    let size = |v: i32| usize::try_from(v).map_err(|_| Error::invalid("crop dimensions must be positive"));
+    Ok([size(rows)?, size(columns)?])
+}
+
+/// The shape of images that input 3 says.
+pub(in crate::kernels) fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
+    let size = ctx.input(3)?;
+    if size.shape().dims() != [4] {
+        crate::invalid!("image_size must be 1-D with 4 elements, got shape {}", size.shape());
+    }
+    Ok(Shape::from_i64(&size.to_i64s()?)?)
 }
 
 pub(super) fn forward<T>(ctx: &mut KernelContext<'_>, method: Method, outside: f32) -> Result<()>
@@ -114,13 +140,8 @@ where
     T: Element + AsPrimitive<f32>,
 {
     let image = ctx.input(0)?;
-    let size = ctx.input(3)?;
-    let (&[rows, columns], 1) = (size.values::<i32>()?, size.shape().rank()) else {
-        crate::invalid!("crop_size must have two elements, got shape {}", size.shape());
-    };
-    let size = |v: i32| usize::try_from(v).map_err(|_| Error::invalid("crop dimensions must be positive"));
-    let dims = image_dims(image)?;
-    let crops = Crops::new(ctx.input(1)?, ctx.input(2)?, dims, [size(rows)?, size(columns)?])?;
+    let (size, dims) = (crop_size(ctx)?, image_dims(image.shape())?);
+    let crops = Crops::new(ctx.input(1)?, ctx.input(2)?, dims, size)?;
     let shape = Shape::new(&[crops.boxes.len(), crops.crop[0], crops.crop[1], crops.channels])?;
     let mut out = ctx.allocate(DType::Float, shape)?;
     if out.num_elements() > 0 {
@@ -155,24 +176,21 @@ where
 }
 
 /// The crops of a gradient: their size follows from input 0.
-fn grad_crop(grads: &Tensor, channels: usize, count: usize) -> Result<[usize; 2]> {
-    match *grads.shape().dims() {
+pub(in crate::kernels) fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize; 2]> {
+    let count = boxes.first().copied().unwrap_or(0);
+    match *grads.dims() {
         [n, rows, columns, c] if n == count && c == channels => Ok([rows, columns]),
-        _ => crate::invalid!(
-            "grads must be 4-D, of {count} boxes and {channels} channels, got shape {}",
-            grads.shape()
-        ),
+        _ => {
+            crate::invalid!("grads must be 4-D, of {count} boxes and {channels} channels, got shape {grads}")
+        }
     }
 }
 
 pub(super) fn of_image<T: Float>(ctx: &mut KernelContext<'_>, method: Method) -> Result<()> {
-    let (grads, boxes, index, size) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
-    if size.shape().dims() != [4] {
-        crate::invalid!("image_size must be 1-D with 4 elements, got shape {}", size.shape());
-    }
-    let shape = Shape::from_i64(&size.to_i64s()?)?;
+    let (grads, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let shape = image_size(ctx)?;
     let dims = [shape[0], shape[1], shape[2], shape[3]];
-    let crop = grad_crop(grads, dims[3], boxes.shape().first().copied().unwrap_or(0))?;
+    let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
     let crops = Crops::new(boxes, index, dims, crop)?;
     let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
     let values = grads.values::<f32>()?;
@@ -207,8 +225,8 @@ where
     T: Element + AsPrimitive<f32>,
 {
     let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
-    let dims = image_dims(image)?;
-    let crop = grad_crop(grads, dims[3], boxes.shape().first().copied().unwrap_or(0))?;
+    let dims = image_dims(image.shape())?;
+    let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
     let crops = Crops::new(boxes, index, dims, crop)?;
     let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
     let (values, all_grads) = (image.values::<T>()?, grads.values::<f32>()?);

@@ -7,7 +7,7 @@ use crate::kernels::cpu::threads::for_rows;
 use graph::DType;
 
 /// Input positions, the first of which may be counted again at the edges, with their shares.
-fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
+pub(in crate::kernels) fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
         // Corners of a single position are that position.
@@ -30,6 +30,14 @@ fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     (0..output).map(place).collect()
 }
 
+/// What the shares of one output position come to.
+pub(in crate::kernels) fn covered(grid: Grid, input: usize, output: usize) -> f32 {
+    match grid.scale(input, output) {
+        0.0 => 1.0,
+        scale => scale,
+    }
+}
+
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
     let input = as_single::<T>(ctx.input(0)?)?;
@@ -37,10 +45,7 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     if out.num_elements() > 0 {
         let rows = shares(grid, sizes.input[0], sizes.output[0]);
         let columns = shares(grid, sizes.input[1], sizes.output[1]);
-        let covered = |axis: usize| match grid.scale(sizes.input[axis], sizes.output[axis]) {
-            0.0 => 1.0,
-            scale => scale,
-        };
+        let covered = |axis: usize| covered(grid, sizes.input[axis], sizes.output[axis]);
         let area = covered(0) * covered(1);
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());
         for_rows(out.values_mut::<f32>()?, sizes.output_line(), |first, lines| {

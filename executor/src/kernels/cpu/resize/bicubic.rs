@@ -12,9 +12,9 @@ const STEPS: usize = 1024;
 
 /// Four input positions and their weights.
 #[derive(Clone, Copy)]
-struct Taps {
-    at: [usize; 4],
-    weights: [f32; 4],
+pub(in crate::kernels) struct Taps {
+    pub(in crate::kernels) at: [usize; 4],
+    pub(in crate::kernels) weights: [f32; 4],
 }
 
 /// Weights of the pixels at distance `i / STEPS` and `1 + i / STEPS`.
@@ -28,7 +28,7 @@ fn table(a: f32) -> Vec<[f32; 2]> {
     (0..=STEPS).map(weights).collect()
 }
 
-fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
+pub(in crate::kernels) fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
     // Keys' kernel where pixels are areas; else the one that the first version had.
     let table = table(if grid.centers { -0.5 } else { -0.75 });
     let scale = grid.scale(input, output);
