@@ -53,6 +53,32 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             }
             all
         }
+        "FakeQuantWithMinMaxVars" | "FakeQuantWithMinMaxVarsGradient" => {
+            let mut all = Vec::new();
+            for (ends, dims) in [([-1.0f32, 2.0], &[3, 400][..]), ([0.0, 0.0], &[7]), ([0.5, 2.0], &[0, 3])] {
+                let mut set = vec![random.tensor(t, dims)?, Tensor::scalar(ends[0]), Tensor::scalar(ends[1])];
+                if name.ends_with("Gradient") {
+                    set.insert(0, random.tensor(t, dims)?);
+                }
+                all.push(set);
+            }
+            all
+        }
+        "FakeQuantWithMinMaxVarsPerChannel" | "FakeQuantWithMinMaxVarsPerChannelGradient" => {
+            let ends = |values: [f32; 3]| Tensor::vector(&values);
+            let mut all = Vec::new();
+            for dims in [&[3][..], &[70, 3], &[2, 4, 3], &[0, 3]] {
+                let mut set = vec![random.tensor(t, dims)?, ends([-1.0, 0.0, 0.5])?, ends([2.0, 0.0, 1.5])?];
+                if name.ends_with("Gradient") {
+                    set.insert(0, random.tensor(t, dims)?);
+                }
+                all.push(set);
+            }
+            all
+        }
+        "FakeQuantWithMinMaxArgsGradient" => {
+            vec![vec![random.tensor(t, &[3, 90])?, random.tensor(t, &[3, 90])?]]
+        }
         "Cumsum" | "Cumprod" => {
             let mut all = Vec::new();
             for (dims, axis) in

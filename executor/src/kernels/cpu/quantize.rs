@@ -1,6 +1,6 @@
 //! What quantisation does to numbers, without leaving their type, and its gradients.
 
-mod fake;
+pub(in crate::kernels) mod fake;
 mod round_trip;
 
 use super::dispatch::dispatch;

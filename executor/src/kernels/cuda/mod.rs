@@ -27,6 +27,7 @@ mod pad;
 mod partition;
 mod placed;
 mod pool;
+mod quantize;
 mod random;
 mod reduce;
 mod resize;
@@ -77,6 +78,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
+    quantize::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,

@@ -7,10 +7,10 @@ use graph::{DType, Shape, Tensor};
 
 /// The lowest and the highest level.
 #[derive(Clone, Copy)]
-pub(super) struct Levels([f32; 2]);
+pub(in crate::kernels) struct Levels(pub(in crate::kernels) [f32; 2]);
 
 impl Levels {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<Levels> {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Levels> {
         let bits: i64 = init.attr("num_bits")?;
         if !(2..=16).contains(&bits) {
             crate::invalid!("num_bits must be between 2 and 16, inclusive");
@@ -18,6 +18,15 @@ impl Levels {
         let lowest = if init.attr("narrow_range")? { 1.0 } else { 0.0 };
         Ok(Levels([lowest, ((1u32 << bits) - 1) as f32]))
     }
+}
+
+/// The ends of a range that attributes say.
+pub(in crate::kernels) fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
+    let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
+    if min >= max || min.is_nan() || max.is_nan() {
+        crate::invalid!("min has to be smaller than max, was: {min} >= {max}");
+    }
+    Ok([min, max])
 }
 
 /// A range moved so that zero is one of its levels.
@@ -34,10 +43,7 @@ pub(super) struct Range {
 
 impl Range {
     pub(super) fn of_attrs(init: &KernelInit<'_>) -> Result<Range> {
-        let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
-        if min >= max || min.is_nan() || max.is_nan() {
-            crate::invalid!("min has to be smaller than max, was: {min} >= {max}");
-        }
+        let [min, max] = ends(init)?;
         Ok(Range::new(min, max, Levels::of(init)?))
     }
 
@@ -74,8 +80,8 @@ pub(super) fn by_attrs(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> 
     Ok(())
 }
 
-fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
-    let (dy, x) = (ctx.input(0)?.shape(), ctx.input(1)?.shape());
+pub(in crate::kernels) fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
+    let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
     if dy != x {
         crate::invalid!("gradient and input must be the same size, got {dy} and {x}");
     }
@@ -99,6 +105,27 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
     Ok(())
 }
 
+/// Checks that inputs from `first` on hold the ends of one range, or of one for each channel.
+pub(in crate::kernels) fn check_ends(
+    ctx: &KernelContext<'_>,
+    first: usize,
+    channels: Option<usize>,
+) -> Result<()> {
+    let count = channels.unwrap_or(1);
+    for (name, bound) in [("min", ctx.shape(first)?), ("max", ctx.shape(first + 1)?)] {
+        match channels {
+            None if bound.rank() != 0 => {
+                crate::invalid!("`{name}` must be rank 0 but is rank {}", bound.rank())
+            }
+            Some(_) if bound.dims() != [count] => {
+                crate::invalid!("{name} has incorrect size, expected {count} was {bound}")
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The ranges that inputs from `first` on hold: one, or one for each channel. `None` where both ends are 0.
 fn ranges(
     ctx: &KernelContext<'_>,
@@ -106,19 +133,8 @@ fn ranges(
     levels: Levels,
     channels: Option<usize>,
 ) -> Result<Vec<Option<Range>>> {
+    check_ends(ctx, first, channels)?;
     let (min, max) = (ctx.input(first)?, ctx.input(first + 1)?);
-    let count = channels.unwrap_or(1);
-    for (name, bound) in [("min", min), ("max", max)] {
-        match channels {
-            None if bound.shape().rank() != 0 => {
-                crate::invalid!("`{name}` must be rank 0 but is rank {}", bound.shape().rank())
-            }
-            Some(_) if bound.shape().dims() != [count] => {
-                crate::invalid!("{name} has incorrect size, expected {count} was {}", bound.shape())
-            }
-            _ => {}
-        }
-    }
     let ends = min.values::<f32>()?.iter().zip(max.values::<f32>()?);
     let range = |(&min, &max): (&f32, &f32)| {
         let empty = min == 0.0 && max == 0.0;
@@ -128,8 +144,8 @@ fn ranges(
 }
 
 /// The number of channels; of numbers that share one range, `None`.
-fn channels_of(x: &Tensor, per_channel: bool) -> Result<Option<usize>> {
-    match (per_channel, x.shape().last()) {
+pub(in crate::kernels) fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
+    match (per_channel, x.last()) {
         (false, _) => Ok(None),
         (true, Some(&channels)) => Ok(Some(channels)),
         (true, None) => crate::invalid!("inputs must be at least of rank 1"),
@@ -138,7 +154,7 @@ fn channels_of(x: &Tensor, per_channel: bool) -> Result<Option<usize>> {
 
 pub(super) fn by_inputs(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
     let x = ctx.input(0)?;
-    let channels = channels_of(x, per_channel)?;
+    let channels = channels_of(x.shape(), per_channel)?;
     let ranges = ranges(ctx, 1, levels, channels)?;
     let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {
@@ -159,7 +175,7 @@ pub(super) fn by_inputs(ctx: &mut KernelContext<'_>, levels: Levels, per_channel
 pub(super) fn by_inputs_grad(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
     check_same(ctx)?;
     let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
-    let channels = channels_of(x, per_channel)?;
+    let channels = channels_of(x.shape(), per_channel)?;
     let ranges = ranges(ctx, 2, levels, channels)?;
     let mut dx = ctx.allocate(DType::Float, x.shape().clone())?;
     let (mut below, mut above) = (vec![0f64; ranges.len()], vec![0f64; ranges.len()]);
