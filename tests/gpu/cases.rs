@@ -152,6 +152,9 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 (&[4, 3, 5, 2], &[1, 3]),
                 (&[0, 3], &[0]),
                 (&[2, 1500], &[-1]),
+                // In parts.
+                (&[2, 5000], &[-1]),
+                (&[300, 35], &[0]),
             ];
             for (dims, axes) in cases {
                 all.push(vec![random.tensor(t, dims)?, numbers(axes)?]);

@@ -48,42 +48,83 @@ template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n,
     }
 }
 
-// One block a result.
-template <class F, class T> __global__ void reduce_block(const T *x, T *y, i64 n, i64 count, Layout layout) {
+// One of `parts` that the elements of a result are cut into: which of them, and where it ends.
+struct Part {
+    i64 result, first, end;
+
+    __device__ inline Part(i64 i, i64 count, i64 parts) : result(i / parts) {
+        i64 size = (count + parts - 1) / parts;
+        first = i % parts * size;
+        end = first + size < count ? first + size : count;
+    }
+};
+
+// Where a part goes: the only one is the result.
+template <class F, class T> struct Parts {
+    Wide<T> *sums;
+    T *y;
+    i64 count;
+
+    __device__ inline void put(i64 result, i64 part, i64 parts, Wide<T> sum) const {
+        if (parts == 1)
+            y[result] = narrow<T>(F::finish(sum, count));
+        else
+            sums[result * parts + part] = sum;
+    }
+};
+
+// One block a part of a result.
+template <class F, class T>
+__global__ void reduce_block(const T *x, Parts<F, T> to, i64 n, i64 parts, Layout layout) {
     typedef Wide<T> W;
-    EACH_BLOCK(i, n) {
+    EACH_BLOCK(i, n * parts) {
+        Part part(i, to.count, parts);
         i64 start[1], at[1];
-        layout.kept.at(i, start);
+        layout.kept.at(part.result, start);
         W sum = F::template start<W>();
-        for (i64 k = threadIdx.x; k < count; k += THREADS) {
+        for (i64 k = part.first + threadIdx.x; k < part.end; k += THREADS) {
             layout.reduced.at(k, at);
             sum = F::combine(sum, F::load(wide(x[start[0] + at[0]])));
         }
         sum = over_block<F>(sum);
         if (threadIdx.x == 0)
-            y[i] = narrow<T>(F::finish(sum, count));
+            to.put(part.result, i % parts, parts, sum);
     }
 }
 
-// Columns of a matrix, 32 to a block, whose rows eight threads share: neighbours read neighbours.
-template <class F, class T> __global__ void reduce_columns(const T *x, T *y, i64 columns, i64 rows) {
+// Columns of a matrix, 32 to a block, whose rows, or a part of them, eight threads share: neighbours read neighbours.
+template <class F, class T>
+__global__ void reduce_columns(const T *x, Parts<F, T> to, i64 columns, i64 parts) {
     typedef Wide<T> W;
     __shared__ W shared[8][32];
-    int lane = threadIdx.x % 32, part = threadIdx.x / 32;
-    EACH_BLOCK(tile, (columns + 31) / 32) {
-        i64 column = tile * 32 + lane;
+    int lane = threadIdx.x % 32, row_lane = threadIdx.x / 32;
+    EACH_BLOCK(i, (columns + 31) / 32 * parts) {
+        Part part(i, to.count, parts);
+        i64 column = part.result * 32 + lane;
         W sum = F::template start<W>();
         if (column < columns)
-            for (i64 row = part; row < rows; row += 8)
+            for (i64 row = part.first + row_lane; row < part.end; row += 8)
                 sum = F::combine(sum, F::load(wide(x[row * columns + column])));
         __syncthreads();
-        shared[part][lane] = sum;
+        shared[row_lane][lane] = sum;
         __syncthreads();
-        if (part == 0 && column < columns) {
+        if (row_lane == 0 && column < columns) {
             for (int other = 1; other < 8; other++)
                 sum = F::combine(sum, shared[other][lane]);
-            y[column] = narrow<T>(F::finish(sum, rows));
+            to.put(column, i % parts, parts, sum);
         }
+    }
+}
+
+// What the parts of each result come to: a block a result.
+template <class F, class T> __global__ void reduce_parts(Parts<F, T> of, i64 n, i64 parts) {
+    EACH_BLOCK(i, n) {
+        Wide<T> sum = F::template start<Wide<T>>();
+        for (i64 part = threadIdx.x; part < parts; part += THREADS)
+            sum = F::combine(sum, of.sums[i * parts + part]);
+        sum = over_block<F>(sum);
+        if (threadIdx.x == 0)
+            of.y[i] = narrow<T>(F::finish(sum, of.count));
     }
 }
 

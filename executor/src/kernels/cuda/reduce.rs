@@ -55,22 +55,38 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
 /// A reduction's kernels, which do the same in ways that suit different layouts.
 #[derive(Debug)]
 pub(super) struct Reduction {
+    dtype: DType,
     /// A thread a result.
     each: Arc<Function>,
-    /// A block a result.
+    /// A block a part of a result.
     block: Arc<Function>,
-    /// The columns of a matrix.
+    /// A block a part of some columns of a matrix.
     columns: Arc<Function>,
+    /// What the parts come to.
+    parts: Arc<Function>,
 }
 
 /// Results of at least so many elements are worth a block of threads.
 const WORTH_A_BLOCK: usize = 64;
 
+/// Blocks that keep every GPU busy: where there are fewer results, their elements are cut into parts.
+const BUSY: usize = 1024;
+
+/// Elements of a part at least: eight a thread. Of a column, as many for each of the threads that share it.
+const WORTH_A_PART: usize = 2048;
+const ROWS_WORTH_A_PART: usize = 64;
+
+/// Parts of each of `count` elements, for so many blocks' work.
+fn parts_of(count: usize, blocks: usize, least: usize) -> usize {
+    (count / least).min(BUSY / blocks.max(1)).max(1)
+}
+
 impl Reduction {
     pub(super) fn new(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Reduction> {
         let types = format!("<{named}, {}>", type_name(dtype)?);
         let function = |kind: &str| function(init, &SOURCE, format!("reduce_{kind}{types}"));
-        Ok(Reduction { each: function("each")?, block: function("block")?, columns: function("columns")? })
+        let (each, block, columns) = (function("each")?, function("block")?, function("columns")?);
+        Ok(Reduction { dtype, each, block, columns, parts: function("parts")? })
     }
 
     /// Reduces axes (outermost first, with whether they go) of `x` into `y`.
@@ -81,25 +97,20 @@ impl Reduction {
         y: &DeviceTensor,
         axes: &[(usize, bool)],
     ) -> Result<()> {
-        let n = y.shape.num_elements();
-        let count: usize = axes.iter().filter(|(_, goes)| *goes).map(|(size, _)| size).product();
-        let arguments = Arguments::new().address(read(x)?).address(write(y)?);
         if let [(rows, true), (columns, false)] = *axes {
-            let arguments = arguments.count(columns).count(rows);
-            return lane(ctx)?.launch_blocks(&self.columns, columns.div_ceil(32), &arguments);
+            return self.columns(ctx, x, y, [rows, columns]);
         }
-        let mut step = 1isize;
-        let mut all: SmallVec<[(usize, bool, isize); 8]> = SmallVec::new();
+        let mut step = 1usize;
+        let mut all: SmallVec<[(usize, bool, usize); 8]> = SmallVec::new();
         for &(size, goes) in axes.iter().rev() {
             all.push((size, goes, step));
-            step = step.saturating_mul(size as isize);
+            step = step.saturating_mul(size);
         }
         all.reverse();
-        let of_kind = |goes: bool| {
-            let axes = all.iter().filter(move |axis| axis.1 == goes);
-            Axes::<1>::new(axes.map(|&(size, _, step)| (size, [step])))
+        let of_kind = |goes: bool| -> SmallVec<[(usize, usize); 8]> {
+            all.iter().filter(|axis| axis.1 == goes).map(|&(size, _, step)| (size, step)).collect()
         };
-        self.launch(ctx, arguments, (n, count), (of_kind(false)?, of_kind(true)?))
+        self.walk(ctx, x, y, &of_kind(false), &of_kind(true))
     }
 
     /// Reduces elements of `x` that axes (sizes and steps) lead to from where those of `kept` do.
@@ -113,24 +124,77 @@ impl Reduction {
     ) -> Result<()> {
         let axes =
             |of: &[(usize, usize)]| Axes::<1>::new(of.iter().map(|&(size, step)| (size, [step as isize])));
-        let sizes = (y.shape.num_elements(), reduced.iter().map(|axis| axis.0).product());
-        let arguments = Arguments::new().address(read(x)?).address(write(y)?);
-        self.launch(ctx, arguments, sizes, (axes(kept)?, axes(reduced)?))
+        let (n, count) = (y.shape.num_elements(), reduced.iter().map(|axis| axis.0).product());
+        let (kept, reduced) = (axes(kept)?, axes(reduced)?);
+        let layout = kept.words().chain(reduced.words());
+        if count < WORTH_A_BLOCK {
+            let arguments = Arguments::new().address(read(x)?).address(write(y)?).count(n).count(count);
+            return launch(ctx, &self.each, n, arguments.structure(layout));
+        }
+        let to = self.parts(ctx, y, count, parts_of(count, n, WORTH_A_PART))?;
+        let arguments = Arguments::new().address(read(x)?).structure(to.words()?).count(n).count(to.parts);
+        lane(ctx)?.launch_blocks(&self.block, n * to.parts, &arguments.structure(layout))?;
+        self.finish(ctx, &to)
     }
 
-    /// `n` results of `count` elements each.
-    fn launch(
+    /// Reduces the columns of a matrix.
+    fn columns(
         &self,
         ctx: &KernelContext<'_>,
-        arguments: Arguments,
-        (n, count): (usize, usize),
-        (kept, reduced): (Axes<1>, Axes<1>),
+        x: &DeviceTensor,
+        y: &DeviceTensor,
+        [rows, columns]: [usize; 2],
     ) -> Result<()> {
-        let arguments = arguments.count(n).count(count).structure(kept.words().chain(reduced.words()));
-        match count >= WORTH_A_BLOCK {
-            true => lane(ctx)?.launch_blocks(&self.block, n, &arguments),
-            false => launch(ctx, &self.each, n, arguments),
+        let tiles = columns.div_ceil(32);
+        let to = self.parts(ctx, y, rows, parts_of(rows, tiles, ROWS_WORTH_A_PART))?;
+        let arguments = Arguments::new().address(read(x)?).structure(to.words()?).count(columns);
+        lane(ctx)?.launch_blocks(&self.columns, tiles * to.parts, &arguments.count(to.parts))?;
+        self.finish(ctx, &to)
+    }
+
+    fn parts<'a>(
+        &self,
+        ctx: &KernelContext<'_>,
+        y: &'a DeviceTensor,
+        count: usize,
+        parts: usize,
+    ) -> Result<Parts<'a>> {
+        // In the type that is computed in.
+        let wide = match self.dtype {
+            DType::Half | DType::BFloat16 => DType::Float,
+            dtype => dtype,
+        };
+        let sums = match parts {
+            1 => None,
+            _ => Some(allocate(ctx, wide, Shape::new(&[y.shape.num_elements() * parts])?)?),
+        };
+        Ok(Parts { sums, y, count, parts })
+    }
+
+    fn finish(&self, ctx: &KernelContext<'_>, of: &Parts<'_>) -> Result<()> {
+        if of.parts == 1 {
+            return Ok(());
         }
+        let n = of.y.shape.num_elements();
+        let arguments = Arguments::new().structure(of.words()?).count(n).count(of.parts);
+        lane(ctx)?.launch_blocks(&self.parts, n, &arguments)
+    }
+}
+
+/// Where parts of results go: `Parts` of the `.cu` file.
+struct Parts<'a> {
+    /// Memory for more than one.
+    sums: Option<DeviceTensor>,
+    y: &'a DeviceTensor,
+    /// Elements of a result.
+    count: usize,
+    parts: usize,
+}
+
+impl Parts<'_> {
+    fn words(&self) -> Result<[i64; 3]> {
+        let sums = self.sums.as_ref().map(write).transpose()?.map_or(0, |at| at.0);
+        Ok([sums as i64, write(self.y)?.0 as i64, self.count as i64])
     }
 }
 
