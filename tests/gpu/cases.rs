@@ -386,20 +386,25 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             numbers(&[3, 2, 3, 4])?,
             random.tensor(t, &[2, 6, 5, 4])?,
         ]),
-        "FusedBatchNorm" | "FusedBatchNormV2" | "FusedBatchNormV3" => {
-            let x = random.tensor(t, &[4, 3, 2, 5])?;
-            let mut of = || random.tensor(DType::Float, &[5]);
-            all.push(vec![x, of()?, of()?, of()?, of()?]);
-        }
-        "FusedBatchNormGrad" | "FusedBatchNormGradV2" | "FusedBatchNormGradV3" => {
-            let (dy, x) = (random.tensor(t, &[4, 3, 2, 5])?, random.tensor(t, &[4, 3, 2, 5])?);
-            let variance = Tensor::from_slice(&[0.5f32, 1.0, 2.0, 3.0, 0.1], Shape::new(&[5])?)?;
-            let (scale, mean) = (random.tensor(DType::Float, &[5])?, random.tensor(DType::Float, &[5])?);
-            let mut inputs = vec![dy, x, scale, mean, variance];
-            if types.len() > 5 {
-                inputs.push(Tensor::zeros(DType::Float, Shape::scalar())?);
+        name if name.starts_with("FusedBatchNorm") => {
+            let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
+            // The last in parts.
+            for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 40], &[8, 3, 200, 3]] {
+                let channels = [dims[axis]];
+                let x = random.tensor(t, dims)?;
+                let mut of = || random.tensor(DType::Float, &channels);
+                let (scale, second, third) = (of()?, of()?, of()?);
+                if !name.contains("Grad") {
+                    all.push(vec![x, scale, second, third, of()?]);
+                    continue;
+                }
+                let variance: Vec<f32> = (0..channels[0]).map(|c| 0.1 + (c % 7) as f32 * 0.5).collect();
+                let mut inputs = vec![random.tensor(t, dims)?, x, scale, second, Tensor::vector(&variance)?];
+                if types.len() > 5 {
+                    inputs.push(Tensor::zeros(DType::Float, Shape::scalar())?);
+                }
+                all.push(inputs);
             }
-            all.push(inputs);
         }
         "AddN" => all.push(vec![random.tensor(t, &[3, 5])?, random.tensor(t, &[3, 5])?]),
         "BroadcastGradientArgs" | "BroadcastArgs" => {

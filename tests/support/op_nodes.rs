@@ -78,6 +78,10 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             let node = |centers: bool| Ok(plain(op)?.with_attr("half_pixel_centers", centers));
             [false, true].into_iter().map(node).collect::<Fallible<_>>()?
         }
+        name if name.starts_with("FusedBatchNorm") => {
+            let node = |format: &'static str| Ok(plain(op)?.with_attr("data_format", format));
+            ["NHWC", "NCHW"].into_iter().map(node).collect::<Fallible<_>>()?
+        }
         "MirrorPad" | "MirrorPadGrad" => {
             let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
             ["REFLECT", "SYMMETRIC"].into_iter().map(node).collect::<Fallible<_>>()?

@@ -1,5 +1,6 @@
-// Normalisation over a batch, by the mean and variance of each channel: a block a channel. Data are of [outer, channels,
-// inner]; statistics are in float.
+// Normalisation over a batch, by the mean and variance of each channel. Data are of [outer, channels, inner]; statistics
+// are in float. The elements of a channel are cut into parts, each a block's; a block has `width` channels, so that
+// neighbours read neighbours where channels are innermost.
 
 struct Data {
     i64 outer, channels, inner;
@@ -13,23 +14,82 @@ struct Data {
     }
 };
 
-template <class T>
-__global__ void moments(const T *x, const float *old_mean, const float *old_variance, float *mean, float *variance,
-                        float *running_mean, float *running_variance, double share, Data data) {
-    i64 count = data.count();
-    EACH_BLOCK(c, data.channels) {
-        float sum = 0;
-        for (i64 k = threadIdx.x; k < count; k += THREADS)
-            sum += wide(x[data.at(c, k)]);
-        float middle = over_block<Plus>(sum) / (float)count;
-        float squares = 0;
-        for (i64 k = threadIdx.x; k < count; k += THREADS) {
-            float d = wide(x[data.at(c, k)]) - middle;
-            squares += d * d;
+// What a thread has of a block's work: every so many elements of a part of a channel.
+struct Share {
+    i64 channel, place, first, end;
+    int row, rows;
+
+    __device__ inline Share(i64 i, i64 width, i64 parts, const Data &data) {
+        i64 size = (data.count() + parts - 1) / parts;
+        channel = i / parts * width + threadIdx.x % width;
+        place = channel * parts + i % parts;
+        row = threadIdx.x / width;
+        rows = THREADS / width;
+        first = i % parts * size;
+        end = first + size < data.count() ? first + size : data.count();
+        // Channels that are not there have no elements.
+        if (channel >= data.channels)
+            end = first;
+    }
+};
+
+// Combines what the threads of each of a block's channels have.
+template <class F, class A> __device__ inline A over_rows(A value, int width) {
+    __shared__ A shared[THREADS];
+    __syncthreads();
+    shared[threadIdx.x] = value;
+    for (int half = THREADS / width / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x / width < half)
+            shared[threadIdx.x] = F::combine(shared[threadIdx.x], shared[threadIdx.x + half * width]);
+    }
+    __syncthreads();
+    return shared[threadIdx.x % width];
+}
+
+// How many elements, their mean, and the sum of the squares of their distances from it; of two sets together by Chan,
+// Golub and LeVeque (1979).
+struct Moments {
+    float count, mean, squares;
+
+    static __device__ inline Moments combine(const Moments &x, const Moments &y) {
+        float count = x.count + y.count, distance = y.mean - x.mean;
+        float share = count > 0.0f ? y.count / count : 0.0f;
+        Moments both = {count, x.mean + distance * share, x.squares + y.squares + distance * distance * x.count * share};
+        return both;
+    }
+};
+
+template <class T> __global__ void moments(const T *x, Moments *found, i64 width, i64 parts, Data data) {
+    EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
+        Share share(i, width, parts, data);
+        i64 k = share.first + share.row;
+        // Distances are from the thread's first element.
+        float pivot = k < share.end ? wide(x[data.at(share.channel, k)]) : 0.0f, count = 0, sum = 0, squares = 0;
+        for (; k < share.end; k += share.rows) {
+            float distance = wide(x[data.at(share.channel, k)]) - pivot;
+            count += 1.0f;
+            sum += distance;
+            squares += distance * distance;
         }
-        float spread = over_block<Plus>(squares) / (float)count;
+        float mean = count > 0.0f ? sum / count : 0.0f;
+        Moments own = {count, pivot + mean, squares - mean * sum};
+        own = over_rows<Moments>(own, (int)width);
+        if (share.row == 0 && share.channel < data.channels)
+            found[share.place] = own;
+    }
+}
+__global__ void statistics(const Moments *found, const float *old_mean, const float *old_variance, float *mean,
+                           float *variance, float *running_mean, float *running_variance, double share, i64 channels,
+                           i64 parts) {
+    EACH_BLOCK(c, channels) {
+        Moments all = {0, 0, 0};
+        for (i64 part = threadIdx.x; part < parts; part += THREADS)
+            all = Moments::combine(all, found[c * parts + part]);
+        all = over_block<Moments>(all);
         if (threadIdx.x == 0) {
-            float unbiased = spread * ((float)count / (float)(count > 1 ? count - 1 : 1));
+            float middle = all.mean, spread = all.squares / all.count;
+            float unbiased = spread * (all.count / (all.count > 1.0f ? all.count - 1.0f : 1.0f));
             float factor = (float)share;
             mean[c] = middle;
             variance[c] = spread;
@@ -49,23 +109,42 @@ __global__ void normalize(const T *x, const float *scale, const float *offset, c
     }
 }
 
+// Sums of slopes, and of slopes times distances from the mean.
+struct Slopes {
+    float sum, moment;
+
+    static __device__ inline Slopes combine(const Slopes &x, const Slopes &y) {
+        Slopes both = {x.sum + y.sum, x.moment + y.moment};
+        return both;
+    }
+};
+
 template <class T>
-__global__ void scale_gradients(const T *dy, const T *x, const float *mean, const float *variance, float *d_scale,
-                                float *d_offset, double epsilon, Data data) {
-    i64 count = data.count();
-    EACH_BLOCK(c, data.channels) {
-        float offset = 0, moment = 0;
-        for (i64 k = threadIdx.x; k < count; k += THREADS) {
-            i64 at = data.at(c, k);
+__global__ void slopes(const T *dy, const T *x, const float *mean, Slopes *found, i64 width, i64 parts, Data data) {
+    EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
+        Share share(i, width, parts, data);
+        Slopes own = {0, 0};
+        for (i64 k = share.first + share.row; k < share.end; k += share.rows) {
+            i64 at = data.at(share.channel, k);
             float slope = wide(dy[at]);
-            offset += slope;
-            moment += slope * (wide(x[at]) - mean[c]);
+            own.sum += slope;
+            own.moment += slope * (wide(x[at]) - mean[share.channel]);
         }
-        offset = over_block<Plus>(offset);
-        moment = over_block<Plus>(moment);
+        own = over_rows<Slopes>(own, (int)width);
+        if (share.row == 0 && share.channel < data.channels)
+            found[share.place] = own;
+    }
+}
+__global__ void scale_gradients(const Slopes *found, const float *variance, float *d_scale, float *d_offset,
+                                double epsilon, i64 channels, i64 parts) {
+    EACH_BLOCK(c, channels) {
+        Slopes all = {0, 0};
+        for (i64 part = threadIdx.x; part < parts; part += THREADS)
+            all = Slopes::combine(all, found[c * parts + part]);
+        all = over_block<Slopes>(all);
         if (threadIdx.x == 0) {
-            d_offset[c] = offset;
-            d_scale[c] = moment / sqrtf(variance[c] + (float)epsilon);
+            d_offset[c] = all.sum;
+            d_scale[c] = all.moment / sqrtf(variance[c] + (float)epsilon);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod local;
 
 use super::moved::zeros;
+use super::reduce::{WORTH_A_PART, parts_of};
 use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -54,7 +55,41 @@ impl Layout {
     fn words(&self) -> [i64; 3] {
         [self.outer, self.channels, self.inner].map(|n| n as i64)
     }
+
+    /// Channels of a block: several where neighbours in memory are of different ones.
+    fn width(&self) -> usize {
+        if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
+    }
+
+    /// Parts of each channel.
+    fn parts(&self) -> usize {
+        let width = self.width();
+        parts_of(self.outer * self.inner, self.channels.div_ceil(width), WORTH_A_PART / width)
+    }
+
+    /// Enqueues a kernel over the parts of the channels, which reads `inputs` and gives `bytes` for each part.
+    fn over_parts(
+        &self,
+        ctx: &KernelContext<'_>,
+        kernel: &Function,
+        inputs: &[&DeviceTensor],
+        bytes: usize,
+    ) -> Result<DeviceTensor> {
+        let (width, parts, lane) = (self.width(), self.parts(), lane(ctx)?);
+        let found = lane.scratch(&ctx.node().name, self.channels * parts * bytes)?;
+        let mut arguments = Arguments::new();
+        for input in inputs {
+            arguments = arguments.address(read(input)?);
+        }
+        let arguments = arguments.address(write(&found)?).count(width).count(parts).structure(self.words());
+        lane.launch_blocks(kernel, self.channels.div_ceil(width) * parts, &arguments)?;
+        Ok(found)
+    }
 }
+
+/// Bytes of `Moments` and `Slopes` of the `.cu` file.
+const MOMENTS: usize = 12;
+const SLOPES: usize = 8;
 
 /// A vector with a value for each channel.
 fn vector<'a>(
@@ -84,6 +119,7 @@ fn kernel_of(init: &KernelInit<'_>, named: &str) -> Result<Arc<Function>> {
 fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = BatchNorm::of(init.node)?;
     let (moments, normalize) = (kernel_of(init, "moments")?, kernel_of(init, "normalize")?);
+    let statistics_of = function(init, &SOURCE, "statistics".into())?;
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;
         let layout = Layout::of(&attrs, &x.shape)?;
@@ -114,8 +150,9 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
         } else if attrs.training {
             let made = [per_channel()?, per_channel()?, per_channel()?, per_channel()?];
             let [running_mean, running_variance, mean, variance] = &made;
+            let found = layout.over_parts(ctx, &moments, &[x], MOMENTS)?;
             let arguments = Arguments::new()
-                .address(read(x)?)
+                .address(read(&found)?)
                 .address(read(old_mean)?)
                 .address(read(old_variance)?)
                 .address(write(mean)?)
@@ -123,8 +160,9 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
                 .address(write(running_mean)?)
                 .address(write(running_variance)?)
                 .real(attrs.average.into())
-                .structure(layout.words());
-            lane(ctx)?.launch_blocks(&moments, channels, &arguments)?;
+                .count(channels)
+                .count(layout.parts());
+            lane(ctx)?.launch_blocks(&statistics_of, channels, &arguments)?;
             made
         } else {
             [old_mean.clone(), old_variance.clone(), old_mean.clone(), old_variance.clone()]
@@ -154,7 +192,8 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = BatchNorm::of(init.node)?;
-    let (of_scale, of_data) = (kernel_of(init, "scale_gradients")?, kernel_of(init, "data_gradient")?);
+    let (slopes, of_data) = (kernel_of(init, "slopes")?, kernel_of(init, "data_gradient")?);
+    let of_scale = function(init, &SOURCE, "scale_gradients".into())?;
     Kernel::sync(move |ctx| {
         let (dy, x) = (ctx.device_input(0)?, ctx.device_input(1)?);
         let layout = Layout::of(&attrs, &x.shape)?;
@@ -175,15 +214,15 @@ fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
         );
         let dx = allocate(ctx, x.dtype, x.shape.clone())?;
         let n = dx.shape.num_elements();
+        let found = layout.over_parts(ctx, &slopes, &[dy, x, mean], SLOPES)?;
         let arguments = Arguments::new()
-            .address(read(dy)?)
-            .address(read(x)?)
-            .address(read(mean)?)
+            .address(read(&found)?)
             .address(read(variance)?)
             .address(write(&d_scale)?)
             .address(write(&d_offset)?)
             .real(attrs.epsilon.into())
-            .structure(layout.words());
+            .count(channels)
+            .count(layout.parts());
         lane(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
         let arguments = Arguments::new()
             .address(read(dy)?)

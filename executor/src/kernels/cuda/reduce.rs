@@ -72,12 +72,12 @@ const WORTH_A_BLOCK: usize = 64;
 /// Blocks that keep every GPU busy: where there are fewer results, their elements are cut into parts.
 const BUSY: usize = 1024;
 
-/// Elements of a part at least: eight a thread. Of a column, as many for each of the threads that share it.
-const WORTH_A_PART: usize = 2048;
+/// Elements of a part at least: eight a thread, of which there are 256; of a column, eight share it.
+pub(super) const WORTH_A_PART: usize = 2048;
 const ROWS_WORTH_A_PART: usize = 64;
 
 /// Parts of each of `count` elements, for so many blocks' work.
-fn parts_of(count: usize, blocks: usize, least: usize) -> usize {
+pub(super) fn parts_of(count: usize, blocks: usize, least: usize) -> usize {
     (count / least).min(BUSY / blocks.max(1)).max(1)
 }
 
