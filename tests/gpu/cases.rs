@@ -6,6 +6,8 @@ mod images;
 mod moved;
 #[path = "cases/rows.rs"]
 mod rows;
+#[path = "cases/windows.rs"]
+mod windows;
 
 use super::Fallible;
 use super::variable_cases;
@@ -126,6 +128,9 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
+    if let Some(sets) = windows::inputs(node, &types, random)? {
+        return Ok(Some(sets));
+    }
     if let Some(sets) = of_family(node.op.name(), &types, random)? {
         return Ok(Some(sets));
     }
@@ -367,25 +372,6 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "StatelessRandomUniform" | "StatelessRandomNormal" | "StatelessTruncatedNormal" => {
             all.push(vec![numbers(&[1001])?.with_int(t)?, numbers(&[3, 4])?.with_int(second)?]);
         }
-        "MaxPool" | "AvgPool" => all.push(vec![random.tensor(t, &[2, 5, 6, 3])?]),
-        "MaxPoolGrad" => {
-            let x = random.tensor(t, &[2, 5, 6, 3])?;
-            all.push(vec![x.clone(), x.clone(), x]);
-        }
-        "AvgPoolGrad" => {
-            all.push(vec![numbers(&[2, 5, 6, 3])?, random.tensor(second, &[2, 5, 6, 3])?]);
-        }
-        "Conv2D" => all.push(vec![random.tensor(t, &[2, 6, 5, 3])?, random.tensor(t, &[3, 2, 3, 4])?]),
-        "Conv2DBackpropInput" => all.push(vec![
-            numbers(&[2, 6, 5, 3])?,
-            random.tensor(second, &[3, 2, 3, 4])?,
-            random.tensor(second, &[2, 6, 5, 4])?,
-        ]),
-        "Conv2DBackpropFilter" => all.push(vec![
-            random.tensor(t, &[2, 6, 5, 3])?,
-            numbers(&[3, 2, 3, 4])?,
-            random.tensor(t, &[2, 6, 5, 4])?,
-        ]),
         name if name.starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
             // The last in parts.

@@ -78,6 +78,22 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             let node = |centers: bool| Ok(plain(op)?.with_attr("half_pixel_centers", centers));
             [false, true].into_iter().map(node).collect::<Fallible<_>>()?
         }
+        "MaxPool" | "AvgPool" | "MaxPoolGrad" | "AvgPoolGrad" => {
+            let node = |&(size, stride, padding, format): &Window| {
+                let spatial = |of: [i64; 2]| in_format(of, format);
+                let node = plain(op)?.with_attr("ksize", spatial(size)).with_attr("strides", spatial(stride));
+                Ok(node.with_attr("padding", padding).with_attr("data_format", format))
+            };
+            POOLS.iter().map(node).collect::<Fallible<_>>()?
+        }
+        name if name.starts_with("Conv2D") || name.starts_with("DepthwiseConv2dNative") => {
+            let node = |&(dilation, stride, padding, format): &Window| {
+                let node = plain(op)?.with_attr("strides", in_format(stride, format));
+                let node = node.with_attr("dilations", in_format(dilation, format));
+                Ok(node.with_attr("padding", padding).with_attr("data_format", format))
+            };
+            CONVOLUTIONS.iter().map(node).collect::<Fallible<_>>()?
+        }
         name if name.starts_with("FusedBatchNorm") => {
             let node = |format: &'static str| Ok(plain(op)?.with_attr("data_format", format));
             ["NHWC", "NCHW"].into_iter().map(node).collect::<Fallible<_>>()?
@@ -95,6 +111,32 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
         }
         _ => vec![plain(op)?],
     })
+}
+
+/// Sizes of a window or its dilations, its strides, padding and the data's format.
+type Window = ([i64; 2], [i64; 2], &'static str, &'static str);
+
+const POOLS: &[Window] = &[
+    ([3, 2], [2, 1], "SAME", "NHWC"),
+    ([2, 3], [1, 2], "VALID", "NHWC"),
+    ([3, 3], [2, 2], "SAME", "NCHW"),
+    ([2, 2], [3, 3], "VALID", "NCHW"),
+    ([1, 1], [1, 1], "SAME", "NHWC"),
+];
+const CONVOLUTIONS: &[Window] = &[
+    ([1, 1], [1, 1], "SAME", "NHWC"),
+    ([1, 1], [2, 2], "SAME", "NHWC"),
+    ([2, 2], [1, 1], "VALID", "NHWC"),
+    ([1, 1], [2, 2], "VALID", "NCHW"),
+    ([2, 2], [1, 1], "SAME", "NCHW"),
+];
+
+/// Of rows and columns, and one of images and channels.
+fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
+    match format {
+        "NCHW" => vec![1, 1, rows, columns],
+        _ => vec![1, rows, columns, 1],
+    }
 }
 
 /// Products as they are, flipped, in batches, of heads; sums over what one operand has; diagonals in and out.

@@ -47,19 +47,6 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let mut of = || random.tensor(t, &[2, 3, 4, 15]);
             vec![vec![of()?, of()?, of()?]]
         }
-        "DepthwiseConv2dNative" => {
-            vec![vec![random.tensor(t, &[2, 6, 5, 3])?, random.tensor(t, &[3, 2, 3, 2])?]]
-        }
-        "DepthwiseConv2dNativeBackpropInput" => vec![vec![
-            numbers(&[2, 6, 5, 3])?,
-            random.tensor(second, &[3, 2, 3, 2])?,
-            random.tensor(second, &[2, 6, 5, 6])?,
-        ]],
-        "DepthwiseConv2dNativeBackpropFilter" => vec![vec![
-            random.tensor(t, &[2, 6, 5, 3])?,
-            numbers(&[3, 2, 3, 2])?,
-            random.tensor(t, &[2, 6, 5, 6])?,
-        ]],
         _ => return Ok(None),
     }))
 }

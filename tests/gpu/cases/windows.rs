@@ -1,0 +1,69 @@
+//! Inputs for ops of windows over images: pools and convolutions, in each order of axes.
+
+use super::{Fallible, Random};
+use graph::ops::conv::Conv;
+use graph::ops::pool::Pool;
+use graph::{DType, Node, Shape, Tensor};
+
+/// Sizes of an input in a node's format; of channels last here.
+fn input(node: &Node, [batch, rows, columns, channels]: [usize; 4]) -> Fallible<Vec<usize>> {
+    Ok(match node.attr::<String>("data_format")?.as_str() {
+        "NCHW" => vec![batch, channels, rows, columns],
+        _ => vec![batch, rows, columns, channels],
+    })
+}
+
+/// A shape as an input.
+fn sizes(shape: &[usize]) -> Fallible<Tensor> {
+    let sizes: Vec<i32> = shape.iter().map(|&size| size as i32).collect();
+    Ok(Tensor::vector(&sizes)?)
+}
+
+pub(super) fn inputs(
+    node: &Node,
+    types: &[DType],
+    random: &mut Random,
+) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+    let set = match node.op.name() {
+        name if name.starts_with("MaxPool") || name.starts_with("AvgPool") => pool(node, types, random)?,
+        name if name.starts_with("Conv2D") => {
+            let (input, filter) = (input(node, [2, 7, 6, 3])?, [3, 2, 3, 4]);
+            let conv = Conv::of_images(node)?;
+            let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
+            convolution(node, random, [&input, &filter, &output])?
+        }
+        name if name.starts_with("DepthwiseConv2dNative") => {
+            // Strides over rows and columns are one.
+            let (input, filter) = (input(node, [2, 7, 6, 3])?, [3, 2, 3, 2]);
+            let conv = Conv::of_images(node)?;
+            let output = conv.output_shape(&conv.depthwise_sizes(&input, &filter)?)?;
+            convolution(node, random, [&input, &filter, &output])?
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(vec![set]))
+}
+
+fn pool(node: &Node, types: &[DType], random: &mut Random) -> Fallible<Vec<Tensor>> {
+    let t = types.last().copied().unwrap_or(DType::Float);
+    let (pool, input) = (Pool::of(node)?, input(node, [2, 7, 6, 3])?);
+    let output: Shape = pool.output_shape(&pool.sizes(&input)?)?;
+    let mut of = |dims: &[usize]| random.tensor(t, dims);
+    Ok(match node.op.name() {
+        "MaxPoolGrad" => vec![of(&input)?, of(&output)?, of(&output)?],
+        "AvgPoolGrad" => vec![sizes(&input)?, of(&output)?],
+        _ => vec![of(&input)?],
+    })
+}
+
+/// What a convolution, or the gradient of its input or filter, takes.
+fn convolution(node: &Node, random: &mut Random, shapes: [&[usize]; 3]) -> Fallible<Vec<Tensor>> {
+    let [input, filter, output] = shapes;
+    let t = node.attr("T")?;
+    let mut of = |dims: &[usize]| random.tensor(t, dims);
+    Ok(match node.op.name() {
+        name if name.ends_with("Input") => vec![sizes(input)?, of(filter)?, of(output)?],
+        name if name.ends_with("Filter") => vec![of(input)?, sizes(filter)?, of(output)?],
+        _ => vec![of(input)?, of(filter)?],
+    })
+}
