@@ -438,6 +438,12 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             };
             all.push(terms.map(operand).collect::<Fallible<_>>()?);
         }
+        // Of numbers alone: others are refused.
+        "CheckNumerics" | "CheckNumericsV2" => {
+            for dims in ONE {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+        }
         "ShapeN" => all.push(vec![random.tensor(t, &[2, 3])?, random.tensor(t, &[4])?]),
         _ => match types.len() {
             1 => {

@@ -78,6 +78,23 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             let node = |centers: bool| Ok(plain(op)?.with_attr("half_pixel_centers", centers));
             [false, true].into_iter().map(node).collect::<Fallible<_>>()?
         }
+        "MaxPool3D" | "AvgPool3D" | "MaxPool3DGrad" | "AvgPool3DGrad" => {
+            let node = |&(size, stride, padding, format): &(i64, i64, &'static str, &'static str)| {
+                let (size, stride) = ([2, size, 2], [1, stride, 2]);
+                let node = plain(op)?.with_attr("ksize", of_volumes(size, format));
+                let node = node.with_attr("strides", of_volumes(stride, format));
+                Ok(node.with_attr("padding", padding).with_attr("data_format", format))
+            };
+            VOLUMES.iter().map(node).collect::<Fallible<_>>()?
+        }
+        "Conv3D" | "Conv3DBackpropInputV2" | "Conv3DBackpropFilterV2" => {
+            let node = |&(dilation, stride, padding, format): &(i64, i64, &'static str, &'static str)| {
+                let node = plain(op)?.with_attr("strides", of_volumes([1, stride, 2], format));
+                let node = node.with_attr("dilations", of_volumes([dilation, 1, 1], format));
+                Ok(node.with_attr("padding", padding).with_attr("data_format", format))
+            };
+            VOLUMES.iter().map(node).collect::<Fallible<_>>()?
+        }
         "MaxPool" | "AvgPool" | "MaxPoolGrad" | "AvgPoolGrad" => {
             let node = |&(size, stride, padding, format): &Window| {
                 let spatial = |of: [i64; 2]| in_format(of, format);
@@ -130,6 +147,18 @@ const CONVOLUTIONS: &[Window] = &[
     ([1, 1], [2, 2], "VALID", "NCHW"),
     ([2, 2], [1, 1], "SAME", "NCHW"),
 ];
+
+/// A window's rows or its dilation of planes, its stride over rows, padding and the data's format.
+const VOLUMES: &[(i64, i64, &str, &str)] =
+    &[(3, 2, "SAME", "NDHWC"), (1, 1, "VALID", "NDHWC"), (2, 3, "SAME", "NCDHW"), (1, 1, "VALID", "NCDHW")];
+
+/// Of planes, rows and columns, and one of volumes and channels.
+fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
+    match format {
+        "NCDHW" => vec![1, 1, planes, rows, columns],
+        _ => vec![1, planes, rows, columns, 1],
+    }
+}
 
 /// Of rows and columns, and one of images and channels.
 fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {

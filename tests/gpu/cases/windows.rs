@@ -1,15 +1,17 @@
-//! Inputs for ops of windows over images: pools and convolutions, in each order of axes.
+//! Inputs for ops of windows over images and volumes: pools and convolutions, in each order of axes.
 
 use super::{Fallible, Random};
 use graph::ops::conv::Conv;
 use graph::ops::pool::Pool;
 use graph::{DType, Node, Shape, Tensor};
 
-/// Sizes of an input in a node's format; of channels last here.
-fn input(node: &Node, [batch, rows, columns, channels]: [usize; 4]) -> Fallible<Vec<usize>> {
+/// Sizes of an input in a node's format: images or volumes of three channels.
+fn input(node: &Node) -> Fallible<Vec<usize>> {
     Ok(match node.attr::<String>("data_format")?.as_str() {
-        "NCHW" => vec![batch, channels, rows, columns],
-        _ => vec![batch, rows, columns, channels],
+        "NCDHW" => vec![2, 3, 4, 5, 3],
+        "NDHWC" => vec![2, 4, 5, 3, 3],
+        "NCHW" => vec![2, 3, 7, 6],
+        _ => vec![2, 7, 6, 3],
     })
 }
 
@@ -27,14 +29,20 @@ pub(super) fn inputs(
     let set = match node.op.name() {
         name if name.starts_with("MaxPool") || name.starts_with("AvgPool") => pool(node, types, random)?,
         name if name.starts_with("Conv2D") => {
-            let (input, filter) = (input(node, [2, 7, 6, 3])?, [3, 2, 3, 4]);
+            let (input, filter) = (input(node)?, [3, 2, 3, 4]);
             let conv = Conv::of_images(node)?;
+            let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
+            convolution(node, random, [&input, &filter, &output])?
+        }
+        name if name.starts_with("Conv3D") => {
+            let (input, filter) = (input(node)?, [2, 3, 2, 3, 4]);
+            let conv = Conv::of_volumes(node)?;
             let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
             convolution(node, random, [&input, &filter, &output])?
         }
         name if name.starts_with("DepthwiseConv2dNative") => {
             // Strides over rows and columns are one.
-            let (input, filter) = (input(node, [2, 7, 6, 3])?, [3, 2, 3, 2]);
+            let (input, filter) = (input(node)?, [3, 2, 3, 2]);
             let conv = Conv::of_images(node)?;
             let output = conv.output_shape(&conv.depthwise_sizes(&input, &filter)?)?;
             convolution(node, random, [&input, &filter, &output])?
@@ -46,10 +54,22 @@ pub(super) fn inputs(
 
 fn pool(node: &Node, types: &[DType], random: &mut Random) -> Fallible<Vec<Tensor>> {
     let t = types.last().copied().unwrap_or(DType::Float);
-    let (pool, input) = (Pool::of(node)?, input(node, [2, 7, 6, 3])?);
+    let (name, input) = (node.op.name(), input(node)?);
+    let pool = if name.contains("3D") { Pool::of_volumes(node)? } else { Pool::of(node)? };
     let output: Shape = pool.output_shape(&pool.sizes(&input)?)?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);
-    Ok(match node.op.name() {
+    Ok(match name {
+        "MaxPool3DGrad" => {
+            // What counts is equal to the pooled.
+            let x = of(&input)?;
+            let attrs = ["ksize", "strides"].map(|name| Ok((name, node.attr::<Vec<i64>>(name)?.into())));
+            let texts = ["padding", "data_format"].map(|name| Ok((name, node.attr::<String>(name)?.into())));
+            let mut attrs = attrs.into_iter().chain(texts).collect::<Fallible<Vec<_>>>()?;
+            attrs.push(("T", t.into()));
+            let pooled = executor::testing::run_op("MaxPool3D", std::slice::from_ref(&x), &attrs)?.remove(0);
+            vec![x, pooled, of(&output)?]
+        }
+        "AvgPool3DGrad" => vec![sizes(&input)?, of(&output)?],
         "MaxPoolGrad" => vec![of(&input)?, of(&output)?, of(&output)?],
         "AvgPoolGrad" => vec![sizes(&input)?, of(&output)?],
         _ => vec![of(&input)?],
@@ -62,8 +82,8 @@ fn convolution(node: &Node, random: &mut Random, shapes: [&[usize]; 3]) -> Falli
     let t = node.attr("T")?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);
     Ok(match node.op.name() {
-        name if name.ends_with("Input") => vec![sizes(input)?, of(filter)?, of(output)?],
-        name if name.ends_with("Filter") => vec![of(input)?, sizes(filter)?, of(output)?],
+        name if name.contains("Input") => vec![sizes(input)?, of(filter)?, of(output)?],
+        name if name.contains("Filter") => vec![of(input)?, sizes(filter)?, of(output)?],
         _ => vec![of(input)?, of(filter)?],
     })
 }
