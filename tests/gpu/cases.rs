@@ -384,7 +384,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                     all.push(vec![x, scale, second, third, of()?]);
                     continue;
                 }
-                let variance: Vec<f32> = (0..channels[0]).map(|c| 0.1 + (c % 7) as f32 * 0.5).collect();
+                let variance: Vec<f32> = (0..channels[0]).map(|c| 0.5 + (c % 7) as f32 * 0.5).collect();
                 let mut inputs = vec![random.tensor(t, dims)?, x, scale, second, Tensor::vector(&variance)?];
                 if types.len() > 5 {
                     inputs.push(Tensor::zeros(DType::Float, Shape::scalar())?);

@@ -12,9 +12,9 @@ use anabranch_executor::gpus::GpuOptions;
 fn every_kernel_computes_what_the_cpu_does() -> Fallible {
     let options = GpuOptions { tf32: false, poison: true, ..GpuOptions::default() };
     let gpu = |driver| Gpu::over(driver, 0, &options);
-    // A grid as large as the work wants, and one that walks it.
+    // A grid as large as the work wants, and one that walks it; of little memory, which some work is cut into parts by.
     let wide = gpu(Recording::new(1 << 30).that_computes())?;
-    let narrow = gpu(Recording::new(1 << 30).that_computes().with_one_block())?;
+    let narrow = gpu(Recording::new(1 << 22).that_computes().with_one_block())?;
     let cpu = cpu();
     let count = walk(|case| {
         let mut wrong = Vec::new();

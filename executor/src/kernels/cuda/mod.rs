@@ -50,6 +50,7 @@ mod transpose;
 mod unary;
 mod unique;
 mod variable;
+mod volumes;
 
 use crate::kernel::KernelDef;
 
@@ -100,4 +101,5 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     unary::KERNELS,
     unique::KERNELS,
     variable::KERNELS,
+    volumes::KERNELS,
 ];
