@@ -2,7 +2,7 @@
 //! host; a box with a side that is not finite lies outside.
 
 use super::moved::zeros;
-use super::support::{NUMBERS, allocate, function, lane, launch, read, type_name, upload, write};
+use super::support::{allocate, function, lane, launch, read, type_name, upload, write};
 use crate::cuda::{Arguments, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -12,13 +12,25 @@ use graph::{DType, Shape, Tensor};
 
 static SOURCE: Source = Source { file: "boxes.cu", text: include_str!("boxes.cu") };
 
+/// Types of images.
+const IMAGES: &[DType] = &[
+    DType::Float,
+    DType::Double,
+    DType::Half,
+    DType::Int8,
+    DType::Int16,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+];
+
 /// Types that several threads can add to one element of.
 const ADDED: &[DType] = &[DType::Float, DType::Double];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["box_ind", "crop_size"],
-        ..KernelDef::of("CropAndResize", &[("T", NUMBERS)], crop)
+        ..KernelDef::of("CropAndResize", &[("T", IMAGES)], crop)
     },
     KernelDef {
         host_memory: &["box_ind", "image_size"],
@@ -26,7 +38,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["box_ind"],
-        ..KernelDef::of("CropAndResizeGradBoxes", &[("T", NUMBERS)], boxes_gradient)
+        ..KernelDef::of("CropAndResizeGradBoxes", &[("T", IMAGES)], boxes_gradient)
     },
 ];
 

@@ -71,23 +71,25 @@ template <class T> __global__ void depthwise_input(const T *dy, const T *w, T *d
     }
 }
 
-// An element of the filter is a block's.
+// The gradient of the filter in parts: for each tap those of its channels follow each other.
 template <class T>
-__global__ void depthwise_filter(const T *x, const T *dy, T *dw, i64 n, i64 images, Depthwise d) {
+__global__ void depthwise_filter(const T *x, const T *dy, Wide<T> *sums, i64 images, i64 width, i64 parts, Depthwise d) {
     i64 channels = d.depth * d.multiplier, pixels = images * d.output[0] * d.output[1];
-    EACH_BLOCK(i, n) {
-        i64 channel = i % channels, tap = i / channels;
+    i64 blocks = (channels + width - 1) / width * parts;
+    EACH_BLOCK(i, d.filter[0] * d.filter[1] * blocks) {
+        i64 tap = i / blocks;
+        Share share(i % blocks, width, parts, channels, pixels);
         Wide<T> sum = 0;
-        for (i64 p = threadIdx.x; p < pixels; p += THREADS) {
+        for (i64 p = share.first + share.row; p < share.end; p += share.rows) {
             i64 at[4];
             Depthwise::split(p, d.output, 1, at);
             i64 row = d.under(0, at[1], tap / d.filter[1]), column = d.under(1, at[2], tap % d.filter[1]);
             if (row >= 0 && column >= 0)
-                sum += wide(x[Depthwise::place(at[0], row, column, channel / d.multiplier, d.in_steps)]) *
-                       wide(dy[Depthwise::place(at[0], at[1], at[2], channel, d.out_steps)]);
+                sum += wide(x[Depthwise::place(at[0], row, column, share.channel / d.multiplier, d.in_steps)]) *
+                       wide(dy[Depthwise::place(at[0], at[1], at[2], share.channel, d.out_steps)]);
         }
-        sum = over_block<Plus>(sum);
-        if (threadIdx.x == 0)
-            dw[i] = narrow<T>(sum);
+        sum = over_rows<Plus>(sum, (int)width);
+        if (share.row == 0 && share.channel < channels)
+            sums[tap * channels * parts + share.place] = sum;
     }
 }

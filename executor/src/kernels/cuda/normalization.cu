@@ -14,39 +14,6 @@ struct Data {
     }
 };
 
-// What a thread has of a block's work: every so many elements of a part of a channel.
-struct Share {
-    i64 channel, place, first, end;
-    int row, rows;
-
-    __device__ inline Share(i64 i, i64 width, i64 parts, const Data &data) {
-        i64 size = (data.count() + parts - 1) / parts;
-        channel = i / parts * width + threadIdx.x % width;
-        place = channel * parts + i % parts;
-        row = threadIdx.x / width;
-        rows = THREADS / width;
-        first = i % parts * size;
-        end = first + size < data.count() ? first + size : data.count();
-        // Channels that are not there have no elements.
-        if (channel >= data.channels)
-            end = first;
-    }
-};
-
-// Combines what the threads of each of a block's channels have.
-template <class F, class A> __device__ inline A over_rows(A value, int width) {
-    __shared__ A shared[THREADS];
-    __syncthreads();
-    shared[threadIdx.x] = value;
-    for (int half = THREADS / width / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x / width < half)
-            shared[threadIdx.x] = F::combine(shared[threadIdx.x], shared[threadIdx.x + half * width]);
-    }
-    __syncthreads();
-    return shared[threadIdx.x % width];
-}
-
 // How many elements, their mean, and the sum of the squares of their distances from it; of two sets together by Chan,
 // Golub and LeVeque (1979).
 struct Moments {
@@ -62,7 +29,7 @@ struct Moments {
 
 template <class T> __global__ void moments(const T *x, Moments *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
-        Share share(i, width, parts, data);
+        Share share(i, width, parts, data.channels, data.count());
         i64 k = share.first + share.row;
         // Distances are from the thread's first element.
         float pivot = k < share.end ? wide(x[data.at(share.channel, k)]) : 0.0f, count = 0, sum = 0, squares = 0;
@@ -122,7 +89,7 @@ struct Slopes {
 template <class T>
 __global__ void slopes(const T *dy, const T *x, const float *mean, Slopes *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
-        Share share(i, width, parts, data);
+        Share share(i, width, parts, data.channels, data.count());
         Slopes own = {0, 0};
         for (i64 k = share.first + share.row; k < share.end; k += share.rows) {
             i64 at = data.at(share.channel, k);

@@ -149,6 +149,40 @@ template <class F, class A> __device__ inline A over_block(A value) {
     return shared[0];
 }
 
+// What a thread has of a block's work, which is a part of the elements of each of `width` channels: neighbours have
+// neighbouring channels, and each every so many of the part's elements.
+struct Share {
+    i64 channel, place, first, end;
+    int row, rows;
+
+    __device__ inline Share(i64 i, i64 width, i64 parts, i64 channels, i64 count) {
+        i64 size = (count + parts - 1) / parts;
+        channel = i / parts * width + threadIdx.x % width;
+        place = channel * parts + i % parts;
+        row = threadIdx.x / width;
+        rows = THREADS / width;
+        first = i % parts * size;
+        end = first + size < count ? first + size : count;
+        // Channels that are not there have no elements.
+        if (channel >= channels)
+            end = first;
+    }
+};
+
+// Combines what the threads of each of a block's channels have.
+template <class F, class A> __device__ inline A over_rows(A value, int width) {
+    __shared__ A shared[THREADS];
+    __syncthreads();
+    shared[threadIdx.x] = value;
+    for (int half = THREADS / width / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x / width < half)
+            shared[threadIdx.x] = F::combine(shared[threadIdx.x], shared[threadIdx.x + half * width]);
+    }
+    __syncthreads();
+    return shared[threadIdx.x % width];
+}
+
 struct Plus {
     template <class A> static __device__ inline A combine(A x, A y) {
         return x + y;

@@ -159,22 +159,39 @@ impl Reduction {
         count: usize,
         parts: usize,
     ) -> Result<Parts<'a>> {
+        let sums = match parts {
+            1 => None,
+            _ => Some(self.memory(ctx, y.shape.num_elements(), parts)?),
+        };
+        Ok(Parts { sums, y, count, parts })
+    }
+
+    /// Memory for so many parts of each of `n` results, which [`Reduction::add_up`] reduces.
+    pub(super) fn memory(&self, ctx: &KernelContext<'_>, n: usize, parts: usize) -> Result<DeviceTensor> {
         // In the type that is computed in.
         let wide = match self.dtype {
             DType::Half | DType::BFloat16 => DType::Float,
             dtype => dtype,
         };
-        let sums = match parts {
-            1 => None,
-            _ => Some(allocate(ctx, wide, Shape::new(&[y.shape.num_elements() * parts])?)?),
-        };
-        Ok(Parts { sums, y, count, parts })
+        allocate(ctx, wide, Shape::new(&[n * parts])?)
+    }
+
+    /// Reduces the parts of each result, which follow each other.
+    pub(super) fn add_up(
+        &self,
+        ctx: &KernelContext<'_>,
+        sums: DeviceTensor,
+        y: &DeviceTensor,
+        [count, parts]: [usize; 2],
+    ) -> Result<()> {
+        self.reduce_parts(ctx, &Parts { sums: Some(sums), y, count, parts })
     }
 
     fn finish(&self, ctx: &KernelContext<'_>, of: &Parts<'_>) -> Result<()> {
-        if of.parts == 1 {
-            return Ok(());
-        }
+        if of.parts == 1 { Ok(()) } else { self.reduce_parts(ctx, of) }
+    }
+
+    fn reduce_parts(&self, ctx: &KernelContext<'_>, of: &Parts<'_>) -> Result<()> {
         let n = of.y.shape.num_elements();
         let arguments = Arguments::new().structure(of.words()?).count(n).count(of.parts);
         lane(ctx)?.launch_blocks(&self.parts, n, &arguments)

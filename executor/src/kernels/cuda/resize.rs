@@ -1,7 +1,7 @@
 //! Resizing of batches of images, and its gradients. The tables of each axis are the CPU's, and brought over.
 
 use super::moved::zeros;
-use super::support::{NUMBERS, allocate, function, launch, moved_type_name, read, type_name, upload, write};
+use super::support::{allocate, function, launch, moved_type_name, read, type_name, upload, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -15,7 +15,7 @@ use graph::{DType, Shape, Tensor};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 
-/// Types of images of which each pixel is taken as it is.
+/// Types of images.
 const RESIZED: &[DType] = &[
     DType::Float,
     DType::Double,
@@ -34,7 +34,7 @@ const ADDED: &[DType] = &[DType::Float, DType::Double];
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["size"],
-        ..KernelDef::of("ResizeBilinear", &[("T", NUMBERS)], |init| {
+        ..KernelDef::of("ResizeBilinear", &[("T", RESIZED)], |init| {
             let (grid, element) = (Grid::of(init)?, type_name(init.input_type(0))?);
             let resize = function(init, &SOURCE, format!("bilinear<{element}>"))?;
             Kernel::sync(move |ctx| {
@@ -79,11 +79,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["size"],
-        ..KernelDef::of("ResizeBicubic", &[("T", NUMBERS)], |init| by_weights(init, Grid::of(init)?, cubic))
+        ..KernelDef::of("ResizeBicubic", &[("T", RESIZED)], |init| by_weights(init, Grid::of(init)?, cubic))
     },
     KernelDef {
         host_memory: &["size"],
-        ..KernelDef::of("ResizeArea", &[("T", NUMBERS)], |init| {
+        ..KernelDef::of("ResizeArea", &[("T", RESIZED)], |init| {
             by_weights(init, Grid::of_corners(init)?, areas)
         })
     },

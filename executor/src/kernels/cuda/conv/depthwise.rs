@@ -1,6 +1,7 @@
 //! Depthwise convolutions and their gradients: each input channel has filters of its own.
 
 use super::super::moved::zeros;
+use super::super::reduce::{Reduction, WORTH_A_PART, parts_of};
 use super::super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::driver::Direction;
 use crate::cuda::{Arguments, Source};
@@ -21,6 +22,10 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         Direction::Filter => "depthwise_filter",
     };
     let function = function(init, &SOURCE, format!("{name}<{}>", type_name(dtype)?))?;
+    let sum = match direction {
+        Direction::Filter => Some(Reduction::new(init, "Sum", dtype)?),
+        _ => None,
+    };
     Kernel::sync(move |ctx| {
         let (input, filter) = shapes(ctx, &conv, direction)?;
         let nothing = |ctx: &mut KernelContext<'_>, shape: &Shape| -> Result<()> {
@@ -55,14 +60,17 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         };
         let out = allocate(ctx, dtype, result.clone())?;
         let n = out.shape.num_elements();
-        let arguments = Arguments::new().address(read(a)?).address(read(b)?).address(write(&out)?).count(n);
-        let words = words(&conv, &sizes);
-        match direction {
-            Direction::Filter => {
-                let arguments = arguments.count(sizes.batch).structure(words);
-                lane(ctx)?.launch_blocks(&function, n, &arguments)?;
+        let (words, inputs) = (words(&conv, &sizes), Arguments::new().address(read(a)?).address(read(b)?));
+        match &sum {
+            Some(sum) => {
+                let [width, blocks, parts] = cut(&conv, &sizes);
+                let sums = sum.memory(ctx, n, parts)?;
+                let arguments = inputs.address(write(&sums)?).count(sizes.batch).count(width).count(parts);
+                let taps = sizes.rows.filter * sizes.columns.filter;
+                lane(ctx)?.launch_blocks(&function, taps * blocks * parts, &arguments.structure(words))?;
+                sum.add_up(ctx, sums, &out, [sizes.batch, parts])?;
             }
-            _ => launch(ctx, &function, n, arguments.structure(words))?,
+            None => launch(ctx, &function, n, inputs.address(write(&out)?).count(n).structure(words))?,
         }
         ctx.set_output(0, out);
         Ok(())
@@ -76,6 +84,18 @@ fn shapes(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<
         Direction::Input => (input_shape(ctx, conv)?, ctx.shape(1)?.clone()),
         Direction::Filter => (ctx.shape(0)?.clone(), Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?),
     })
+}
+
+/// How the gradient of a filter is cut: channels of a block, blocks for all channels of a tap, and parts of each.
+fn cut(conv: &Conv, sizes: &ConvSizes) -> [usize; 3] {
+    let width = match conv.format {
+        DataFormat::Nhwc => sizes.out_channels.next_power_of_two().min(32),
+        DataFormat::Nchw => 1,
+    };
+    let blocks = sizes.out_channels.div_ceil(width);
+    let taps = sizes.rows.filter * sizes.columns.filter;
+    let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
+    [width, blocks, parts_of(pixels, taps * blocks, WORTH_A_PART / width)]
 }
 
 /// `Depthwise` of the `.cu` file.
