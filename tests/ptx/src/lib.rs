@@ -8,6 +8,7 @@
 //! Threads of a block run one after the other from barrier to barrier, and blocks one after the other: what depends on
 //! another order is found by the watch, not by chance.
 
+mod block;
 mod convert;
 mod float;
 mod function;

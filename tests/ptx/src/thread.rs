@@ -1,7 +1,7 @@
 //! One thread of a kernel.
 
+use crate::block::Block;
 use crate::function::{Action, Change, Function, Instruction, Place, Register, SPECIALS, Space};
-use crate::launch::Block;
 use crate::memory::value_of;
 use crate::module::Program;
 use crate::rule::Rule;

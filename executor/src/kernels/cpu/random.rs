@@ -8,7 +8,7 @@ mod fill;
 mod gamma;
 pub(crate) mod philox;
 mod poisson;
-mod shuffle;
+pub(in crate::kernels) mod shuffle;
 mod source;
 mod words;
 
@@ -20,7 +20,6 @@ pub(in crate::kernels) use self::fill::shape_input;
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;
 pub(super) use self::poisson::poisson;
-pub(in crate::kernels) use self::shuffle::{chosen, reserve_choices};
 pub(super) use self::shuffle::{multinomial, shuffle};
 pub(in crate::kernels) use self::source::Source;
 pub(super) use self::source::{Generator, Stream, seeds};

@@ -5,7 +5,8 @@ use crate::cuda::{Arguments, Function, Source as Code};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
-use crate::kernels::cpu::random::{RESERVED, Source, chosen, reserve_choices, shape_input};
+use crate::kernels::cpu::random::shuffle::{chosen, reserve_choices};
+use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
 use graph::{DType, Shape};
 
 static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
