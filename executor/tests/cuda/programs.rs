@@ -1,8 +1,8 @@
 //! Every kernel of every `.cu` file compiles, for each architecture that there is code for, with the compiler that the
 //! program will find: NVIDIA's own, which needs no GPU.
 
-use super::Fallible;
-use super::compiler::{loaded, texts};
+use super::compiler::{self, loaded, texts};
+use super::{Fallible, kernels};
 use anabranch_executor::cuda::{compile, library};
 
 fn check(architecture: &str, magic: &[u8]) -> Fallible {
@@ -27,6 +27,15 @@ fn all_compile_for_sm_80() -> Fallible {
 #[test]
 fn all_compile_for_sm_90() -> Fallible {
     check("sm_90", b"\x7fELF")
+}
+
+/// And is known there, each instruction of it.
+#[test]
+fn all_compile_to_ptx() -> Fallible {
+    for program in kernels::programs()? {
+        compiler::kernel(&program).map_err(|error| format!("{}: {error}", program.function))?;
+    }
+    Ok(())
 }
 
 #[test]
