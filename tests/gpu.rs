@@ -29,6 +29,9 @@ use graph::TaskName;
 use std::sync::Arc;
 use support::Fallible;
 
+/// Elements of what is captured at most: as many as there are.
+const MOST_ELEMENTS: Option<usize> = None;
+
 /// The machine's first GPU; without one, says that there is nothing to test here.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
     match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {

@@ -34,6 +34,12 @@ impl Random {
         self.cast(&Tensor::from_slice(&doubles, shape)?, dtype)
     }
 
+    /// Numbers in [0, 3].
+    fn positive(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        let any = self.tensor(dtype, dims)?;
+        Ok(executor::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
+    }
+
     pub(crate) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
         let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
         Ok(executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))

@@ -27,8 +27,7 @@ fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
             let is_valid =
                 |set: &Vec<Tensor>| run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok();
             let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
-            // The largest that several blocks of threads need not share: sizes are tried by `kernels`.
-            let fits = |set: &&Vec<Tensor>| size(set) <= 500;
+            let fits = |set: &&Vec<Tensor>| crate::MOST_ELEMENTS.is_none_or(|most| size(set) <= most);
             let best = sets.iter().filter(|set| is_valid(set)).filter(fits).max_by_key(|set| size(set));
             let Some(set) = best.or(sets.iter().find(|set| is_valid(set))).cloned() else { continue };
             let (graph, feeds, names) = four_of(def, node, set)?;

@@ -51,4 +51,7 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
     Ok(Some(streams::Gpu::over(driver, 0, options)?.device))
 }
 
+/// Elements of what is captured: few, for each is computed an instruction at a time. Sizes are tried by `computed`.
+const MOST_ELEMENTS: Option<usize> = Some(500);
+
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

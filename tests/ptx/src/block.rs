@@ -1,10 +1,11 @@
 //! The threads of a block, with the memory they share.
 
 use crate::launch::Grid;
-use crate::marks::{How, Marks, Touch};
-use crate::memory::{Memory, raced, value_of};
+use crate::marks::{How, Touch};
+use crate::memory::Memory;
 use crate::module::{GLOBALS, Program};
 use crate::thread::{Stop, Thread, UNWRITTEN};
+use crate::watched::{Watched, value_of};
 
 /// A block while its threads run.
 #[derive(Debug)]
@@ -16,8 +17,7 @@ pub(crate) struct Block<'a, 'm> {
     number: u32,
     /// Barriers so far.
     epoch: u32,
-    shared: Vec<u8>,
-    marks: Marks,
+    shared: Watched<Vec<u8>>,
     steps_left: &'a mut u64,
 }
 
@@ -35,8 +35,7 @@ impl<'a, 'm> Block<'a, 'm> {
             grid,
             number,
             epoch: 0,
-            shared: vec![UNWRITTEN; shared],
-            marks: Marks::default(),
+            shared: Watched::new(vec![UNWRITTEN; shared]),
             steps_left,
         }
     }
@@ -107,12 +106,8 @@ impl<'a, 'm> Block<'a, 'm> {
         thread: u32,
         is_volatile: bool,
     ) -> Result<u64, String> {
-        let range = self.shared_range(at, bytes)?;
-        let (all, touch) = (self.shared.len(), self.plain(thread, is_volatile));
-        self.marks
-            .note(all, range.clone(), touch, false, false)
-            .map_err(|other| raced("reads shared", at, other))?;
-        Ok(value_of(&self.shared[range]))
+        let touch = self.plain(thread, is_volatile);
+        self.shared.read(at as usize, bytes, touch).map_err(|what| format!("shared: {what}"))
     }
 
     pub(crate) fn write_shared(
@@ -123,46 +118,30 @@ impl<'a, 'm> Block<'a, 'm> {
         thread: u32,
         is_volatile: bool,
     ) -> Result<(), String> {
-        let range = self.shared_range(at, bytes)?;
-        let (all, touch) = (self.shared.len(), self.plain(thread, is_volatile));
-        let new = &value.to_le_bytes()[..bytes];
-        let is_change = &self.shared[range.clone()] != new;
-        self.marks
-            .note(all, range.clone(), touch, true, is_change)
-            .map_err(|other| raced("writes shared", at, other))?;
-        self.shared[range].copy_from_slice(new);
-        Ok(())
-    }
-
-    fn shared_range(&self, at: u64, bytes: usize) -> Result<std::ops::Range<usize>, String> {
-        let range = at as usize..at as usize + bytes;
-        if range.end <= self.shared.len() {
-            Ok(range)
-        } else {
-            Err(format!("{bytes} bytes at {at:#x} are not in {} of shared memory", self.shared.len()))
-        }
+        let touch = self.plain(thread, is_volatile);
+        self.shared.write(at as usize, bytes, value, touch).map_err(|what| format!("shared: {what}"))
     }
 
     /// Runs all its threads to their ends.
     ///
     /// # Errors
-    /// Which thread, at which line, does what it must not.
+    /// Which thread, at which instruction, does what it must not.
     pub(crate) fn run(
         &mut self,
         threads: &mut [Thread<'_>],
         arguments: &[u8],
-    ) -> Result<(), (u32, usize, String)> {
+    ) -> Result<(), (u32, String, String)> {
         for (number, thread) in (0..).zip(&mut *threads) {
             thread.start(number, self, arguments);
         }
         loop {
             let mut reached = None;
             for (number, thread) in (0..).zip(&mut *threads) {
-                let stop = thread.run(self).map_err(|what| (number, thread.line(), what))?;
+                let stop = thread.run(self).map_err(|what| (number, thread.place(), what))?;
                 let first = *reached.get_or_insert(stop);
                 if stop != first {
                     let what = format!("it stops at {stop:?}, and the threads before it at {first:?}");
-                    return Err((number, thread.line(), what));
+                    return Err((number, thread.place(), what));
                 }
             }
             match reached {

@@ -39,8 +39,9 @@ pub(crate) struct Instruction {
     /// It is only carried out where this register is so.
     pub(crate) guard: Option<(Register, bool)>,
     pub(crate) action: Action,
-    /// Of the text.
+    /// Where it is in the text, and what it is called there.
     pub(crate) line: usize,
+    pub(crate) opcode: String,
 }
 
 #[derive(Debug)]

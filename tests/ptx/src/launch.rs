@@ -14,13 +14,13 @@ pub struct Grid {
 
 /// What a kernel does that it must not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kernel}, thread {thread} of block {block}, line {line}: {what}")]
+#[error("{kernel}, thread {thread} of block {block}, {place}: {what}")]
 pub struct Fault {
     pub kernel: String,
     pub block: u32,
     pub thread: u32,
-    /// Of the text.
-    pub line: usize,
+    /// The instruction: its line in the text, and its name.
+    pub place: String,
     pub what: String,
 }
 
@@ -34,9 +34,14 @@ impl Kernel {
     /// The first thing that it does and must not; memory is as it was left then.
     pub fn run(&self, grid: Grid, arguments: &[&[u64]], memory: &mut Memory<'_>) -> Result<(), Fault> {
         let function = self.function();
-        let fault =
-            |(thread, line, what), block| Fault { kernel: function.name.clone(), block, thread, line, what };
-        let frame = self.frame(arguments).map_err(|what| fault((0, 0, what), 0))?;
+        let fault = |(thread, place, what), block| Fault {
+            kernel: function.name.clone(),
+            block,
+            thread,
+            place,
+            what,
+        };
+        let frame = self.frame(arguments).map_err(|what| fault((0, "its arguments".to_owned(), what), 0))?;
         let mut threads: Vec<Thread<'_>> =
             (0..grid.threads).map(|_| Thread::new(&self.program, function)).collect();
         let mut steps_left = MOST_STEPS;

@@ -23,6 +23,7 @@ mod rule;
 mod scope;
 mod text;
 mod thread;
+mod watched;
 
 pub use launch::{Fault, Grid};
 pub use memory::Memory;

@@ -1,6 +1,7 @@
 //! The memory that a launch may use: no byte of it is anywhere else.
 
-use crate::marks::{Marks, Touch};
+use crate::marks::Touch;
+use crate::watched::Watched;
 
 /// Parts of a GPU's memory, by where they begin.
 #[derive(Debug, Default)]
@@ -13,13 +14,12 @@ pub struct Memory<'a> {
 #[derive(Debug)]
 struct Part<'a> {
     start: u64,
-    bytes: &'a mut [u8],
-    marks: Marks,
+    bytes: Watched<&'a mut [u8]>,
 }
 
 impl<'a> Memory<'a> {
     pub fn new(parts: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Memory<'a> {
-        let part = |(start, bytes)| Part { start, bytes, marks: Marks::default() };
+        let part = |(start, bytes)| Part { start, bytes: Watched::new(bytes) };
         let mut parts: Vec<Part<'a>> = parts.into_iter().map(part).collect();
         parts.sort_by_key(|part| part.start);
         Memory { parts, last: 0 }
@@ -49,11 +49,7 @@ impl<'a> Memory<'a> {
 
     pub(crate) fn read(&mut self, address: u64, bytes: usize, touch: Touch) -> Result<u64, String> {
         let (part, at) = self.find(address, bytes)?;
-        let all = part.bytes.len();
-        part.marks
-            .note(all, at..at + bytes, touch, false, false)
-            .map_err(|other| raced("reads", address, other))?;
-        Ok(value_of(&part.bytes[at..at + bytes]))
+        part.bytes.read(at, bytes, touch).map_err(|what| format!("of {:#x}: {what}", part.start))
     }
 
     pub(crate) fn write(
@@ -64,23 +60,6 @@ impl<'a> Memory<'a> {
         touch: Touch,
     ) -> Result<(), String> {
         let (part, at) = self.find(address, bytes)?;
-        let (all, new) = (part.bytes.len(), &value.to_le_bytes()[..bytes]);
-        let place = &mut part.bytes[at..at + bytes];
-        let is_change = place != new;
-        part.marks
-            .note(all, at..at + bytes, touch, true, is_change)
-            .map_err(|other| raced("writes", address, other))?;
-        place.copy_from_slice(new);
-        Ok(())
+        part.bytes.write(at, bytes, value, touch).map_err(|what| format!("of {:#x}: {what}", part.start))
     }
-}
-
-pub(crate) fn raced(what: &str, address: u64, other: Touch) -> String {
-    let Touch { thread, block, .. } = other;
-    format!("{what} {address:#x}, which thread {thread} of all (in block {block}) uses in no order with it")
-}
-
-/// Up to eight bytes, the lowest first.
-pub(crate) fn value_of(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -323,7 +323,8 @@ impl<'a> Parser<'a> {
             }
         };
         self.words.expect(";")?;
-        body.function.instructions.push(Instruction { guard, action, line });
+        let opcode = opcode.to_owned();
+        body.function.instructions.push(Instruction { guard, action, line, opcode });
         Ok(())
     }
 

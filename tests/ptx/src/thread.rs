@@ -2,9 +2,9 @@
 
 use crate::block::Block;
 use crate::function::{Action, Change, Function, Instruction, Place, Register, SPECIALS, Space};
-use crate::memory::value_of;
 use crate::module::Program;
 use crate::rule::Rule;
+use crate::watched::value_of;
 
 /// Where a thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +59,12 @@ impl<'a> Thread<'a> {
         self.carry = false;
     }
 
-    /// The line of the text that it is at.
-    pub(crate) fn line(&self) -> usize {
-        let instructions = &self.function.instructions;
-        instructions.get(self.next.saturating_sub(1)).map_or(0, |instruction| instruction.line)
+    /// The instruction that it is at.
+    pub(crate) fn place(&self) -> String {
+        match self.function.instructions.get(self.next.saturating_sub(1)) {
+            Some(Instruction { line, opcode, .. }) => format!("line {line}, {opcode}"),
+            None => "its end".to_owned(),
+        }
     }
 
     /// Goes on until it stops.
@@ -250,7 +252,7 @@ impl<'a> Thread<'a> {
             callee.registers[register as usize] += before as u64;
         }
         let stop =
-            callee.run(block).map_err(|what| format!("{}, line {}: {what}", function.name, callee.line()))?;
+            callee.run(block).map_err(|what| format!("{}, {}: {what}", function.name, callee.place()))?;
         if stop != Stop::End {
             return Err(format!("{} has a barrier, and was called", function.name));
         }

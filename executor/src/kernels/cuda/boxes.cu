@@ -35,6 +35,18 @@ struct Around {
     __device__ inline Around(float at) : lower((i64)floorf(at)), upper((i64)ceilf(at)), part(at - floorf(at)) {}
 };
 
+// The four pixels around a place: above, then below, each left and right.
+template <class T> struct Corners {
+    float a, b, c, d;
+
+    __device__ inline Corners(const T *x, const Crops &crops, i64 image, const Around &down, const Around &across,
+                              i64 channel)
+        : a((float)wide(x[crops.pixel(image, down.lower, across.lower, channel)])),
+          b((float)wide(x[crops.pixel(image, down.lower, across.upper, channel)])),
+          c((float)wide(x[crops.pixel(image, down.upper, across.lower, channel)])),
+          d((float)wide(x[crops.pixel(image, down.upper, across.upper, channel)])) {}
+};
+
 template <class T>
 __global__ void crop(const T *x, const float *boxes, const i64 *images, float *y, i64 n, Crops crops, double outside) {
     EACH(i, n) {
@@ -51,11 +63,9 @@ __global__ void crop(const T *x, const float *boxes, const i64 *images, float *y
             y[i] = (float)wide(x[crops.pixel(image, (i64)roundf(row), (i64)roundf(column), at[3])]);
         } else {
             Around down(row), across(column);
-            float a = (float)wide(x[crops.pixel(image, down.lower, across.lower, at[3])]);
-            float b = (float)wide(x[crops.pixel(image, down.lower, across.upper, at[3])]);
-            float c = (float)wide(x[crops.pixel(image, down.upper, across.lower, at[3])]);
-            float d = (float)wide(x[crops.pixel(image, down.upper, across.upper, at[3])]);
-            float above = a + (b - a) * across.part, below = c + (d - c) * across.part;
+            Corners<T> near(x, crops, image, down, across, at[3]);
+            float above = near.a + (near.b - near.a) * across.part;
+            float below = near.c + (near.d - near.c) * across.part;
             y[i] = above + (below - above) * down.part;
         }
     }
@@ -101,13 +111,11 @@ __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *bo
             if (!crops.at(box, 0, at[1], row) || !crops.at(box, 1, at[2], column))
                 continue;
             Around down(row), across(column);
-            float a = (float)wide(x[crops.pixel(image, down.lower, across.lower, at[3])]);
-            float b = (float)wide(x[crops.pixel(image, down.lower, across.upper, at[3])]);
-            float c = (float)wide(x[crops.pixel(image, down.upper, across.lower, at[3])]);
-            float d = (float)wide(x[crops.pixel(image, down.upper, across.upper, at[3])]);
+            Corners<T> near(x, crops, image, down, across, at[3]);
             float slope = dy[number * size + k];
-            float slopes[2] = {slope * ((1.0f - across.part) * (c - a) + across.part * (d - b)),
-                               slope * ((1.0f - down.part) * (b - a) + down.part * (d - c))};
+            float slopes[2] = {
+                slope * ((1.0f - across.part) * (near.c - near.a) + across.part * (near.d - near.b)),
+                slope * ((1.0f - down.part) * (near.b - near.a) + down.part * (near.d - near.c))};
             for (int axis = 0; axis < 2; axis++) {
                 float last = (float)(crops.image[axis] - 1);
                 // How a position follows the box's end.

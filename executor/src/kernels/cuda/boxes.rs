@@ -2,7 +2,7 @@
 //! host; a box with a side that is not finite lies outside.
 
 use super::moved::zeros;
-use super::support::{allocate, function, lane, launch, read, type_name, upload, write};
+use super::support::{SUMMED, allocate, function, lane, launch, read, type_name, upload, write};
 use crate::cuda::{Arguments, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -24,9 +24,6 @@ const IMAGES: &[DType] = &[
     DType::UInt16,
 ];
 
-/// Types that several threads can add to one element of.
-const ADDED: &[DType] = &[DType::Float, DType::Double];
-
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["box_ind", "crop_size"],
@@ -34,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["box_ind", "image_size"],
-        ..KernelDef::of("CropAndResizeGradImage", &[("T", ADDED)], image_gradient)
+        ..KernelDef::of("CropAndResizeGradImage", &[("T", SUMMED)], image_gradient)
     },
     KernelDef {
         host_memory: &["box_ind"],

@@ -1,12 +1,13 @@
 //! Conversions between element types, by value.
 
-use super::support::{allocate, function, launch, read, type_name, write};
-use crate::cuda::{Arguments, Source};
+use super::support::{self, allocate, launch, read, type_name, write};
+use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::cast::bitcast_shape;
 use graph::DType::{self, *};
+use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };
 
@@ -23,9 +24,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
 ];
 
+/// The kernel that converts elements of one type to another: of addresses of both, and how many.
+pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<Arc<Function>> {
+    support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
+}
+
 fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
-    let function = function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))?;
+    let function = function(init, from, to)?;
     Kernel::sync(move |ctx| {
         if from == to {
             let value = ctx.take_value(0);

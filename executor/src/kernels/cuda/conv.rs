@@ -2,6 +2,7 @@
 //! padding after an image as before it: where either differs, elements are moved.
 
 mod depthwise;
+pub(super) mod volumes;
 
 use super::moved::{Mover, zeros};
 use super::support::{allocate, lane, read, write};
@@ -9,6 +10,7 @@ use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::conv::{input_shape, sizes_input};
 use crate::kernels::cpu::dispatch::FLOATS;
 use crate::kernels::cpu::strided::{Layout, permuted};
 use graph::Shape;
@@ -42,6 +44,53 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
+/// The shapes of an input and a filter, of which a gradient is given its own as sizes.
+struct Given {
+    direction: Direction,
+    input: Shape,
+    filter: Shape,
+}
+
+impl Given {
+    fn of(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<Given> {
+        let (input, filter) = match direction {
+            Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
+            Direction::Input => (input_shape(ctx, conv)?, ctx.shape(1)?.clone()),
+            Direction::Filter => {
+                (ctx.shape(0)?.clone(), Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?)
+            }
+        };
+        Ok(Given { direction, input, filter })
+    }
+
+    /// The output's shape, which what comes back to it must have.
+    fn output(&self, ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes) -> Result<Shape> {
+        let output = conv.output_shape(sizes)?;
+        if self.direction != Direction::Forward && *ctx.shape(2)? != output {
+            crate::invalid!(
+                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
+                ctx.node().op.name(),
+                ctx.shape(2)?
+            );
+        }
+        Ok(output)
+    }
+
+    /// The shape of what is computed.
+    fn result<'a>(&'a self, output: &'a Shape) -> &'a Shape {
+        match self.direction {
+            Direction::Forward => output,
+            Direction::Input => &self.input,
+            Direction::Filter => &self.filter,
+        }
+    }
+
+    /// Whether there is nothing to multiply.
+    fn is_empty(&self, output: &Shape) -> bool {
+        [&self.input, &self.filter, output].iter().any(|shape| shape.num_elements() == 0)
+    }
+}
+
 /// The kernels of one node.
 struct Convolver {
     conv: Conv,
@@ -65,35 +114,14 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
 impl Convolver {
     fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
         let conv = &self.conv;
-        let (input, filter) = match self.direction {
-            Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
-            Direction::Input => {
-                let filter = ctx.shape(1)?.clone();
-                (crate::kernels::cpu::conv::input_shape(ctx, conv)?, filter)
-            }
-            Direction::Filter => {
-                let sizes = crate::kernels::cpu::conv::sizes_input(ctx, 1, "filter_sizes")?;
-                (ctx.shape(0)?.clone(), Shape::from_i64(&sizes)?)
-            }
-        };
-        let sizes = conv.sizes(&input, &filter)?;
-        let output = conv.output_shape(&sizes)?;
-        if self.direction != Direction::Forward && *ctx.shape(2)? != output {
-            crate::invalid!(
-                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
-                ctx.node().op.name(),
-                ctx.shape(2)?
-            );
-        }
-        let dtype = ctx.node().attr("T")?;
-        let result = match self.direction {
-            Direction::Forward => &output,
-            Direction::Input => &input,
-            Direction::Filter => &filter,
-        };
-        if [&input, &filter, &output].iter().any(|shape| shape.num_elements() == 0) {
+        let given = Given::of(ctx, conv, self.direction)?;
+        let sizes = conv.sizes(&given.input, &given.filter)?;
+        let output = given.output(ctx, conv, &sizes)?;
+        let (dtype, result) = (ctx.node().attr("T")?, given.result(&output));
+        if given.is_empty(&output) {
             return zeros(ctx, dtype, result.clone());
         }
+        let Given { input, filter, .. } = &given;
         let out = allocate(ctx, dtype, result.clone())?;
         match self.direction {
             Direction::Forward => {
@@ -109,18 +137,18 @@ impl Convolver {
                     Some((shape, at)) => {
                         let image = allocate(ctx, dtype, shape)?;
                         self.enqueue(ctx, &sizes, [&image, &turned, dy])?;
-                        self.mover.copy(ctx, &input, (&image, &at), (&out, &Layout::packed(&input)))?;
+                        self.mover.copy(ctx, input, (&image, &at), (&out, &Layout::packed(input)))?;
                     }
                 }
             }
             Direction::Filter => {
                 let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
-                let turned = allocate(ctx, dtype, self.turned_shape(&filter)?)?;
+                let turned = allocate(ctx, dtype, self.turned_shape(filter)?)?;
                 self.enqueue(ctx, &sizes, [&image, &turned, ctx.device_input(2)?])?;
                 // Back to rows, columns, input and output channels.
                 let place = if self.channels_last() { [1, 2, 3, 0] } else { [2, 3, 1, 0] };
                 let from = permuted(&turned.shape, &place);
-                self.mover.copy(ctx, &filter, (&turned, &from), (&out, &Layout::packed(&filter)))?;
+                self.mover.copy(ctx, filter, (&turned, &from), (&out, &Layout::packed(filter)))?;
             }
         }
         Ok(out)

@@ -50,7 +50,6 @@ mod transpose;
 mod unary;
 mod unique;
 mod variable;
-mod volumes;
 
 use crate::kernel::KernelDef;
 
@@ -67,6 +66,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
+    conv::volumes::KERNELS,
     diagonal::KERNELS,
     einsum::KERNELS,
     fused::KERNELS,
@@ -101,5 +101,4 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     unary::KERNELS,
     unique::KERNELS,
     variable::KERNELS,
-    volumes::KERNELS,
 ];

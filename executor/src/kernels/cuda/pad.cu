@@ -1,16 +1,28 @@
 // Mirror images at the ends of axes, and what comes back from them.
 
-// Of each axis: elements within, places before them, and the distance of an image from its edge.
+// Axes with how many places are before and after their elements, in the place of strides; and the distance of an image
+// from its edge.
 struct Mirror {
-    i64 rank, sizes[MOST_AXES], before[MOST_AXES], after[MOST_AXES], offset;
+    Axes<2> axes;
+    i64 offset;
+
+    __device__ inline i64 size(int axis) const {
+        return axes.sizes[axis];
+    }
+    __device__ inline i64 before(int axis) const {
+        return axes.strides[0][axis];
+    }
+    __device__ inline i64 after(int axis) const {
+        return axes.strides[1][axis];
+    }
 };
 
 template <class E> __global__ void mirror(const E *x, E *y, i64 n, Mirror m) {
     EACH(i, n) {
         i64 rest = i, from = 0, step = 1;
-        for (int axis = (int)m.rank - 1; axis >= 0; axis--) {
-            i64 size = m.sizes[axis], whole = m.before[axis] + size + m.after[axis];
-            i64 place = rest % whole - m.before[axis];
+        for (int axis = (int)m.axes.rank - 1; axis >= 0; axis--) {
+            i64 size = m.size(axis), whole = m.before(axis) + size + m.after(axis);
+            i64 place = rest % whole - m.before(axis);
             if (place < 0)
                 place = m.offset - 1 - place;
             else if (place >= size)
@@ -29,8 +41,8 @@ template <class T> __global__ void mirror_gradient(const T *dy, T *dx, i64 n, Mi
         i64 places[MOST_AXES][3];
         int counts[MOST_AXES];
         i64 rest = i, step = 1;
-        for (int axis = (int)m.rank - 1; axis >= 0; axis--) {
-            i64 size = m.sizes[axis], before = m.before[axis], after = m.after[axis], at = rest % size;
+        for (int axis = (int)m.axes.rank - 1; axis >= 0; axis--) {
+            i64 size = m.size(axis), before = m.before(axis), after = m.after(axis), at = rest % size;
             rest /= size;
             int count = 0;
             if (at >= m.offset && at - m.offset < before)
@@ -46,10 +58,10 @@ template <class T> __global__ void mirror_gradient(const T *dy, T *dx, i64 n, Mi
         Wide<T> sum = 0;
         for (bool more = true; more;) {
             i64 from = 0;
-            for (int axis = 0; axis < m.rank; axis++)
+            for (int axis = 0; axis < m.axes.rank; axis++)
                 from += places[axis][chosen[axis]];
             sum = wide(narrow<T>(sum + wide(dy[from])));
-            int axis = (int)m.rank - 1;
+            int axis = (int)m.axes.rank - 1;
             while (axis >= 0 && ++chosen[axis] == counts[axis])
                 chosen[axis--] = 0;
             more = axis >= 0;

@@ -1,8 +1,9 @@
 //! Padding with zeros, with a value, and with mirror images.
 
 use super::moved::{Filler, Mover, zeros};
-use super::support::{MOST_AXES as MOST, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read};
-use super::support::{type_name, write};
+use super::support::{
+    Axes, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write,
+};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -10,7 +11,6 @@ use crate::kernels::cpu::pad::{
     MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded,
 };
 use crate::kernels::cpu::strided::Layout;
-use graph::Shape;
 
 static SOURCE: Source = Source { file: "pad.cu", text: include_str!("pad.cu") };
 
@@ -47,26 +47,16 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
             let out = allocate(ctx, dtype, shape.clone())?;
             let n = shape.num_elements();
             let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
-            launch(ctx, &mirror, n, arguments.structure(words(inner, &paddings, offset)))?;
+            // `Mirror` of the `.cu` file.
+            let both = paddings.iter().map(|&(before, after)| [before as isize, after as isize]);
+            let axes = Axes::apart(inner.iter().copied().zip(both))?;
+            let words = axes.words().chain([offset as i64]);
+            launch(ctx, &mirror, n, arguments.structure(words))?;
             out
         };
         ctx.set_output(0, out);
         Ok(())
     })
-}
-
-/// `Mirror` of the `.cu` file.
-fn words(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Vec<i64> {
-    let mut words = vec![inner.rank() as i64];
-    let mut add = |of: &mut dyn Iterator<Item = usize>| {
-        let axes: Vec<i64> = of.map(|value| value as i64).collect();
-        words.extend(axes.iter().copied().chain(std::iter::repeat(0)).take(MOST));
-    };
-    add(&mut inner.iter().copied());
-    add(&mut paddings.iter().map(|padding| padding.0));
-    add(&mut paddings.iter().map(|padding| padding.1));
-    words.push(offset as i64);
-    words
 }
 
 fn pad(init: &KernelInit<'_>) -> Result<Kernel> {

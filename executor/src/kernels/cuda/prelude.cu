@@ -149,6 +149,21 @@ template <class F, class A> __device__ inline A over_block(A value) {
     return shared[0];
 }
 
+// What the values of the block's threads come to up to each of them, which is in `shared` too until the next call.
+template <class F, class A> __device__ inline A running(A value, A start, A (&shared)[THREADS]) {
+    __syncthreads();
+    shared[threadIdx.x] = value;
+    for (int reach = 1; reach < THREADS; reach *= 2) {
+        __syncthreads();
+        A other = threadIdx.x >= reach ? shared[threadIdx.x - reach] : start;
+        __syncthreads();
+        value = F::combine(other, value);
+        shared[threadIdx.x] = value;
+    }
+    __syncthreads();
+    return value;
+}
+
 // What a thread has of a block's work, which is a part of the elements of each of `width` channels: neighbours have
 // neighbouring channels, and each every so many of the part's elements.
 struct Share {

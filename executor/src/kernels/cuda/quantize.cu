@@ -63,6 +63,3 @@ __global__ void fake_quantized_gradient_by(const float *dy, const float *x, cons
         above[i] = range.is_there ? (double)(dy[i] * (float)(x[i] > range.most)) : 0.0;
     }
 }
-__global__ void single(const double *sums, float *ends, i64 n) {
-    EACH(i, n) ends[i] = (float)sums[i];
-}

@@ -1,5 +1,6 @@
 //! Numbers rounded to the levels that a quantised model would have, and the gradients of that.
 
+use super::cast;
 use super::reduce::Reduction;
 use super::support::{allocate, function, launch, read, write};
 use crate::cuda::{Arguments, Source};
@@ -77,7 +78,7 @@ fn by_inputs(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
 fn by_inputs_gradient(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     let ends = words([0.0; 2], Levels::of(init)?);
     let gradient = function(init, &SOURCE, "fake_quantized_gradient_by".into())?;
-    let single = function(init, &SOURCE, "single".into())?;
+    let single = cast::function(init, DType::Double, DType::Float)?;
     let sum = Reduction::new(init, "Sum", DType::Double)?;
     Kernel::sync(move |ctx| {
         check_same(ctx)?;

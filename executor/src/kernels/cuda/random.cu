@@ -184,16 +184,7 @@ template <class T> __global__ void shares(const T *logits, double *sums, i64 row
             i64 k = first + threadIdx.x;
             double value = k < classes ? (double)wide(x[k]) : lowest<double>();
             double sum = isfinite(value) ? exp(value - most) : 0.0;
-            __syncthreads();
-            shared[threadIdx.x] = sum;
-            for (int reach = 1; reach < THREADS; reach *= 2) {
-                __syncthreads();
-                double other = threadIdx.x >= reach ? shared[threadIdx.x - reach] : 0.0;
-                __syncthreads();
-                sum += other;
-                shared[threadIdx.x] = sum;
-            }
-            __syncthreads();
+            sum = running<Plus>(sum, 0.0, shared);
             if (k < classes)
                 sums[row * classes + k] = before + sum;
             before += shared[THREADS - 1];

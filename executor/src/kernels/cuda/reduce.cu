@@ -176,16 +176,7 @@ __global__ void scan(const T *x, T *y, i64 lines, i64 size, i64 inner, i64 exclu
             i64 k = first + threadIdx.x;
             i64 at = start + (reverse ? size - 1 - k : k) * inner;
             W sum = k < size ? wide(x[at]) : F::template start<W>();
-            __syncthreads();
-            shared[threadIdx.x] = sum;
-            for (int reach = 1; reach < THREADS; reach *= 2) {
-                __syncthreads();
-                W other = threadIdx.x >= reach ? shared[threadIdx.x - reach] : F::template start<W>();
-                __syncthreads();
-                sum = F::combine(other, sum);
-                shared[threadIdx.x] = sum;
-            }
-            __syncthreads();
+            sum = running<F>(sum, F::template start<W>(), shared);
             W own = exclusive ? (threadIdx.x > 0 ? shared[threadIdx.x - 1] : F::template start<W>()) : sum;
             if (k < size)
                 y[at] = narrow<T>(F::combine(before, own));

@@ -1,6 +1,6 @@
 //! Reductions along axes, and the positions of extremes.
 
-use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, write};
+use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, wide, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -168,12 +168,7 @@ impl Reduction {
 
     /// Memory for so many parts of each of `n` results, which [`Reduction::add_up`] reduces.
     pub(super) fn memory(&self, ctx: &KernelContext<'_>, n: usize, parts: usize) -> Result<DeviceTensor> {
-        // In the type that is computed in.
-        let wide = match self.dtype {
-            DType::Half | DType::BFloat16 => DType::Float,
-            dtype => dtype,
-        };
-        allocate(ctx, wide, Shape::new(&[n * parts])?)
+        allocate(ctx, wide(self.dtype), Shape::new(&[n * parts])?)
     }
 
     /// Reduces the parts of each result, which follow each other.

@@ -1,7 +1,7 @@
 //! Resizing of batches of images, and its gradients. The tables of each axis are the CPU's, and brought over.
 
 use super::moved::zeros;
-use super::support::{allocate, function, launch, moved_type_name, read, type_name, upload, write};
+use super::support::{SUMMED, allocate, function, launch, moved_type_name, read, type_name, upload, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -28,9 +28,6 @@ const RESIZED: &[DType] = &[
     DType::UInt16,
 ];
 
-/// Types that several threads can add to one element of.
-const ADDED: &[DType] = &[DType::Float, DType::Double];
-
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["size"],
@@ -44,7 +41,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
-    KernelDef::of("ResizeBilinearGrad", &[("T", ADDED)], |init| {
+    KernelDef::of("ResizeBilinearGrad", &[("T", SUMMED)], |init| {
         let (grid, element) = (Grid::of(init)?, type_name(init.output_type(0))?);
         let resize = function(init, &SOURCE, format!("bilinear_gradient<{element}>"))?;
         Kernel::sync(move |ctx| {
@@ -67,7 +64,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["size"],
-        ..KernelDef::of("ResizeNearestNeighborGrad", &[("T", ADDED)], |init| {
+        ..KernelDef::of("ResizeNearestNeighborGrad", &[("T", SUMMED)], |init| {
             let (grid, dtype) = (Grid::of_grad(init)?, init.output_type(0));
             let resize = function(init, &SOURCE, format!("nearest_gradient<{}>", type_name(dtype)?))?;
             Kernel::sync(move |ctx| {
@@ -87,7 +84,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             by_weights(init, Grid::of_corners(init)?, areas)
         })
     },
-    KernelDef::of("ResizeBicubicGrad", &[("T", ADDED)], |init| {
+    KernelDef::of("ResizeBicubicGrad", &[("T", SUMMED)], |init| {
         let (grid, dtype) = (Grid::of(init)?, init.output_type(0));
         let resize = function(init, &SOURCE, format!("weighted_gradient<{}>", type_name(dtype)?))?;
         Kernel::sync(move |ctx| {

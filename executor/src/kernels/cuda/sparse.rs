@@ -1,23 +1,21 @@
 //! Sparse tensors as three: the indices of what is not zero, its values, and the whole's shape, which is on the host.
 
 use super::moved::{Filler, zeros};
-use super::support::{MOST_AXES, MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use super::support::{
+    MOST_AXES, MOVED, SUMMED, allocate, function, launch, moved_type_name, read, type_name, write,
+};
 use crate::cuda::{Arguments, Source};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
 use crate::kernels::cpu::sparse::{dense_shape, product_sizes};
-use graph::DType;
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
-
-/// Types that several threads can add to one element of.
-const ADDED: &[DType] = &[DType::Float, DType::Double];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["a_shape"],
-        ..KernelDef::enqueuing("SparseTensorDenseMatMul", &[("T", ADDED), ("Tindices", INDEX)], product)
+        ..KernelDef::enqueuing("SparseTensorDenseMatMul", &[("T", SUMMED), ("Tindices", INDEX)], product)
     },
     KernelDef {
         host_memory: &["output_shape"],

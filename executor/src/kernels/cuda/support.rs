@@ -22,6 +22,17 @@ pub(super) const MOVED: &[DType] = &[
     Complex128,
 ];
 
+/// Types that several threads can add to one element of, without a loop.
+pub(super) const SUMMED: &[DType] = &[Float, Double];
+
+/// What kernels compute in: `Wide` of the `.cu` files.
+pub(super) fn wide(dtype: DType) -> DType {
+    match dtype {
+        Half | BFloat16 => Float,
+        dtype => dtype,
+    }
+}
+
 /// A type as the `.cu` files call it.
 ///
 /// # Errors

@@ -63,10 +63,3 @@ template <class T> __global__ void of_patches(const Wide<T> *rows, T *dx, i64 n,
         dx[v.place(first + volume, in, channel)] = narrow<T>(sum);
     }
 }
-
-template <class T> __global__ void widened(const T *x, Wide<T> *y, i64 n) {
-    EACH(i, n) y[i] = wide(x[i]);
-}
-template <class T> __global__ void add_volumes(const T *x, T *sum, i64 n) {
-    EACH(i, n) sum[i] = narrow<T>(wide(sum[i]) + wide(x[i]));
-}

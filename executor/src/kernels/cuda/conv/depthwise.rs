@@ -3,11 +3,11 @@
 use super::super::moved::zeros;
 use super::super::reduce::{Reduction, WORTH_A_PART, parts_of};
 use super::super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::Given;
 use crate::cuda::driver::Direction;
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::kernels::cpu::conv::{input_shape, sizes_input};
 use graph::Shape;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
@@ -27,30 +27,19 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         _ => None,
     };
     Kernel::sync(move |ctx| {
-        let (input, filter) = shapes(ctx, &conv, direction)?;
+        let given = Given::of(ctx, &conv, direction)?;
         let nothing = |ctx: &mut KernelContext<'_>, shape: &Shape| -> Result<()> {
             let out = zeros(ctx, dtype, shape.clone())?;
             ctx.set_output(0, out);
             Ok(())
         };
-        if direction == Direction::Filter && filter.num_elements() == 0 {
-            return nothing(ctx, &filter);
+        if direction == Direction::Filter && given.filter.num_elements() == 0 {
+            return nothing(ctx, &given.filter);
         }
-        let sizes = conv.depthwise_sizes(&input, &filter)?;
-        let output = conv.output_shape(&sizes)?;
-        if direction != Direction::Forward && *ctx.shape(2)? != output {
-            crate::invalid!(
-                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
-                ctx.node().op.name(),
-                ctx.shape(2)?
-            );
-        }
-        let result = match direction {
-            Direction::Forward => &output,
-            Direction::Input => &input,
-            Direction::Filter => &filter,
-        };
-        if [&input, &filter, &output].iter().any(|shape| shape.num_elements() == 0) {
+        let sizes = conv.depthwise_sizes(&given.input, &given.filter)?;
+        let output = given.output(ctx, &conv, &sizes)?;
+        let result = given.result(&output);
+        if given.is_empty(&output) {
             return nothing(ctx, result);
         }
         let (a, b) = match direction {
@@ -74,15 +63,6 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         }
         ctx.set_output(0, out);
         Ok(())
-    })
-}
-
-/// Of the input and the filter, of which an op is given one as sizes.
-fn shapes(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<(Shape, Shape)> {
-    Ok(match direction {
-        Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
-        Direction::Input => (input_shape(ctx, conv)?, ctx.shape(1)?.clone()),
-        Direction::Filter => (ctx.shape(0)?.clone(), Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?),
     })
 }
 

@@ -1,14 +1,15 @@
 //! Convolutions over volumes, and their gradients, as products of matrices: some volumes at a time, so that their patches
 //! take a bounded part of memory.
 
-use super::moved::{Mover, zeros};
-use super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::super::moved::{Mover, zeros};
+use super::super::support::{allocate, function, lane, launch, read, type_name, wide, write};
+use super::super::{binary, cast};
+use super::Given;
 use crate::cuda::driver::{Address, Direction, Product};
 use crate::cuda::{Arguments, Function, Lane, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::conv::{input_shape, sizes_input};
 use crate::kernels::cpu::dispatch::FLOATS;
 use crate::kernels::cpu::strided::{Layout, permuted};
 use graph::ops::conv::{Conv, ConvSizes};
@@ -16,9 +17,9 @@ use graph::ops::window::{DataFormat, Window};
 use graph::{DType, Shape};
 use std::sync::Arc;
 
-static SOURCE: Source = Source { file: "volumes.cu", text: include_str!("volumes.cu") };
+static SOURCE: Source = Source { file: "volumes.cu", text: include_str!("../volumes.cu") };
 
-pub(super) const KERNELS: &[KernelDef] = &[
+pub(in crate::kernels::cuda) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv3D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
     KernelDef {
         host_memory: &["input_sizes"],
@@ -57,17 +58,14 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let convolver = Convolver {
         conv: Conv::of_volumes(init.node)?,
         dtype,
-        wide: match dtype {
-            DType::Half | DType::BFloat16 => DType::Float,
-            dtype => dtype,
-        },
+        wide: wide(dtype),
         direction,
         most: (Lane::of(&**init.device)?.driver().memory()?.1 / SHARE) as usize,
         mover: Mover::new(init, dtype)?,
         patches: of("patches")?,
         of_patches: of("of_patches")?,
-        widened: of("widened")?,
-        add: of("add_volumes")?,
+        widened: cast::function(init, dtype, wide(dtype))?,
+        add: function(init, &binary::SOURCE, format!("add_to<{}>", type_name(dtype)?))?,
     };
     Kernel::sync(move |ctx| {
         let out = convolver.run(ctx)?;
@@ -88,30 +86,11 @@ struct Work<'a> {
 
 impl Convolver {
     fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
-        let (input, filter) = match self.direction {
-            Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
-            Direction::Input => (input_shape(ctx, &self.conv)?, ctx.shape(1)?.clone()),
-            Direction::Filter => {
-                let filter = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
-                (ctx.shape(0)?.clone(), filter)
-            }
-        };
-        let sizes = self.conv.sizes(&input, &filter)?;
-        let output = self.conv.output_shape(&sizes)?;
-        if self.direction != Direction::Forward && *ctx.shape(2)? != output {
-            crate::invalid!(
-                "{}: Size of out_backprop doesn't match computed: actual = {}, computed = {output}",
-                ctx.node().op.name(),
-                ctx.shape(2)?
-            );
-        }
-        let result = match self.direction {
-            Direction::Forward => &output,
-            Direction::Input => &input,
-            Direction::Filter => &filter,
-        };
-        if [&input, &filter, &output].iter().any(|shape| shape.num_elements() == 0) {
-            return zeros(ctx, self.dtype, result.clone());
+        let given = Given::of(ctx, &self.conv, self.direction)?;
+        let sizes = self.conv.sizes(&given.input, &given.filter)?;
+        let output = given.output(ctx, &self.conv, &sizes)?;
+        if given.is_empty(&output) {
+            return zeros(ctx, self.dtype, given.result(&output).clone());
         }
         let windows = [&sizes.planes, &sizes.rows, &sizes.columns];
         let work = Work {
@@ -122,8 +101,8 @@ impl Convolver {
         };
         match self.direction {
             Direction::Forward => self.forward(ctx, &work, output),
-            Direction::Input => self.input(ctx, &work, input),
-            Direction::Filter => self.filter(ctx, &work, filter),
+            Direction::Input => self.input(ctx, &work, given.input),
+            Direction::Filter => self.filter(ctx, &work, given.filter),
         }
     }
 
