@@ -8,11 +8,30 @@ pub(super) const LINE: usize = 64;
 /// Elements of `f32` in a line: so far apart, what would fall into the same sets falls into the next ones.
 pub(super) const FLOATS: usize = LINE / size_of::<f32>();
 
-/// Rows that lie so many bytes apart, or a multiple of it, fall into the same few sets of the first cache.
-pub(super) const ALIASES: usize = 2048;
+/// What lies so many bytes apart, or a multiple of it, falls into the same few sets of the first cache.
+const ALIASES: usize = 2048;
+
+/// Lines of a set from which on there is room for those of a block's rows, and for what else is read meanwhile.
+const ENOUGH: usize = 12;
+
+/// Whether neither of lines so many bytes apart stays in the first cache while the others are read.
+pub(super) fn aliases(bytes: usize) -> bool {
+    bytes.is_multiple_of(ALIASES)
+}
+
+/// Whether it costs to read some rows at the same time that are so many bytes apart.
+pub(super) fn rows_alias(bytes: usize) -> bool {
+    aliases(bytes) && first_level_ways() < ENOUGH
+}
 
 /// Bytes of a core's second-level cache where the processor does not say.
 const USUAL: usize = 512 << 10;
+
+/// Lines of a set of a core's first-level cache; 0 if the processor does not say.
+fn first_level_ways() -> usize {
+    static WAYS: OnceLock<usize> = OnceLock::new();
+    *WAYS.get_or_init(|| reported_ways().unwrap_or_default())
+}
 
 /// Bytes of a core's second-level cache.
 pub(super) fn second_level() -> usize {
@@ -29,14 +48,34 @@ fn reported() -> Option<usize> {
     (__cpuid(EXTENDED).eax >= CACHES).then(|| ((__cpuid(CACHES).ecx >> 16) as usize) << 10)
 }
 
+/// Intel's processors tell about their caches in one leaf, AMD's in another, in the same form.
+#[cfg(target_arch = "x86_64")]
+fn reported_ways() -> Option<usize> {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const KIND: u32 = 0x1f;
+    let leaves = [4, 0x8000_001d].into_iter().filter(|leaf| __cpuid(leaf & 0x8000_0000).eax >= *leaf);
+    let data = leaves.map(|leaf| __cpuid_count(leaf, 0)).find(|said| said.eax & KIND != 0);
+    data.map(|said| (said.ebx >> 22) as usize + 1)
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn reported() -> Option<usize> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn reported_ways() -> Option<usize> {
     None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_level_has_ways_that_there_are() {
+        assert!([0, 1, 2, 4, 8, 12, 16].contains(&first_level_ways()), "{} ways", first_level_ways());
+    }
 
     #[test]
     fn the_second_level_is_of_a_size_that_there_is() {

@@ -147,7 +147,7 @@ impl Work<'_> {
     fn packed<T: Lane>(&self, y: &Tensor, kept: &Kept<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
             T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
-        if !is_single || !is_worth_packing(self.m, self.k, self.n) {
+        if !is_single || !is_worth_packing(self.m, self.k, self.n, self.flips[0]) {
             return Ok(None);
         }
         kept.get(y, (), || {

@@ -14,15 +14,18 @@ mod portable;
 use super::simd::{Level, level};
 use std::ops::Range;
 
-/// Steps of the inner dimension that follow each other in the left matrix.
+/// Steps of the inner dimension that follow each other in both matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
+    /// Where they begin in the left matrix, from where a row does.
     pub(super) start: usize,
+    /// The first one's number in the right matrix.
+    pub(super) first: usize,
     pub(super) len: usize,
 }
 
-/// The left matrix: element (row `i`, step `t` of run `r`) is at `rows[i] + r.start + t * step`. The steps of all
-/// runs, one run after the other, are the columns.
+/// The left matrix: element (row `i`, step `t` of run `r`) is at `rows[i] + r.start + t * step`, and meets row
+/// `r.first + t` of the right matrix. Steps that are in no run, as those through which only zeros would be seen, add nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left<'a> {
     pub(super) data: &'a [f32],
@@ -109,11 +112,10 @@ impl Registers {
         let (Some(last_left), Some(last_place)) = (left.rows.iter().max(), place.rows.iter().max()) else {
             return;
         };
-        let steps: usize = left.runs.iter().map(|run| run.len).sum();
-        let reached = left.runs.iter().filter(|run| run.len > 0);
-        if let Some(reached) = reached.map(|run| run.start + (run.len - 1) * left.step).max() {
-            assert!(last_left + reached < left.data.len(), "a left matrix reaches outside its data");
-            let end = (steps - 1) * right.step + self.whole_vectors(place.width);
+        for run in left.runs.iter().filter(|run| run.len > 0) {
+            let reached = last_left + run.start + (run.len - 1) * left.step;
+            assert!(reached < left.data.len(), "a left matrix reaches outside its data");
+            let end = (run.first + run.len - 1) * right.step + self.whole_vectors(place.width);
             assert!(end <= right.data.len(), "a right matrix reaches outside its data");
         }
         assert!(last_place + place.width <= place.data.len(), "a product reaches outside its place");

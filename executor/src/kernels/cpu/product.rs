@@ -158,9 +158,11 @@ pub(super) fn product<T: Arithmetic>(
     }
 }
 
-/// Whether the right factor of such a product, which is used again, is better [`packed`] once.
-pub(super) fn is_worth_packing(rows: usize, inner: usize, columns: usize) -> bool {
-    is_in_blocks(rows, inner, columns) && inner.saturating_mul(columns) <= LARGEST_PACKED
+/// Whether the right factor of such a product, which is used again, is better [`packed`] once. The left one may be
+/// transposed.
+pub(super) fn is_worth_packing(rows: usize, inner: usize, columns: usize, left_is_turned: bool) -> bool {
+    let is_turned = single::is_turned(columns, rows, left_is_turned);
+    is_in_blocks(rows, inner, columns) && !is_turned && inner.saturating_mul(columns) <= LARGEST_PACKED
 }
 
 /// The right factor of products of `f32`, for [`product_with`].

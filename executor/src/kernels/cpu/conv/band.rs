@@ -1,26 +1,25 @@
-//! What a few lines of pixels see of the other image, in a form in which no tap falls outside: the image itself, or a
-//! copy of some of its lines with zeros around them.
+//! What a few lines of pixels see of the other image: the image itself, or a copy of some of its lines where it does not lie
+//! in memory as it is best read.
 
 use super::phase::{Image, Phase};
-use crate::kernels::cpu::cache::{self, ALIASES, FLOATS};
-use crate::kernels::cpu::micro::Run;
+use crate::kernels::cpu::cache::{self, FLOATS};
+use std::ops::Range;
 
 /// How the pixels that a phase sees lie in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Band {
     image: Image,
-    /// Row and column of the pixel at the beginning, from where the first seeing pixel is.
-    origin: [isize; 2],
-    /// Rows that one row of seeing pixels sees.
-    height: usize,
+    /// The least and the greatest offset of what is seen, of rows and of columns.
+    reach: [[isize; 2]; 2],
+    /// Whether there are zeros around the image as far as it is seen. Then no tap is left out.
+    pub(super) has_margins: bool,
     /// Pixels of a line, and elements from one to the next.
     columns: usize,
     pixel: usize,
     /// Channels that lie together: of a line first these of all pixels, then the next. All of them, or a multiple of it.
     slice: usize,
-    /// How far apart seeing pixels are, and how far what one of them sees reaches: what lies between is not copied.
+    /// How far apart is what neighbours see: what lies between is not copied.
     stride: [usize; 2],
-    width: usize,
     pub(super) is_copied: bool,
 }
 
@@ -33,6 +32,14 @@ pub(super) enum Reads {
     Channels,
 }
 
+/// Where the lines of an image are that some pixels see.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines {
+    start: usize,
+    /// The row of the first one, which may be outside.
+    top: isize,
+}
+
 /// Elements of a band for one row, at most.
 const LARGEST: usize = 4 << 20;
 
@@ -43,44 +50,50 @@ pub(super) fn most_elements() -> usize {
 }
 
 impl Band {
-    /// `channels` of each pixel are read by each of the groups.
+    /// `channels` of each pixel are read by each of the groups. Where they are few, what lies outside the image is read as
+    /// zeros: it costs less than to tell which pixels see it.
     pub(super) fn new(image: Image, phase: &Phase, reads: Reads, channels: usize) -> Band {
-        let [low, high] = phase.reach();
-        let last = [0, 1].map(|i| ((phase.count[i].max(1) - 1) * phase.stride[i]) as isize);
-        let size = [image.rows, image.columns];
-        let is_inside = [0, 1].iter().all(|&i| low[i] >= 0 && last[i] + high[i] < size[i] as isize);
+        let reach = [0, 1].map(|axis| phase.reach(axis));
+        let last = [0, 1].map(|axis| ((phase.count[axis].max(1) - 1) * phase.stride[axis]) as isize);
+        let is_inside =
+            |axis: usize, size: usize| reach[axis][0] >= 0 && last[axis] + reach[axis][1] < size as isize;
         let aliases = reads == Reads::Pixels
-            && (image.channels.wrapping_mul(phase.stride[1]) * size_of::<f32>()).is_multiple_of(ALIASES);
+            && cache::rows_alias(image.channels.wrapping_mul(phase.stride[1]).wrapping_mul(size_of::<f32>()));
         let is_sliced =
             reads == Reads::Channels && image.channels > FLOATS && channels.is_multiple_of(FLOATS);
-        let is_copied = !is_inside || aliases || is_sliced;
+        let is_few = channels < FLOATS || (reads == Reads::Channels && !is_sliced);
+        let has_margins = is_few && !(is_inside(0, image.rows) && is_inside(1, image.columns));
         Band {
             image,
-            origin: low,
-            height: (high[0] - low[0]) as usize + 1,
-            columns: if is_copied { (last[1] + high[1] - low[1]) as usize + 1 } else { image.columns },
+            reach,
+            has_margins,
+            columns: if has_margins {
+                (last[1] + reach[1][1] - reach[1][0]) as usize + 1
+            } else {
+                image.columns
+            },
             pixel: match (aliases, is_sliced) {
-                (true, _) => image.channels + FLOATS,
+                (true, _) if !has_margins => image.channels + FLOATS,
                 (_, true) => FLOATS,
                 _ => image.channels,
             },
             slice: if is_sliced { FLOATS } else { image.channels },
             stride: phase.stride,
-            width: (high[1] - low[1]) as usize + 1,
-            is_copied,
+            is_copied: aliases || is_sliced || has_margins,
         }
     }
 
     /// Whether a band for one row of seeing pixels is of a reasonable size: strides, dilations and paddings may be
     /// anything.
     pub(super) fn is_bounded(&self) -> bool {
+        let height = (self.reach[0][1] - self.reach[0][0]) as usize + 1;
         let slices = self.image.channels.div_ceil(self.slice);
         let line = self.columns.saturating_mul(self.pixel).saturating_mul(slices);
-        !self.is_copied || line.saturating_mul(self.height) <= LARGEST
+        !self.is_copied || line.saturating_mul(height.min(self.image.rows)) <= LARGEST
     }
 
     /// Elements of a line.
-    pub(super) fn line(&self) -> usize {
+    fn line(&self) -> usize {
         self.columns * self.pixel * self.image.channels.div_ceil(self.slice)
     }
 
@@ -89,20 +102,14 @@ impl Band {
         self.stride[0] * self.line()
     }
 
-    /// Lines of a band for `rows` rows of seeing pixels.
-    fn lines(&self, rows: usize) -> usize {
-        (rows.max(1) - 1) * self.stride[0] + self.height
-    }
-
-    /// How far apart the columns' neighbours are.
+    /// How far apart is what neighbours on a line see.
     pub(super) fn step(&self) -> usize {
         self.stride[1] * self.pixel
     }
 
-    /// Where a tap's pixel begins, from where a band's does.
-    fn place(&self, [y, x]: [isize; 2]) -> usize {
-        let [row, column] = [(y - self.origin[0]) as usize, (x - self.origin[1]) as usize];
-        row * self.line() + column * self.pixel
+    /// How many rows of the filter and columns of it apart are two taps' pixels.
+    pub(super) fn distance(&self, [rows, columns]: [isize; 2]) -> usize {
+        (rows * self.line() as isize + columns * self.pixel as isize) as usize
     }
 
     /// Where a channel is, from where its pixel begins.
@@ -110,82 +117,74 @@ impl Band {
         channel / self.slice * self.slice * self.columns + channel % self.slice
     }
 
-    /// The number of a channel's slice.
-    pub(super) fn slice_of(&self, channel: usize) -> usize {
-        channel / self.slice
+    /// The slices of channels that lie together.
+    pub(super) fn slices(&self, channels: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let each = self.slice;
+        (0..channels).step_by(each.max(1)).map(move |first| first..channels.min(first + each))
     }
 
-    /// What a pixel sees through the taps, `depth` channels of each; neighbours are one run.
-    pub(super) fn runs(&self, phase: &Phase, depth: usize) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for tap in &phase.taps {
-            let start = self.place(tap.offset);
-            match runs.last_mut() {
-                Some(run) if run.start + run.len == start => run.len += depth,
-                _ => runs.push(Run { start, len: depth }),
-            }
-        }
-        runs
-    }
-
-    /// Where each element of what a pixel sees is: of each tap, `depth` channels.
-    pub(super) fn places(&self, phase: &Phase, depth: usize) -> Vec<usize> {
-        let taps = phase.taps.iter().map(|tap| self.place(tap.offset));
-        taps.flat_map(|start| (0..depth).map(move |channel| start + self.channel(channel))).collect()
-    }
-
-    /// Calls `visit(row, place)` with where what the first pixel of each of these rows of image `number` sees begins:
-    /// in `images`, or in the copy that is added to `copies`.
+    /// Finds what these rows of seeing pixels see of image `number`: in `images`, or in the copy that is added to `copies`.
     pub(super) fn take(
         &self,
         images: &[f32],
         number: usize,
-        rows: std::ops::Range<usize>,
+        rows: Range<usize>,
         copies: &mut Copies,
-        mut visit: impl FnMut(usize, usize),
-    ) {
-        let stride = self.stride[0];
-        let top = (rows.start * stride) as isize + self.origin[0];
-        let start = if self.is_copied {
-            let (start, lines) = copies.add(self.lines(rows.len()) * self.line());
-            for (i, line) in lines.chunks_exact_mut(self.line()).enumerate() {
-                if i % stride < self.height {
-                    self.copy_line(images, number, top + i as isize, line);
-                }
-            }
-            start
-        } else {
-            // The band is inside: neither is negative.
-            let place =
-                (number * self.image.rows + top as usize) * self.image.columns + self.origin[1] as usize;
-            place * self.pixel
-        };
-        for (i, row) in rows.enumerate() {
-            visit(row, start + i * stride * self.line());
+    ) -> Lines {
+        if !self.is_copied {
+            return Lines { start: number * self.image.rows * self.image.line(), top: 0 };
         }
+        let ([low, high], height) = (self.reach[0], self.image.rows as isize);
+        let seen = |row: usize, offset: isize| {
+            let row = (row * self.stride[0]) as isize + offset;
+            if self.has_margins { row } else { row.clamp(0, height) }
+        };
+        let (top, end) = (seen(rows.start, low), seen(rows.end.max(1) - 1, high + 1));
+        let (start, lines) = copies.add((end - top).max(0) as usize * self.line());
+        for (row, line) in (top..).zip(lines.chunks_exact_mut(self.line())) {
+            if !(0..height).contains(&row) {
+                line.fill(0.0);
+            } else if self.is_seen(0, row) {
+                self.copy_line(images, number * self.image.rows + row as usize, line);
+            }
+        }
+        Lines { start, top }
     }
 
-    /// Writes row `row` of an image, which may be outside it, with what is around it.
-    fn copy_line(&self, images: &[f32], number: usize, row: isize, line: &mut [f32]) {
+    /// Whether some pixel sees a row or column.
+    fn is_seen(&self, axis: usize, place: isize) -> bool {
+        let [low, high] = self.reach[axis];
+        (place - low).rem_euclid(self.stride[axis] as isize) <= high - low
+    }
+
+    /// The column of a line's first pixel.
+    fn left(&self) -> isize {
+        if self.has_margins { self.reach[1][0] } else { 0 }
+    }
+
+    /// Where the pixel begins that the pixel of a row and column sees with this offset, which is inside the image.
+    pub(super) fn place(&self, lines: Lines, pixel: [usize; 2], offset: [isize; 2]) -> usize {
+        let [row, column] = [0, 1].map(|i| (pixel[i] * self.stride[i]) as isize + offset[i]);
+        lines.start + self.distance([row - lines.top, column - self.left()])
+    }
+
+    /// Writes a line of the images, with what is around it.
+    fn copy_line(&self, images: &[f32], number: usize, line: &mut [f32]) {
         let depth = self.image.channels;
-        let row = usize::try_from(row).ok().filter(|&row| row < self.image.rows);
-        let from = row.map_or(&[][..], |row| {
-            let skipped = self.origin[1].max(0) as usize * depth;
-            let start = (number * self.image.rows + row) * self.image.line();
-            images[start..start + self.image.line()].get(skipped..).unwrap_or_default()
-        });
-        let before = ((-self.origin[1]).max(0) as usize).min(self.columns);
-        let pixels = (from.len() / depth).min(self.columns - before);
-        for slice in line.chunks_exact_mut(self.columns * self.pixel) {
-            slice[..before * self.pixel].fill(0.0);
-            slice[(before + pixels) * self.pixel..].fill(0.0);
-        }
-        if self.pixel == depth {
-            line[before * depth..][..pixels * depth].copy_from_slice(&from[..pixels * depth]);
+        let from = &images[number * self.image.line()..][..self.image.line()];
+        if self.has_margins {
+            let from = from.get(self.left().max(0) as usize * depth..).unwrap_or_default();
+            let before = ((-self.left()).max(0) as usize).min(self.columns);
+            let pixels = (from.len() / depth).min(self.columns - before);
+            let (left, rest) = line.split_at_mut(before * depth);
+            let (inside, right) = rest.split_at_mut(pixels * depth);
+            left.fill(0.0);
+            inside.copy_from_slice(&from[..pixels * depth]);
+            right.fill(0.0);
             return;
         }
-        let seen = (before..before + pixels).zip(from.chunks_exact(depth));
-        for (column, pixel) in seen.filter(|(column, _)| column % self.stride[1] < self.width) {
+        let seen = from.chunks_exact(depth).enumerate();
+        for (column, pixel) in seen.filter(|(column, _)| self.is_seen(1, *column as isize)) {
             let slices = line.chunks_exact_mut(self.columns * self.pixel);
             for (to, from) in slices.zip(pixel.chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];

@@ -1,8 +1,8 @@
 //! The gradient of a convolution over images of `f32` by its filter: patches, transposed, times what arrived. The
 //! patches are read where the images are.
 
-use super::band::{self, Band, Copies, Reads};
-use super::phase::{Image, Phase, is_flat};
+use super::band::{self, Band, Copies, Lines, Reads};
+use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
 use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run};
@@ -27,9 +27,20 @@ const NEAR: usize = 128;
 #[derive(Debug)]
 pub(super) struct FilterGradient<'a> {
     sizes: &'a ConvSizes,
+    phase: Phase,
     band: Band,
-    /// Where each element of a patch is, from where the patch begins.
+}
+
+/// Rows of the filter, as a matrix, for which the same pixels count: of the others they see what is outside the image.
+#[derive(Debug)]
+struct Alike {
+    /// Their taps, of which the first stands for all.
+    tap: [Tap; 2],
+    /// The output pixels, of which rows and columns.
+    inside: [Range<usize>; 2],
+    /// Where each element is, from where the first tap's pixel begins; and its row of the filter.
     places: Vec<usize>,
+    rows: Vec<usize>,
 }
 
 impl FilterGradient<'_> {
@@ -37,8 +48,7 @@ impl FilterGradient<'_> {
     pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
         let phase = Phase::forward(sizes);
         let band = Band::new(Image::input(sizes), &phase, Reads::Channels, sizes.filter_channels);
-        let places = band.places(&phase, sizes.filter_channels);
-        (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, band, places })
+        (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
     /// Adds to `dw` what `dy` says of images `input`. Each element is summed in the same order, however many threads there
@@ -50,7 +60,7 @@ impl FilterGradient<'_> {
         }
         // Who computes some rows of the filter reads all images; who computes all rows of some images adds once more.
         if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
-            let rows = self.places.len().div_ceil(rayon::current_num_threads());
+            let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
             let part = |(i, dw): (usize, &mut [f32])| self.add_part(input, dy, i * rows, 0..lines, dw);
             return dw.par_chunks_mut(rows * self.sizes.out_channels).enumerate().try_for_each(part);
         }
@@ -80,27 +90,33 @@ impl FilterGradient<'_> {
         let (groups, outputs) = (sizes.groups(), image.channels / sizes.groups());
         let seen = self.band.lines_apart().max(1);
         let lines = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
-        let (places, rows) = self.rows(first, dw.len() / image.channels);
-        let is_used_once = places.len() <= FEW && image.channels <= NEAR;
+        let count = dw.len() / image.channels;
+        let rows = self.rows(first..first + count);
+        let is_in_place = self.is_read_in_place(count, outputs);
         let registers = Registers::get();
-        let (mut copies, mut runs, mut panels) = (Copies::default(), Vec::new(), Panels::new());
+        let (mut copies, mut seen, mut runs, mut panels) =
+            (Copies::default(), Vec::new(), Vec::new(), Panels::new());
         for line in all_lines.clone().step_by(lines) {
             let lines = line..(line + lines).min(all_lines.end);
-            let pixels = lines.len() * image.columns;
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
-            copies.clear();
-            runs.clear();
-            self.find_lines(input, lines, &mut copies, &mut runs);
+            self.take(input, &lines, &mut copies, &mut seen);
             let data = if self.band.is_copied { copies.data() } else { input };
             for group in 0..groups {
                 let data = &data[self.band.channel(group * sizes.filter_channels)..];
-                let left = Left { data, rows: &places, runs: &runs, step: self.band.step() };
                 let dy = &dy[group * outputs..];
                 let mut add = |first: usize, width: usize, right: &Right<'_>| {
-                    let data = &mut dw[group * outputs + first..];
-                    registers.sweep(&left, right, &mut Place { data, rows: &rows, width, add: true });
+                    for alike in &rows {
+                        self.find_runs(alike, &seen, &mut runs);
+                        if runs.is_empty() {
+                            continue;
+                        }
+                        let left = Left { data, rows: &alike.places, runs: &runs, step: self.band.step() };
+                        let data = &mut dw[group * outputs + first..];
+                        let mut place = Place { data, rows: &alike.rows, width, add: true };
+                        registers.sweep(&left, right, &mut place);
+                    }
                 };
-                if is_used_once && outputs.is_multiple_of(registers.lanes) {
+                if is_in_place {
                     for columns in registers.panels(outputs) {
                         let right = Right { data: &dy[columns.start..], step: image.channels };
                         add(columns.start, columns.len(), &right);
@@ -108,30 +124,89 @@ impl FilterGradient<'_> {
                     continue;
                 }
                 let source = Streamed(Rows { data: dy, stride: image.channels });
-                panels.fill(pixels, outputs, Threads::One, &source)?;
+                panels.fill(lines.len() * image.columns, outputs, Threads::One, &source)?;
                 panels.iter().for_each(|panel| add(panel.first, panel.width, &panel.from(0)));
             }
         }
         Ok(())
     }
 
-    /// Where some elements of a patch are, and their rows of the filter: those of channels that lie together follow each
-    /// other, whatever their taps, so that what they read is in the cache.
-    fn rows(&self, first: usize, count: usize) -> (Vec<usize>, Vec<usize>) {
-        let mut rows: Vec<usize> = (0..count).collect();
-        rows.sort_by_key(|row| self.band.slice_of((first + row) % self.sizes.filter_channels));
-        let places = rows.iter().map(|row| self.places[first + row]).collect();
-        (places, rows.iter().map(|row| row * self.sizes.out_channels).collect())
+    /// Whether what arrived is read where it is, instead of in panels.
+    fn is_read_in_place(&self, rows: usize, outputs: usize) -> bool {
+        let registers = Registers::get();
+        let is_panel = outputs <= registers.columns && outputs == self.sizes.out_channels;
+        let is_used_once = rows <= FEW && self.sizes.out_channels <= NEAR;
+        outputs.is_multiple_of(registers.lanes) && (is_panel || is_used_once)
     }
 
-    /// Notes where what the lines of pixels see begins.
-    fn find_lines(&self, input: &[f32], lines: Range<usize>, copies: &mut Copies, runs: &mut Vec<Run>) {
-        let image = Image::output(self.sizes);
-        let len = image.columns;
-        for number in lines.start / image.rows..lines.end.div_ceil(image.rows) {
-            let top = number * image.rows;
-            let rows = lines.start.saturating_sub(top)..(lines.end - top).min(image.rows);
-            self.band.take(input, number, rows, copies, |_, start| runs.push(Run { start, len }));
+    /// These rows of the filter: those of channels that lie together follow each other, whatever their taps, so that what they
+    /// read is in the cache.
+    fn rows(&self, within: Range<usize>) -> Vec<Alike> {
+        let FilterGradient { sizes, phase, band } = self;
+        let ([rows, columns], image) = (&phase.taps, Image::input(sizes));
+        let inside = |[row, column]: [Tap; 2]| {
+            if band.has_margins {
+                return phase.count.map(|count| 0..count);
+            }
+            [phase.inside(0, row, image.rows), phase.inside(1, column, image.columns)]
+        };
+        let taps: Vec<[Tap; 2]> =
+            rows.iter().flat_map(|row| columns.iter().map(move |column| [*row, *column])).collect();
+        let mut all: Vec<Alike> = Vec::new();
+        for channels in band.slices(sizes.filter_channels) {
+            for alike in taps.chunk_by(|a, b| inside(*a) == inside(*b)) {
+                let tap = alike[0];
+                let elements = alike.iter().flat_map(|[row, column]| {
+                    let place = band.distance([row.offset - tap[0].offset, column.offset - tap[1].offset]);
+                    let number = (row.number * sizes.columns.filter + column.number) * sizes.filter_channels;
+                    channels.clone().map(move |c| (number + c, place + band.channel(c)))
+                });
+                let elements = elements.filter(|(number, _)| within.contains(number));
+                let (rows, places) =
+                    elements.map(|(number, at)| ((number - within.start) * sizes.out_channels, at)).unzip();
+                all.push(Alike { tap, inside: inside(tap), places, rows });
+            }
+        }
+        all
+    }
+
+    /// Finds what these lines of output pixels see, image by image.
+    fn take(&self, input: &[f32], lines: &Range<usize>, copies: &mut Copies, seen: &mut Vec<Seen>) {
+        copies.clear();
+        seen.clear();
+        let height = self.sizes.rows.output;
+        for number in lines.start / height..lines.end.div_ceil(height) {
+            let top = number * height;
+            let rows = lines.start.saturating_sub(top)..(lines.end - top).min(height);
+            let first = top + rows.start - lines.start;
+            let lines = self.band.take(input, number, rows.clone(), copies);
+            seen.push(Seen { first, rows, lines });
         }
     }
+
+    /// The pixels that count for some rows of the filter.
+    fn find_runs(&self, alike: &Alike, seen: &[Seen], runs: &mut Vec<Run>) {
+        runs.clear();
+        let ([rows, columns], width) = (&alike.inside, self.sizes.columns.output);
+        let offset = alike.tap.map(|tap| tap.offset);
+        for Seen { first, rows: all, lines } in seen {
+            for row in rows.start.max(all.start)..rows.end.min(all.end) {
+                if columns.is_empty() {
+                    continue;
+                }
+                let start = self.band.place(*lines, [row, columns.start], offset);
+                let first = (first + row - all.start) * width + columns.start;
+                runs.push(Run { start, first, len: columns.len() });
+            }
+        }
+    }
+}
+
+/// What some rows of output pixels of an image see.
+#[derive(Debug)]
+struct Seen {
+    /// The number of the first one's line, among those that are looked at.
+    first: usize,
+    rows: Range<usize>,
+    lines: Lines,
 }

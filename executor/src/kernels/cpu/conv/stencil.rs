@@ -2,13 +2,15 @@
 //! images are: no patches are made. Neighbouring taps of a row of the filter are one run of the inner dimension.
 
 use super::band::{self, Band, Copies, Reads};
-use super::phase::{Image, Phase, Tap, is_flat};
+use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows, Source};
 use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
+use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
 const STEPS: usize = 320;
@@ -34,8 +36,8 @@ pub(super) struct Stencil {
 struct Part {
     phase: Phase,
     band: Band,
-    /// Runs of at most [`STEPS`] steps, each list with its first step.
-    blocks: Vec<(usize, Vec<Run>)>,
+    /// Rows and columns of pixels by what they see.
+    spans: [Vec<Span>; 2],
 }
 
 impl Stencil {
@@ -61,8 +63,14 @@ impl Stencil {
         let (depth, width) = (from.channels / sizes.groups(), to.channels / sizes.groups());
         let part = |phase: Phase| {
             let band = Band::new(from, &phase, Reads::Pixels, depth);
-            let blocks = blocks(&band.runs(&phase, depth));
-            band.is_bounded().then_some(Part { phase, band, blocks })
+            let all = |axis: usize| Span { pixels: 0..phase.count[axis], taps: 0..phase.taps[axis].len() };
+            let spans = [(0, from.rows), (1, from.columns)];
+            let spans = spans.map(
+                |(axis, size)| {
+                    if band.has_margins { vec![all(axis)] } else { phase.spans(axis, size) }
+                },
+            );
+            band.is_bounded().then_some(Part { phase, band, spans })
         };
         Some(Stencil {
             sizes,
@@ -80,10 +88,9 @@ impl Stencil {
         let groups = self.sizes.groups();
         let each = self.parts.iter().flat_map(|part| (0..groups).map(move |group| (part, group)));
         let pack = |(part, group): (&Part, usize)| {
-            let taps = &part.phase.taps;
             let mut panels = Panels::new();
-            let source = Filter { stencil: self, filter, taps, group };
-            panels.fill(taps.len() * self.depth, self.width, self.threads, &source)?;
+            let source = Filter { stencil: self, filter, phase: &part.phase, group };
+            panels.fill(part.phase.steps(self.depth), self.width, self.threads, &source)?;
             Ok(panels)
         };
         each.map(pack).collect()
@@ -109,13 +116,23 @@ impl Stencil {
     fn lines(&self) -> usize {
         let seen = self.parts.iter().map(|part| part.band.lines_apart() / part.phase.every[0]);
         let seen = seen.max().unwrap_or(1).max(1);
-        let mut lines = (band::most_elements() / seen).min(PIXELS / self.to.columns);
+        let mut lines = (band::most_elements() / seen).min(self.usual_lines());
         if self.threads == Threads::All {
             // Enough tiles that no thread idles for long at the end.
             lines = lines.min((self.sizes.batch * self.to.rows).div_ceil(4 * rayon::current_num_threads()));
         }
+        if lines >= self.to.rows {
+            return lines / self.to.rows * self.to.rows;
+        }
         let every = self.parts.first().map_or(1, |part| part.phase.every[0]);
         lines.max(1).next_multiple_of(every)
+    }
+
+    /// Lines of about [`PIXELS`]. Of small images there are whole ones, and rather more than fewer: pixels at a border are only
+    /// computed together with those at the same border of other images.
+    fn usual_lines(&self) -> usize {
+        let pixels = self.to.rows * self.to.columns;
+        if pixels <= PIXELS { PIXELS.div_ceil(pixels) * self.to.rows } else { PIXELS / self.to.columns }
     }
 
     /// The lines from `first_line` on, which number through the batch.
@@ -130,20 +147,29 @@ impl Stencil {
         let groups = self.sizes.groups();
         for (part, filter) in self.parts.iter().zip(filter.chunks_exact(groups)) {
             self.find_pixels(part, input, first_line, out.len() / self.to.line(), scratch);
-            if part.phase.taps.is_empty() {
-                scratch.to.iter().for_each(|&at| out[at..at + self.to.channels].fill(0.0));
-                continue;
+            let Scratch { copies, from, to, alike, runs } = scratch;
+            let data = if part.band.is_copied { copies.data() } else { input };
+            for Alike { pixels, .. } in alike.extract_if(.., |alike| alike.steps.is_empty()) {
+                to[pixels].iter().for_each(|&at| out[at..at + self.to.channels].fill(0.0));
             }
-            let data = if part.band.is_copied { scratch.copies.data() } else { input };
             for (group, panels) in filter.iter().enumerate() {
+                let data = &data[group * self.depth..];
                 for panel in panels.iter() {
-                    for (step, runs) in &part.blocks {
-                        let left =
-                            Left { data: &data[group * self.depth..], rows: &scratch.from, runs, step: 1 };
-                        let place = &mut out[group * self.width + panel.first..];
-                        let mut place =
-                            Place { data: place, rows: &scratch.to, width: panel.width, add: *step > 0 };
-                        Registers::get().sweep(&left, &panel.from(*step), &mut place);
+                    for steps in blocks(panels.steps()) {
+                        for Alike { pixels, taps, steps: all } in &*alike {
+                            part.find_runs(taps, self.depth, &steps, runs);
+                            if runs.is_empty() {
+                                continue;
+                            }
+                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1 };
+                            let mut place = Place {
+                                data: &mut out[group * self.width + panel.first..],
+                                rows: &to[pixels.clone()],
+                                width: panel.width,
+                                add: steps.start > all.start,
+                            };
+                            Registers::get().sweep(&left, &panel.from(0), &mut place);
+                        }
                     }
                 }
             }
@@ -159,26 +185,88 @@ impl Stencil {
         lines: usize,
         scratch: &mut Scratch,
     ) {
-        let Part { phase, band, .. } = part;
-        let Scratch { copies, from, to } = scratch;
+        let Part { phase, band, spans } = part;
+        let Scratch { copies, from, to, alike, .. } = scratch;
         copies.clear();
         from.clear();
         to.clear();
+        alike.clear();
         let (height, end) = (self.to.rows, first_line + lines);
-        let step = band.step();
-        for image in first_line / height..end.div_ceil(height) {
-            let top = image * height;
-            let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
-            let mut visit = |row: usize, seen: usize| {
-                let line = top + phase.first[0] + row * phase.every[0] - first_line;
-                let place = line * self.to.columns + phase.first[1];
-                from.extend((0..phase.count[1]).map(|i| seen + i * step));
-                to.extend((0..phase.count[1]).map(|i| (place + i * phase.every[1]) * self.to.channels));
-            };
-            if phase.taps.is_empty() {
-                rows.for_each(|row| visit(row, 0));
-            } else if !rows.is_empty() {
-                band.take(input, image, rows, copies, visit);
+        let images = first_line / height..end.div_ceil(height);
+        let images: SmallVec<[_; 16]> = images
+            .filter_map(|image| {
+                let top = image * height;
+                let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
+                let is_any = !rows.is_empty();
+                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, copies)))
+            })
+            .collect();
+        for row_span in &spans[0] {
+            for column_span in &spans[1] {
+                let (first, taps) = (from.len(), [&row_span.taps, &column_span.taps]);
+                let offset = [0, 1].map(|i| phase.taps[i].get(taps[i].start).map_or(0, |tap| tap.offset));
+                let columns = &column_span.pixels;
+                for (top, rows, seen) in &images {
+                    let rows = rows.start.max(row_span.pixels.start)..rows.end.min(row_span.pixels.end);
+                    for row in rows {
+                        let line = top + phase.first[0] + row * phase.every[0] - first_line;
+                        let place = line * self.to.columns + phase.first[1];
+                        let at = |column: usize| (place + column * phase.every[1]) * self.to.channels;
+                        to.extend(columns.clone().map(at));
+                        if taps.iter().all(|taps| !taps.is_empty()) {
+                            let start = band.place(*seen, [row, columns.start], offset);
+                            from.extend((0..columns.len()).map(|i| start + i * band.step()));
+                        } else {
+                            from.resize(to.len(), 0);
+                        }
+                    }
+                }
+                if first < from.len() {
+                    let steps = part.steps(taps, self.depth);
+                    alike.push(Alike { pixels: first..from.len(), taps: taps.map(Range::clone), steps });
+                }
+            }
+        }
+    }
+}
+
+impl Part {
+    /// From the first step to behind the last that these rows and columns of the filter take. There is none without taps.
+    fn steps(&self, [rows, columns]: [&Range<usize>; 2], depth: usize) -> Range<usize> {
+        if rows.is_empty() || columns.is_empty() {
+            return 0..0;
+        }
+        let step = |row: usize, column: usize| (row * self.phase.taps[1].len() + column) * depth;
+        step(rows.start, columns.start)..step(rows.end - 1, columns.end)
+    }
+
+    /// What is seen through these rows and columns of the filter, from the first of them on, as far as it is among `steps`.
+    fn find_runs(
+        &self,
+        [rows, columns]: &[Range<usize>; 2],
+        depth: usize,
+        steps: &Range<usize>,
+        runs: &mut Vec<Run>,
+    ) {
+        runs.clear();
+        let taps = &self.phase.taps;
+        for row in rows.clone() {
+            for column in columns.clone() {
+                let first = (row * taps[1].len() + column) * depth;
+                let (start, end) = (first.max(steps.start), (first + depth).min(steps.end));
+                if start >= end {
+                    continue;
+                }
+                let offset =
+                    |axis: usize, i: usize, first: usize| taps[axis][i].offset - taps[axis][first].offset;
+                let distance = [offset(0, row, rows.start), offset(1, column, columns.start)];
+                let place = self.band.distance(distance) + start - first;
+                match runs.last_mut() {
+                    Some(run) if run.start + run.len == place && run.first + run.len == start => {
+                        run.len += end - start;
+                    }
+                    _ => runs.push(Run { start: place, first: start, len: end - start }),
+                }
             }
         }
     }
@@ -192,6 +280,17 @@ struct Scratch {
     /// For each pixel, where what it sees begins, and where its channels do.
     from: Vec<usize>,
     to: Vec<usize>,
+    alike: Vec<Alike>,
+    runs: Vec<Run>,
+}
+
+/// Pixels that see through the same rows and columns of the filter.
+#[derive(Debug)]
+struct Alike {
+    pixels: Range<usize>,
+    taps: [Range<usize>; 2],
+    /// From their first step to behind their last.
+    steps: Range<usize>,
 }
 
 pub(super) fn threads(sizes: &ConvSizes) -> Threads {
@@ -200,32 +299,17 @@ pub(super) fn threads(sizes: &ConvSizes) -> Threads {
     Threads::for_work(filter.saturating_mul(pixels))
 }
 
-/// Cuts runs into lists of about equally many steps, at most [`STEPS`].
-fn blocks(runs: &[Run]) -> Vec<(usize, Vec<Run>)> {
-    let steps: usize = runs.iter().map(|run| run.len).sum();
-    let limit = steps.div_ceil(steps.div_ceil(STEPS).max(1));
-    let mut blocks: Vec<(usize, Vec<Run>)> = Vec::new();
-    let mut done = 0;
-    for &Run { mut start, mut len } in runs {
-        while len > 0 {
-            if done % limit == 0 {
-                blocks.push((done, Vec::new()));
-            }
-            let taken = len.min(limit - done % limit);
-            if let Some((_, block)) = blocks.last_mut() {
-                block.push(Run { start, len: taken });
-            }
-            (start, len, done) = (start + taken, len - taken, done + taken);
-        }
-    }
-    blocks
+/// Cuts steps into about equally many, at most [`STEPS`].
+fn blocks(steps: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = steps.div_ceil(steps.div_ceil(STEPS).max(1)).max(1);
+    (0..steps).step_by(each).map(move |first| first..steps.min(first + each))
 }
 
 /// A group's filter: a row for each channel that is seen through each tap, a column for each that is made.
 struct Filter<'a> {
     stencil: &'a Stencil,
     filter: &'a [f32],
-    taps: &'a [Tap],
+    phase: &'a Phase,
     group: usize,
 }
 
@@ -233,9 +317,12 @@ impl Source for Filter<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
         let Stencil { sizes, depth, is_gradient, .. } = self.stencil;
         let stride = sizes.out_channels;
-        for (tap, rows) in self.taps.iter().zip(panel.chunks_exact_mut(depth * step)) {
-            let outputs = self.group * stride / sizes.groups();
-            let data = &self.filter[tap.number * sizes.filter_channels * stride + outputs..];
+        let outputs = self.group * stride / sizes.groups();
+        let [rows, columns] = &self.phase.taps;
+        let taps = rows.iter().flat_map(|row| columns.iter().map(move |column| (row.number, column.number)));
+        for ((row, column), rows) in taps.zip(panel.chunks_exact_mut(depth * step)) {
+            let number = row * sizes.columns.filter + column;
+            let data = &self.filter[number * sizes.filter_channels * stride + outputs..];
             if *is_gradient {
                 Columns { data, stride }.panel(first, width, step, rows);
             } else {

@@ -67,11 +67,11 @@ macro_rules! blocks {
                 }
             }
             let mut sums = [[$zero; NV]; MR];
-            let mut b = right.data.as_ptr();
             for run in left.runs {
-                // SAFETY: the run lies inside the left matrix's data, for each of its rows; the last step's pointers
-                // may lie behind the data, and are not read.
+                // SAFETY: the run lies inside both matrices' data, for each row of the left one; the last step's
+                // pointers may lie behind the data, and are not read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
+                let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
                 for _ in 0..run.len {
                     for v in 0..NV {
                         $prefetch(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));

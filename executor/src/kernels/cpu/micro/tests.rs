@@ -21,12 +21,13 @@ fn blocks_of_every_size() {
 }
 
 fn check(registers: &Registers, count: usize, width: usize, add: bool) {
-    let runs = [Run { start: 1, len: 3 }, Run { start: 20, len: 0 }, Run { start: 11, len: 2 }];
-    let steps: Vec<usize> = (0..3).map(|t| 1 + t * 2).chain((0..2).map(|t| 11 + t * 2)).collect();
+    let runs = [(1, 0, 3), (20, 3, 0), (11, 4, 2)].map(|(start, first, len)| Run { start, first, len });
+    let steps: Vec<(usize, usize)> =
+        runs.iter().flat_map(|run| (0..run.len).map(|t| (run.start + t * 2, run.first + t))).collect();
     let rows: Vec<usize> = (0..count).map(|i| (i * 29) % 40).collect();
     let a = numbers(40 + 14, 1);
     let right_step = registers.columns + 3;
-    let b = numbers(4 * right_step + registers.whole_vectors(width), 2);
+    let b = numbers(5 * right_step + registers.whole_vectors(width), 2);
     let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
     let before = numbers(count * (width + 1), 3);
     let mut out = before.clone();
@@ -35,8 +36,7 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
     registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
     for (&row, &place) in rows.iter().zip(&places) {
         for j in 0..width {
-            let sum: f32 =
-                steps.iter().enumerate().map(|(t, step)| a[row + step] * b[t * right_step + j]).sum();
+            let sum: f32 = steps.iter().map(|(left, right)| a[row + left] * b[right * right_step + j]).sum();
             let expected = if add { before[place + j] + sum } else { sum };
             assert_eq!(out[place + j], expected, "{registers:?}, {count} rows, column {j} of {width}");
         }
@@ -62,11 +62,21 @@ fn panels_are_of_whole_vectors_and_about_equal() {
     }
 }
 
-#[test]
-#[should_panic(expected = "outside its data")]
-fn runs_that_reach_too_far_are_refused() {
-    let mut out = [0.0; 1];
-    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[Run { start: 2, len: 3 }], step: 1 };
-    let mut place = Place { data: &mut out, rows: &[0], width: 1, add: false };
+/// One row and one column, of which this run is read.
+fn sweep_of(run: Run) {
+    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1 };
+    let mut place = Place { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };
     Registers::get().sweep(&left, &Right { data: &[0.0; 256], step: 64 }, &mut place);
+}
+
+#[test]
+#[should_panic(expected = "a left matrix reaches outside its data")]
+fn runs_that_reach_too_far_are_refused() {
+    sweep_of(Run { start: 2, first: 0, len: 3 });
+}
+
+#[test]
+#[should_panic(expected = "a right matrix reaches outside its data")]
+fn runs_that_reach_too_far_on_the_right_are_refused() {
+    sweep_of(Run { start: 2, first: 3, len: 2 });
 }

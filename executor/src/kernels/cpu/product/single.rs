@@ -1,11 +1,11 @@
-//! Products of `f32` matrices in blocks of registers: the right factor in panels, the left one read in place where
-//! its rows do not fall into the same few sets of the cache, else from a copy.
+//! Products of `f32` matrices in blocks of registers: the right factor in panels unless few rows use it, the left one read in
+//! place where what is read at a time does not fall into the same few sets of the cache, else from a copy.
 
 use super::{Matrix, Threads};
 use crate::error::Result;
-use crate::kernels::cpu::cache::{ALIASES, FLOATS};
-use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
-use crate::kernels::cpu::panel::{Columns, Panel, Panels, Rows};
+use crate::kernels::cpu::cache::{self, FLOATS};
+use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run};
+use crate::kernels::cpu::panel::{Columns, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -17,6 +17,16 @@ const ROWS: usize = 252;
 
 /// Columns at a time at most, where panels are used at once: they stay in the second-level cache.
 const COLUMNS: usize = 192;
+
+/// Rows of the left factor up to which the right one is read where it is: two blocks.
+const FEW_ROWS: usize = 12;
+
+/// Whether the product is better computed transposed: so few columns would leave lanes of the vectors unused, and the left
+/// factor lies as a right one does.
+pub(super) fn is_turned(columns: usize, rows: usize, left_is_turned: bool) -> bool {
+    let lanes = Registers::get().lanes;
+    left_is_turned && columns <= FEW_ROWS.min(lanes - 1) && rows.is_multiple_of(lanes)
+}
 
 /// `out = a * b`, or `out += a * b`. Sizes are not 0.
 ///
@@ -30,12 +40,32 @@ pub(super) fn product(
     accumulate: bool,
     threads: Threads,
 ) -> Result<()> {
+    if threads == Threads::One && is_turned(b.columns, a.rows, a.row_stride == 1) {
+        turned(out, stride, a, b, accumulate);
+        return Ok(());
+    }
     let task = Task::new(stride, a, accumulate);
     match threads {
+        Threads::One if task.is_read_in_place(b) => {
+            task.in_place(out, b);
+            Ok(())
+        }
         Threads::One => task.alone(out, b),
         Threads::All => {
             task.with_panels(out, &packed(b, threads)?, threads);
             Ok(())
+        }
+    }
+}
+
+/// The product by way of its transpose.
+fn turned(out: &mut [f32], stride: usize, a: &Matrix<'_, f32>, b: &Matrix<'_, f32>, accumulate: bool) {
+    let (rows, columns) = (a.rows, b.columns);
+    let mut lines = vec![0f32; columns * rows];
+    Task::new(rows, &b.transposed(), false).in_place(&mut lines, &a.transposed());
+    for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
+        for (to, line) in out.iter_mut().zip(lines.chunks_exact(rows)) {
+            *to = if accumulate { *to + line[i] } else { line[i] };
         }
     }
 }
@@ -91,6 +121,33 @@ impl<'a> Task<'a> {
         Task { stride, a, accumulate, steps: a.columns.div_ceil(parts) }
     }
 
+    /// Whether [`Task::in_place`] computes the product, and fewer rows use the right factor than would pay for panels.
+    fn is_read_in_place(&self, b: &Matrix<'_, f32>) -> bool {
+        let is_whole = b.columns.is_multiple_of(Registers::get().lanes);
+        self.a.rows <= FEW_ROWS && b.column_stride == 1 && is_whole
+    }
+
+    /// The whole product on this thread, of a right factor of whole vectors that is read where it is.
+    fn in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
+        let registers = Registers::get();
+        let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
+        let mut copy = Vec::new();
+        for step in (0..self.a.columns).step_by(self.steps) {
+            let steps = step..(step + self.steps).min(self.a.columns);
+            let factor = Factor::new(self.a, 0, self.a.rows, steps, &mut copy);
+            for columns in registers.panels(b.columns) {
+                let (data, width) = (&b.data[step * b.row_stride + columns.start..], columns.len());
+                let mut place = Place {
+                    data: &mut out[columns.start..],
+                    rows: &places,
+                    width,
+                    add: self.accumulate || step > 0,
+                };
+                factor.sweep(&Right { data, step: b.row_stride }, &mut place);
+            }
+        }
+    }
+
     /// The whole product on this thread: panels are packed and used at once.
     fn alone(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
@@ -106,7 +163,11 @@ impl<'a> Task<'a> {
                     let columns = column..(column + each).min(b.columns);
                     fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
                     let add = self.accumulate || step > 0;
-                    panels.iter().for_each(|p| factor.sweep(&p, 0, &mut out[column..], &places, add));
+                    for panel in panels.iter() {
+                        let data = &mut out[column + panel.first..];
+                        let mut place = Place { data, rows: &places, width: panel.width, add };
+                        factor.sweep(&panel.from(0), &mut place);
+                    }
                 }
             }
         }
@@ -137,7 +198,11 @@ impl<'a> Task<'a> {
             let steps = step..(step + self.steps).min(self.a.columns);
             let factor = Factor::new(self.a, first, count, steps, &mut copy);
             let add = self.accumulate || step > 0;
-            panels.iter().for_each(|p| factor.sweep(&p, step, out, &places, add));
+            for panel in panels.iter() {
+                let data = &mut out[panel.first..];
+                let mut place = Place { data, rows: &places, width: panel.width, add };
+                factor.sweep(&panel.from(step), &mut place);
+            }
         }
     }
 
@@ -164,7 +229,12 @@ impl<'a> Factor<'a> {
     ) -> Factor<'a> {
         let from = a.data.get(first * a.row_stride + steps.start * a.column_stride..).unwrap_or_default();
         let len = steps.len();
-        let is_copied = (a.row_stride.max(a.column_stride) * size_of::<f32>()).is_multiple_of(ALIASES);
+        // Of a few neighbouring rows each step is another line, which the next rows need again.
+        let is_copied = if a.column_stride == 1 {
+            cache::rows_alias(a.row_stride * size_of::<f32>())
+        } else {
+            cache::aliases(a.row_stride.max(a.column_stride) * size_of::<f32>())
+        };
         let (data, row, step) = if !is_copied {
             (from, a.row_stride, a.column_stride)
         } else if a.column_stride == 1 {
@@ -174,14 +244,17 @@ impl<'a> Factor<'a> {
             copy_lines(from, a.column_stride, len, count, copy);
             (copy.as_slice(), 1, count + FLOATS)
         };
-        Factor { data, rows: (0..count).map(|i| i * row).collect(), run: Run { start: 0, len }, step }
+        Factor {
+            data,
+            rows: (0..count).map(|i| i * row).collect(),
+            run: Run { start: 0, first: 0, len },
+            step,
+        }
     }
 
-    /// Multiplies by a panel, from its row `step` on.
-    fn sweep(&self, panel: &Panel<'_>, step: usize, out: &mut [f32], places: &[usize], add: bool) {
+    fn sweep(&self, right: &Right<'_>, place: &mut Place<'_>) {
         let left = Left { data: self.data, rows: &self.rows, runs: &[self.run], step: self.step };
-        let mut place = Place { data: &mut out[panel.first..], rows: places, width: panel.width, add };
-        Registers::get().sweep(&left, &panel.from(step), &mut place);
+        Registers::get().sweep(&left, right, place);
     }
 }
 
