@@ -263,6 +263,50 @@ mod tests {
         Ok(())
     }
 
+    /// The same bits, however the factors lie: few rows, few columns of a transposed factor, rows that share sets of the cache.
+    #[test]
+    fn layouts_give_the_same_sums() {
+        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
+        let turned = |values: &[f32], rows: usize, columns: usize, stride: usize| {
+            let mut turned = vec![0.0; columns * stride];
+            for (i, row) in values.chunks_exact(columns).enumerate() {
+                row.iter().enumerate().for_each(|(j, v)| turned[j * stride + i] = *v);
+            }
+            assert!(rows <= stride);
+            turned
+        };
+        for (m, k, n) in [(8, 9, 64), (12, 700, 96), (9, 40, 33), (512, 64, 10), (64, 512, 10), (1024, 30, 9)]
+        {
+            let (x, y) = (noise(m * k), noise(k * n));
+            let wide: Vec<f32> = x.chunks_exact(k).flat_map(|row| [row, &[9.0; 3]].concat()).collect();
+            let by_columns = turned(&x, m, k, m);
+            let apart = turned(&x, m, k, m + 5);
+            let columns_of_y = turned(&y, k, n, k);
+            let lefts = [
+                Matrix::new(&x, m, k, k),
+                Matrix::new(&wide, m, k, k + 3),
+                Matrix::new(&by_columns, k, m, m).transposed(),
+                Matrix::new(&apart, k, m, m + 5).transposed(),
+            ];
+            let rights = [Matrix::new(&y, k, n, n), Matrix::new(&columns_of_y, n, k, k).transposed()];
+            for accumulate in [false, true] {
+                let all = lefts.iter().flat_map(|a| rights.iter().map(move |b| (*a, *b)));
+                let all: Vec<Vec<f32>> = all
+                    .map(|(a, b)| {
+                        let mut out = vec![3.0; m * (n + 2)];
+                        product(&mut out, n + 2, a, b, accumulate, Threads::One);
+                        out
+                    })
+                    .collect();
+                assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{m} x {k} x {n}, {accumulate}");
+                assert!(all[0].chunks_exact(n + 2).all(|row| row[n..] == [3.0; 2]), "beside the product");
+                let sum: f64 = (0..k).map(|t| f64::from(x[t]) * f64::from(y[t * n])).sum();
+                let sum = sum + if accumulate { 3.0 } else { 0.0 };
+                assert!((f64::from(all[0][0]) - sum).abs() < 1e-3 * (1.0 + sum.abs()), "{sum}");
+            }
+        }
+    }
+
     #[test]
     #[should_panic(expected = "outside its data")]
     fn views_outside_are_refused() {

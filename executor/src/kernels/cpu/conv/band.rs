@@ -26,8 +26,8 @@ pub(super) struct Band {
 /// What is read of the pixels that are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// The channels of several pixels, one after the other.
-    Pixels,
+    /// The channels of several pixels, one after the other; `spaced`, as pixels would fall into the same sets of the cache.
+    Pixels { spaced: bool },
     /// Several channels of a pixel, one pixel after the other.
     Channels,
 }
@@ -57,8 +57,7 @@ impl Band {
         let last = [0, 1].map(|axis| ((phase.count[axis].max(1) - 1) * phase.stride[axis]) as isize);
         let is_inside =
             |axis: usize, size: usize| reach[axis][0] >= 0 && last[axis] + reach[axis][1] < size as isize;
-        let aliases = reads == Reads::Pixels
-            && cache::rows_alias(image.channels.wrapping_mul(phase.stride[1]).wrapping_mul(size_of::<f32>()));
+        let is_spaced = reads == Reads::Pixels { spaced: true };
         let is_sliced =
             reads == Reads::Channels && image.channels > FLOATS && channels.is_multiple_of(FLOATS);
         let is_few = channels < FLOATS || (reads == Reads::Channels && !is_sliced);
@@ -72,14 +71,14 @@ impl Band {
             } else {
                 image.columns
             },
-            pixel: match (aliases, is_sliced) {
+            pixel: match (is_spaced, is_sliced) {
                 (true, _) if !has_margins => image.channels + FLOATS,
                 (_, true) => FLOATS,
                 _ => image.channels,
             },
             slice: if is_sliced { FLOATS } else { image.channels },
             stride: phase.stride,
-            is_copied: aliases || is_sliced || has_margins,
+            is_copied: is_spaced || is_sliced || has_margins,
         }
     }
 

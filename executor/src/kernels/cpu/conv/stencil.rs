@@ -4,6 +4,7 @@
 use super::band::{self, Band, Copies, Reads};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
+use crate::kernels::cpu::cache::rows_alias;
 use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows, Source};
 use crate::kernels::cpu::product::Threads;
@@ -44,25 +45,30 @@ impl Stencil {
     /// `None` for volumes, and where strides, dilations or paddings are out of all proportion.
     pub(super) fn forward(sizes: &ConvSizes) -> Option<Stencil> {
         let (from, to) = (Image::input(sizes), Image::output(sizes));
-        if is_flat(sizes) { Stencil::new(*sizes, false, from, to, vec![Phase::forward(sizes)]) } else { None }
+        let phases = vec![Phase::forward(sizes)];
+        if is_flat(sizes) { Stencil::new(*sizes, false, from, to, phases, rows_alias) } else { None }
     }
 
     /// The gradient by the input; `None` as above.
     pub(super) fn backward(sizes: &ConvSizes) -> Option<Stencil> {
         let (from, to) = (Image::output(sizes), Image::input(sizes));
-        if is_flat(sizes) { Stencil::new(*sizes, true, from, to, Phase::backward(sizes)) } else { None }
+        let phases = Phase::backward(sizes);
+        if is_flat(sizes) { Stencil::new(*sizes, true, from, to, phases, rows_alias) } else { None }
     }
 
+    /// `is_spaced` says whether pixels are, which are so many bytes apart.
     fn new(
         sizes: ConvSizes,
         is_gradient: bool,
         from: Image,
         to: Image,
         phases: Vec<Phase>,
+        is_spaced: fn(usize) -> bool,
     ) -> Option<Stencil> {
         let (depth, width) = (from.channels / sizes.groups(), to.channels / sizes.groups());
         let part = |phase: Phase| {
-            let band = Band::new(from, &phase, Reads::Pixels, depth);
+            let apart = from.channels.saturating_mul(phase.stride[1]).saturating_mul(size_of::<f32>());
+            let band = Band::new(from, &phase, Reads::Pixels { spaced: is_spaced(apart) }, depth);
             let all = |axis: usize| Span { pixels: 0..phase.count[axis], taps: 0..phase.taps[axis].len() };
             let spans = [(0, from.rows), (1, from.columns)];
             let spans = spans.map(
@@ -329,5 +335,51 @@ impl Source for Filter<'_> {
                 Rows { data, stride }.panel(first, width, step, rows);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::ops::conv::Conv;
+    use graph::{DType, Node, ops};
+
+    fn sizes(input: [usize; 4], filter: [usize; 4], stride: i64) -> Result<ConvSizes> {
+        let op = ops::lookup("Conv2D").ok_or_else(|| crate::Error::internal("no such op"))?;
+        let node = Node::new("case", op)
+            .with_attr("T", DType::Float)
+            .with_attr("strides", vec![1, stride, stride, 1])
+            .with_attr("padding", "SAME");
+        Ok(Conv::of_images(&node)?.sizes(&input, &filter)?)
+    }
+
+    /// The same bits, whether pixels are read where they are or with gaps between them.
+    #[test]
+    fn pixels_with_gaps() -> Result<()> {
+        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
+        for (input, filter, stride) in [
+            ([3, 5, 6, 20], [3, 3, 20, 8], 1),
+            ([2, 7, 5, 16], [3, 2, 8, 6], 2),
+            ([1, 9, 9, 32], [1, 1, 32, 5], 3),
+            ([2, 4, 4, 3], [3, 3, 3, 9], 1),
+        ] {
+            let sizes = sizes(input, filter, stride)?;
+            let w = noise(filter.iter().product());
+            let images = [Image::input(&sizes), Image::output(&sizes)];
+            let len = images.map(|image| sizes.batch * image.rows * image.line());
+            let run = |is_gradient: bool, is_spaced: fn(usize) -> bool| {
+                let i = usize::from(is_gradient);
+                let phases = if is_gradient { Phase::backward(&sizes) } else { vec![Phase::forward(&sizes)] };
+                let made = Stencil::new(sizes, is_gradient, images[i], images[1 - i], phases, is_spaced);
+                let stencil = made.ok_or_else(|| crate::Error::internal("out of proportion"))?;
+                let mut out = vec![f32::NAN; len[1 - i]];
+                stencil.run(&noise(len[i]), &stencil.pack(&w)?, &mut out);
+                Ok::<_, crate::Error>(out)
+            };
+            for is_gradient in [false, true] {
+                assert_eq!(run(is_gradient, |_| true)?, run(is_gradient, |_| false)?, "{input:?} {filter:?}");
+            }
+        }
+        Ok(())
     }
 }

@@ -32,6 +32,17 @@ const CASES: &[Case] = &[
     // Channels that fill several lines of the cache; what lies between strides is not seen.
     Case { input: [2, 9, 7, 48], filter: [3, 3, 48, 20], padding: "SAME", strides: [2, 1], ..PLAIN },
     Case { input: [1, 9, 8, 64], filter: [2, 1, 32, 10], padding: "SAME", strides: [3, 3], ..PLAIN },
+    // Taps over what is outside: of small images, of borders wider than the filter, far apart.
+    Case { input: [5, 3, 3, 16], filter: [5, 5, 16, 6], padding: "SAME", ..PLAIN },
+    Case {
+        input: [2, 5, 6, 32],
+        filter: [3, 3, 16, 16],
+        padding: "EXPLICIT",
+        explicit: [[4, 5], [3, 0]],
+        ..PLAIN
+    },
+    Case { input: [2, 9, 7, 32], filter: [3, 3, 32, 64], padding: "SAME", dilations: [5, 2], ..PLAIN },
+    Case { input: [3, 8, 9, 16], filter: [4, 3, 16, 32], padding: "SAME", strides: [3, 2], ..PLAIN },
     // Enough work for several threads, of many images and of one; 1x1 too.
     Case { input: [4, 20, 20, 24], filter: [3, 3, 24, 80], padding: "SAME", ..PLAIN },
     Case { input: [1, 42, 42, 24], filter: [3, 3, 24, 80], padding: "VALID", ..PLAIN },

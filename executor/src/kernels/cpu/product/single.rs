@@ -62,11 +62,14 @@ pub(super) fn product(
 fn turned(out: &mut [f32], stride: usize, a: &Matrix<'_, f32>, b: &Matrix<'_, f32>, accumulate: bool) {
     let (rows, columns) = (a.rows, b.columns);
     let mut lines = vec![0f32; columns * rows];
-    Task::new(rows, &b.transposed(), false).in_place(&mut lines, &a.transposed());
-    for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
-        for (to, line) in out.iter_mut().zip(lines.chunks_exact(rows)) {
-            *to = if accumulate { *to + line[i] } else { line[i] };
+    if accumulate {
+        for (i, out) in out.chunks(stride).take(rows).enumerate() {
+            out.iter().zip(lines.chunks_exact_mut(rows)).for_each(|(from, line)| line[i] = *from);
         }
+    }
+    Task::new(rows, &b.transposed(), accumulate).in_place(&mut lines, &a.transposed());
+    for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
+        out.iter_mut().zip(lines.chunks_exact(rows)).for_each(|(to, line)| *to = line[i]);
     }
 }
 
