@@ -227,19 +227,21 @@ fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Resul
     }
     let sizes = conv.sizes(input.shape(), &shape)?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    let mut dw = Tensor::zeros(T::Wide::DTYPE, shape.clone())?;
+    let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<T>() && dy.num_elements() > 0);
+    let mut dw = match gradient {
+        Some(_) => Tensor::unspecified(T::Wide::DTYPE, shape)?,
+        None => Tensor::zeros(T::Wide::DTYPE, shape)?,
+    };
     if dy.num_elements() > 0 {
         let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
         let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
         let dw = dw.values_mut::<T::Wide>()?;
-        match FilterGradient::new(&sizes).filter(|_| is_single::<T>()) {
-            Some(gradient) => {
-                gradient.add(
-                    bytemuck::cast_slice(input),
-                    bytemuck::cast_slice(dy),
-                    bytemuck::cast_slice_mut(dw),
-                )?;
-            }
+        match gradient {
+            Some(gradient) => gradient.write(
+                bytemuck::cast_slice(input),
+                bytemuck::cast_slice(dy),
+                bytemuck::cast_slice_mut(dw),
+            )?,
             None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw),
         }
     }

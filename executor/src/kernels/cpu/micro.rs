@@ -32,6 +32,8 @@ pub(super) struct Left<'a> {
     pub(super) rows: &'a [usize],
     pub(super) runs: &'a [Run],
     pub(super) step: usize,
+    /// Whether its rows are in no cache yet. Then steps follow each other in memory.
+    pub(super) is_cold: bool,
 }
 
 /// Columns of the right matrix: those of step `t` start at `t * step`. There are as many as

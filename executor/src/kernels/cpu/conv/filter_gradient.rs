@@ -19,6 +19,9 @@ const PIXELS: usize = 320;
 /// Parts that the images are cut into, where threads take some of them each.
 const PARTS: usize = 16;
 
+/// Elements of the parts' sum at a time: they stay in the first cache.
+const SUMMED: usize = 4096;
+
 /// What arrived is laid out for products, unless so few rows of the filter use it, and its own rows are so near each other.
 const FEW: usize = 32;
 const NEAR: usize = 128;
@@ -51,34 +54,41 @@ impl FilterGradient<'_> {
         (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
-    /// Adds to `dw` what `dy` says of images `input`. Each element is summed in the same order, however many threads there
+    /// Writes to `dw` what `dy` says of images `input`. Each element is summed in the same order, however many threads there
     /// are.
-    pub(super) fn add(&self, input: &[f32], dy: &[f32], dw: &mut [f32]) -> Result<()> {
+    pub(super) fn write(&self, input: &[f32], dy: &[f32], dw: &mut [f32]) -> Result<()> {
         let lines = self.sizes.batch * self.sizes.rows.output;
         if threads(self.sizes) == Threads::One {
-            return self.add_part(input, dy, 0, 0..lines, dw);
+            return self.write_part(input, dy, 0, 0..lines, dw);
         }
         // Who computes some rows of the filter reads all images; who computes all rows of some images adds once more.
         if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
             let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
-            let part = |(i, dw): (usize, &mut [f32])| self.add_part(input, dy, i * rows, 0..lines, dw);
+            let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
             return dw.par_chunks_mut(rows * self.sizes.out_channels).enumerate().try_for_each(part);
         }
         let each = lines.div_ceil(PARTS);
         let part = |i: usize| {
-            let mut part = Tensor::zeros(DType::Float, Shape::new(&[dw.len()])?)?;
-            self.add_part(input, dy, 0, i * each..lines.min((i + 1) * each), part.values_mut()?)?;
+            let mut part = Tensor::unspecified(DType::Float, Shape::new(&[dw.len()])?)?;
+            self.write_part(input, dy, 0, i * each..lines.min((i + 1) * each), part.values_mut()?)?;
             Ok(part)
         };
         let parts = (0..lines.div_ceil(each)).into_par_iter().map(part).collect::<Result<Vec<Tensor>>>()?;
-        for part in parts {
-            dw.iter_mut().zip(part.values::<f32>()?).for_each(|(to, from)| *to += from);
-        }
+        let parts = parts.iter().map(|part| Ok(part.values::<f32>()?)).collect::<Result<Vec<_>>>()?;
+        dw.par_chunks_mut(SUMMED).enumerate().for_each(|(i, dw)| {
+            for (number, part) in parts.iter().enumerate() {
+                let part = &part[i * SUMMED..][..dw.len()];
+                match number {
+                    0 => dw.copy_from_slice(part),
+                    _ => dw.iter_mut().zip(part).for_each(|(to, from)| *to += from),
+                }
+            }
+        });
         Ok(())
     }
 
-    /// Adds to the rows of the filter from `first` on what these lines of output pixels say.
-    fn add_part(
+    /// Writes to the rows of the filter from `first` on what these lines of output pixels say.
+    fn write_part(
         &self,
         input: &[f32],
         dy: &[f32],
@@ -97,7 +107,7 @@ impl FilterGradient<'_> {
         let (mut copies, mut seen, mut runs, mut panels) =
             (Copies::default(), Vec::new(), Vec::new(), Panels::new());
         for line in all_lines.clone().step_by(lines) {
-            let lines = line..(line + lines).min(all_lines.end);
+            let (is_first, lines) = (line == all_lines.start, line..(line + lines).min(all_lines.end));
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
             self.take(input, &lines, &mut copies, &mut seen);
             let data = if self.band.is_copied { copies.data() } else { input };
@@ -107,12 +117,13 @@ impl FilterGradient<'_> {
                 let mut add = |first: usize, width: usize, right: &Right<'_>| {
                     for alike in &rows {
                         self.find_runs(alike, &seen, &mut runs);
-                        if runs.is_empty() {
+                        if runs.is_empty() && !is_first {
                             continue;
                         }
-                        let left = Left { data, rows: &alike.places, runs: &runs, step: self.band.step() };
+                        let (rows, step) = (&alike.places, self.band.step());
+                        let left = Left { data, rows, runs: &runs, step, is_cold: false };
                         let data = &mut dw[group * outputs + first..];
-                        let mut place = Place { data, rows: &alike.rows, width, add: true };
+                        let mut place = Place { data, rows: &alike.rows, width, add: !is_first };
                         registers.sweep(&left, right, &mut place);
                     }
                 };

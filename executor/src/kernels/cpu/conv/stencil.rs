@@ -158,16 +158,19 @@ impl Stencil {
             for Alike { pixels, .. } in alike.extract_if(.., |alike| alike.steps.is_empty()) {
                 to[pixels].iter().for_each(|&at| out[at..at + self.to.channels].fill(0.0));
             }
+            // The first panel of 1x1 filters meets each pixel once.
+            let is_met_once = !part.band.is_copied && part.phase.steps(1) == 1;
             for (group, panels) in filter.iter().enumerate() {
                 let data = &data[group * self.depth..];
                 for panel in panels.iter() {
+                    let is_cold = is_met_once && panel.first == 0;
                     for steps in blocks(panels.steps()) {
                         for Alike { pixels, taps, steps: all } in &*alike {
                             part.find_runs(taps, self.depth, &steps, runs);
                             if runs.is_empty() {
                                 continue;
                             }
-                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1 };
+                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1, is_cold };
                             let mut place = Place {
                                 data: &mut out[group * self.width + panel.first..],
                                 rows: &to[pixels.clone()],

@@ -7,7 +7,7 @@ use super::Place;
 ///
 /// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
 /// the left must not be more than there are. The right matrix is asked for some steps ahead, as it need not be in the first
-/// cache, and so is the place before the sums are there.
+/// cache, and so is the place before the sums are there; of a cold left matrix, the rows of the block after this one.
 macro_rules! blocks {
     (
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
@@ -56,6 +56,10 @@ macro_rules! blocks {
             for i in 0..MR {
                 rows[i] = left.rows[last.min(first + i)];
             }
+            let mut next = [0; MR];
+            for i in 0..MR {
+                next[i] = left.rows[(left.rows.len() - 1).min(first + count + i)];
+            }
             let (left_step, right_step) = (left.step, right.step);
             let mut to = [place.data.as_mut_ptr(); MR];
             for i in 0..MR {
@@ -72,24 +76,35 @@ macro_rules! blocks {
                 // pointers may lie behind the data, and are not read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
                 let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
-                for _ in 0..run.len {
-                    for v in 0..NV {
-                        $prefetch(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
-                    }
-                    let mut columns = [$zero; NV];
-                    for v in 0..NV {
-                        // SAFETY: the right matrix has whole vectors at each step.
-                        columns[v] = unsafe { $load(b.add(v * $lanes)) };
-                    }
-                    for i in 0..MR {
-                        // SAFETY: the left matrix has an element of each row at each step.
-                        let element = unsafe { $splat(*a.add(rows[i])) };
-                        for v in 0..NV {
-                            sums[i][v] = $fma(element, columns[v], sums[i][v]);
+                let mut rest = run.len;
+                while rest > 0 {
+                    let mut steps = rest;
+                    if left.is_cold {
+                        steps = rest.min(super::block::LINE);
+                        for i in 0..MR {
+                            $prefetch(a.wrapping_add(next[i]));
                         }
                     }
-                    a = a.wrapping_add(left_step);
-                    b = b.wrapping_add(right_step);
+                    rest -= steps;
+                    for _ in 0..steps {
+                        for v in 0..NV {
+                            $prefetch(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
+                        }
+                        let mut columns = [$zero; NV];
+                        for v in 0..NV {
+                            // SAFETY: the right matrix has whole vectors at each step.
+                            columns[v] = unsafe { $load(b.add(v * $lanes)) };
+                        }
+                        for i in 0..MR {
+                            // SAFETY: the left matrix has an element of each row at each step.
+                            let element = unsafe { $splat(*a.add(rows[i])) };
+                            for v in 0..NV {
+                                sums[i][v] = $fma(element, columns[v], sums[i][v]);
+                            }
+                        }
+                        a = a.wrapping_add(left_step);
+                        b = b.wrapping_add(right_step);
+                    }
                 }
             }
             // The sums are only indexed by constants, here too, or they would not stay in registers.
@@ -125,6 +140,9 @@ macro_rules! blocks {
 
 /// Steps between asking for a part of the right matrix and its use.
 pub(super) const AHEAD: usize = 8;
+
+/// Steps of a row that lie in a line of the cache.
+pub(super) const LINE: usize = 16;
 
 /// Cuts `rows` into blocks of about equally many, at most `most`: where each begins, and how many it has.
 pub(super) fn cut(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {

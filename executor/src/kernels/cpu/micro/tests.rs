@@ -31,7 +31,7 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
     let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
     let before = numbers(count * (width + 1), 3);
     let mut out = before.clone();
-    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2 };
+    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2, is_cold: count.is_multiple_of(3) };
     let mut place = Place { data: &mut out, rows: &places, width, add };
     registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
     for (&row, &place) in rows.iter().zip(&places) {
@@ -64,7 +64,7 @@ fn panels_are_of_whole_vectors_and_about_equal() {
 
 /// One row and one column, of which this run is read.
 fn sweep_of(run: Run) {
-    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1 };
+    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, is_cold: false };
     let mut place = Place { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };
     Registers::get().sweep(&left, &Right { data: &[0.0; 256], step: 64 }, &mut place);
 }

@@ -256,7 +256,8 @@ impl<'a> Factor<'a> {
     }
 
     fn sweep(&self, right: &Right<'_>, place: &mut Place<'_>) {
-        let left = Left { data: self.data, rows: &self.rows, runs: &[self.run], step: self.step };
+        let left =
+            Left { data: self.data, rows: &self.rows, runs: &[self.run], step: self.step, is_cold: false };
         Registers::get().sweep(&left, right, place);
     }
 }
