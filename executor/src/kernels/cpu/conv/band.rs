@@ -86,9 +86,10 @@ impl Band {
     /// anything.
     pub(super) fn is_bounded(&self) -> bool {
         let height = (self.reach[0][1] - self.reach[0][0]) as usize + 1;
+        let height = if self.has_margins { height } else { height.min(self.image.rows) };
         let slices = self.image.channels.div_ceil(self.slice);
         let line = self.columns.saturating_mul(self.pixel).saturating_mul(slices);
-        !self.is_copied || line.saturating_mul(height.min(self.image.rows)) <= LARGEST
+        !self.is_copied || line.saturating_mul(height) <= LARGEST
     }
 
     /// Elements of a line.
