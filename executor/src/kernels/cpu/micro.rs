@@ -14,6 +14,15 @@ mod portable;
 use super::simd::{Level, level};
 use std::ops::Range;
 
+/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
+pub(super) const STEPS: usize = 320;
+
+/// Cuts `len` into ranges of about the same length, at most `most`.
+pub(super) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let each = len.div_ceil(len.div_ceil(most).max(1)).max(1);
+    (0..len).step_by(each).map(move |first| first..len.min(first + each))
+}
+
 /// Steps of the inner dimension that follow each other in both matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {

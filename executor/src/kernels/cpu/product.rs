@@ -218,6 +218,10 @@ fn integer_product<T: Arithmetic>(
 mod tests {
     use super::*;
 
+    fn noise(len: usize) -> Vec<f32> {
+        (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect()
+    }
+
     #[test]
     fn strides_and_accumulation() {
         let a: Vec<i32> = (1..13).collect();
@@ -249,7 +253,6 @@ mod tests {
     /// The same bits, whether the right factor is laid out before or on the way, on one thread or several.
     #[test]
     fn packed_factors_give_the_same_sums() -> Result<()> {
-        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
         for (m, k, n) in [(8, 8, 8), (9, 600, 33), (300, 1030, 170)] {
             let (x, y) = (noise(m * k), noise(k * n));
             let b = Matrix::new(&y, n, k, k).transposed();
@@ -266,7 +269,6 @@ mod tests {
     /// The same bits, however the factors lie: few rows, few columns of a transposed factor, rows that share sets of the cache.
     #[test]
     fn layouts_give_the_same_sums() {
-        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
         let turned = |values: &[f32], rows: usize, columns: usize, stride: usize| {
             let mut turned = vec![0.0; columns * stride];
             for (i, row) in values.chunks_exact(columns).enumerate() {

@@ -5,16 +5,13 @@ use super::band::{self, Band, Copies, Reads};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::cache::rows_alias;
-use crate::kernels::cpu::micro::{Left, Place, Registers, Run};
+use crate::kernels::cpu::micro::{Left, Place, Registers, Run, STEPS, cut};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows, Source};
 use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
-
-/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
-const STEPS: usize = 320;
 
 /// Pixels of a tile, at most about that many.
 const PIXELS: usize = 256;
@@ -164,7 +161,7 @@ impl Stencil {
                 let data = &data[group * self.depth..];
                 for panel in panels.iter() {
                     let is_cold = is_met_once && panel.first == 0;
-                    for steps in blocks(panels.steps()) {
+                    for steps in cut(panels.steps(), STEPS) {
                         for Alike { pixels, taps, steps: all } in &*alike {
                             part.find_runs(taps, self.depth, &steps, runs);
                             if runs.is_empty() {
@@ -306,12 +303,6 @@ pub(super) fn threads(sizes: &ConvSizes) -> Threads {
     let filter = sizes.rows.filter * sizes.columns.filter * sizes.filter_channels * sizes.out_channels;
     let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
     Threads::for_work(filter.saturating_mul(pixels))
-}
-
-/// Cuts steps into about equally many, at most [`STEPS`].
-fn blocks(steps: usize) -> impl Iterator<Item = Range<usize>> {
-    let each = steps.div_ceil(steps.div_ceil(STEPS).max(1)).max(1);
-    (0..steps).step_by(each).map(move |first| first..steps.min(first + each))
 }
 
 /// A group's filter: a row for each channel that is seen through each tap, a column for each that is made.

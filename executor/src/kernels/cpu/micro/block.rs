@@ -13,7 +13,7 @@ macro_rules! blocks {
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
         blocks: [$($NV:literal: [$full:literal $(, $rows:literal)*],)*],
         zero: $zero:expr, load: $load:expr, store: $store:expr, splat: $splat:expr, fma: $fma:expr, add: $add:expr,
-        prefetch: $prefetch:expr, prefetch_write: $prefetch_write:expr,
+        prefetch_left: $prefetch_left:expr, prefetch_right: $prefetch_right:expr, prefetch_write: $prefetch_write:expr,
     ) => {
         use super::{Left, Place, Registers, Right};
 
@@ -25,7 +25,8 @@ macro_rules! blocks {
         $(#[target_feature(enable = $features)])?
         unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
             match place.width.div_ceil($lanes) {
-                $(0..=$NV => for (first, count) in super::block::cut(left.rows.len(), $full) {
+                $(0..=$NV => for rows in super::cut(left.rows.len(), $full) {
+                    let (first, count) = (rows.start, rows.len());
                     // SAFETY: as the caller promises; rows from `first` on are at least `count`.
                     unsafe {
                         match count {
@@ -82,13 +83,13 @@ macro_rules! blocks {
                     if left.is_cold {
                         steps = rest.min(super::block::LINE);
                         for i in 0..MR {
-                            $prefetch(a.wrapping_add(next[i]));
+                            $prefetch_left(a.wrapping_add(next[i]));
                         }
                     }
                     rest -= steps;
                     for _ in 0..steps {
                         for v in 0..NV {
-                            $prefetch(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
+                            $prefetch_right(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
                         }
                         let mut columns = [$zero; NV];
                         for v in 0..NV {
@@ -143,12 +144,6 @@ pub(super) const AHEAD: usize = 8;
 
 /// Steps of a row that lie in a line of the cache.
 pub(super) const LINE: usize = 16;
-
-/// Cuts `rows` into blocks of about equally many, at most `most`: where each begins, and how many it has.
-pub(super) fn cut(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let each = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-    (0..rows).step_by(each).map(move |first| (first, each.min(rows - first)))
-}
 
 /// Stores of each row as many elements as the place is wide.
 #[inline(never)]

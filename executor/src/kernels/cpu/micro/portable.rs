@@ -32,5 +32,5 @@ fn multiply_add(x: Four, y: Four, sum: Four) -> Four {
 blocks! {
     vector: Four, lanes: 4, vectors: 2, blocks: [1: [4, 1, 2], 2: [4, 1, 2],],
     zero: [0f32; 4], load: load, store: store, splat: |x| [x; 4], fma: multiply_add, add: add,
-    prefetch: |_| {}, prefetch_write: |_| {},
+    prefetch_left: |_| {}, prefetch_right: |_| {}, prefetch_write: |_| {},
 }

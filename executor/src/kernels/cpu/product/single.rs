@@ -4,13 +4,10 @@
 use super::{Matrix, Threads};
 use crate::error::Result;
 use crate::kernels::cpu::cache::{self, FLOATS};
-use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run};
+use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run, STEPS, cut};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
-
-/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
-const STEPS: usize = 320;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
 const ROWS: usize = 252;
@@ -114,14 +111,11 @@ struct Task<'a> {
     stride: usize,
     a: &'a Matrix<'a, f32>,
     accumulate: bool,
-    /// Steps of the inner dimension at a time.
-    steps: usize,
 }
 
 impl<'a> Task<'a> {
     fn new(stride: usize, a: &'a Matrix<'a, f32>, accumulate: bool) -> Task<'a> {
-        let parts = a.columns.div_ceil(STEPS);
-        Task { stride, a, accumulate, steps: a.columns.div_ceil(parts) }
+        Task { stride, a, accumulate }
     }
 
     /// Whether [`Task::in_place`] computes the product, and fewer rows use the right factor than would pay for panels.
@@ -135,17 +129,12 @@ impl<'a> Task<'a> {
         let registers = Registers::get();
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
-        for step in (0..self.a.columns).step_by(self.steps) {
-            let steps = step..(step + self.steps).min(self.a.columns);
+        for steps in cut(self.a.columns, STEPS) {
+            let (step, add) = (steps.start, self.accumulate || steps.start > 0);
             let factor = Factor::new(self.a, 0, self.a.rows, steps, &mut copy);
             for columns in registers.panels(b.columns) {
                 let (data, width) = (&b.data[step * b.row_stride + columns.start..], columns.len());
-                let mut place = Place {
-                    data: &mut out[columns.start..],
-                    rows: &places,
-                    width,
-                    add: self.accumulate || step > 0,
-                };
+                let mut place = Place { data: &mut out[columns.start..], rows: &places, width, add };
                 factor.sweep(&Right { data, step: b.row_stride }, &mut place);
             }
         }
@@ -159,13 +148,12 @@ impl<'a> Task<'a> {
         for (i, out) in out.chunks_mut(ROWS * self.stride).enumerate() {
             let count = self.count(out, i * ROWS);
             let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
-            for step in (0..self.a.columns).step_by(self.steps) {
-                let steps = step..(step + self.steps).min(self.a.columns);
+            for steps in cut(self.a.columns, STEPS) {
                 let factor = Factor::new(self.a, i * ROWS, count, steps.clone(), &mut copy);
                 for column in (0..b.columns).step_by(each) {
                     let columns = column..(column + each).min(b.columns);
                     fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
-                    let add = self.accumulate || step > 0;
+                    let add = self.accumulate || steps.start > 0;
                     for panel in panels.iter() {
                         let data = &mut out[column + panel.first..];
                         let mut place = Place { data, rows: &places, width: panel.width, add };
@@ -197,10 +185,9 @@ impl<'a> Task<'a> {
         let count = self.count(out, first);
         let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
-        for step in (0..self.a.columns).step_by(self.steps) {
-            let steps = step..(step + self.steps).min(self.a.columns);
+        for steps in cut(self.a.columns, STEPS) {
+            let (step, add) = (steps.start, self.accumulate || steps.start > 0);
             let factor = Factor::new(self.a, first, count, steps, &mut copy);
-            let add = self.accumulate || step > 0;
             for panel in panels.iter() {
                 let data = &mut out[panel.first..];
                 let mut place = Place { data, rows: &places, width: panel.width, add };
