@@ -3,13 +3,16 @@
 use super::Fallible;
 use super::cases::{Random, inputs};
 use super::compared::difference;
-use super::op_nodes::rows;
 use super::partition::{Partition, four_of};
+use super::walk::shared_rows;
 use executor::Value;
+use executor::device::Device;
 use executor::gpus::GpuOptions;
+use executor::kernel::KernelDef;
 use executor::repeat::Capture;
 use executor::testing::run_node;
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Node, Shape, Tensor};
+use std::sync::Arc;
 
 fn options(graphs: bool) -> GpuOptions {
     GpuOptions { graphs, tf32: false, ..GpuOptions::default() }
@@ -21,38 +24,44 @@ fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
     let Some(device) = crate::first_gpu(&options(true))? else { return Ok(()) };
     let mut random = Random(2);
     let mut wrong = Vec::new();
-    for (def, nodes) in rows("GPU")?.into_iter().filter(|(def, _)| def.capture == Capture::Work) {
+    for (def, nodes) in shared_rows()?.into_iter().filter(|(def, _)| def.capture == Capture::Work) {
         for node in &nodes {
-            let Some(sets) = inputs(node, &mut random)? else { continue };
-            let is_valid =
-                |set: &Vec<Tensor>| run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok();
-            let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
-            let fits = |set: &&Vec<Tensor>| crate::MOST_ELEMENTS.is_none_or(|most| size(set) <= most);
-            let best = sets.iter().filter(|set| is_valid(set)).filter(fits).max_by_key(|set| size(set));
-            let Some(set) = best.or(sets.iter().find(|set| is_valid(set))).cloned() else { continue };
-            let (graph, feeds, names) = four_of(def, node, set)?;
-            let partition = Partition::new(&graph, &device).map_err(|e| format!("{def:?}: {e}"))?;
-            let feeds: Vec<(&str, Tensor)> =
-                feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let mut steps = Vec::new();
-            for _ in 0..5 {
-                steps.push(partition.step(&feeds, &names).map_err(|e| format!("{def:?}: {e}"))?);
-            }
-            for (step, outputs) in steps.iter().enumerate().skip(1) {
-                for (name, (actual, expected)) in names.iter().zip(outputs.iter().zip(&steps[0])) {
-                    if let Some(how) = difference(actual, expected)? {
-                        wrong.push(format!(
-                            "{def:?} of {:?}, step {step}, {name}: {how}",
-                            node.input_types()?
-                        ));
-                    }
-                }
-            }
+            let found = in_graph(&device, def, node, &mut random).unwrap_or_else(|e| vec![e.to_string()]);
+            let types = node.input_types()?;
+            wrong.extend(found.into_iter().map(|how| format!("{def:?} of {types:?}{how}")));
         }
     }
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
+}
+
+/// What is wrong about the steps of a node that launch a graph, beside the first, which does not.
+fn in_graph(
+    device: &Arc<dyn Device>,
+    def: &KernelDef,
+    node: &Node,
+    random: &mut Random,
+) -> Fallible<Vec<String>> {
+    let Some(sets) = inputs(node, random)? else { return Ok(vec![]) };
+    let is_valid =
+        |set: &&Vec<Tensor>| run_node(node, set.iter().cloned().map(Value::Host).collect()).is_ok();
+    let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
+    let fits = |set: &&Vec<Tensor>| crate::MOST_ELEMENTS.is_none_or(|most| size(set) <= most);
+    let best = sets.iter().filter(is_valid).filter(fits).max_by_key(|set| size(set));
+    let Some(set) = best.or(sets.iter().find(is_valid)).cloned() else { return Ok(vec![]) };
+    let (graph, feeds, names) = four_of(def, node, set)?;
+    let partition = Partition::new(&graph, device)?;
+    let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let steps = (0..5).map(|_| partition.step(&feeds, &names)).collect::<Result<Vec<_>, _>>()?;
+    let mut wrong = Vec::new();
+    for (step, outputs) in steps.iter().enumerate().skip(1) {
+        for (name, (actual, expected)) in names.iter().zip(outputs.iter().zip(&steps[0])) {
+            let how = difference(actual, expected)?;
+            wrong.extend(how.map(|how| format!(", step {step}, {name}: {how}")));
+        }
+    }
+    Ok(wrong)
 }
 
 const INITIAL: &str = "

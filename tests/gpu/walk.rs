@@ -38,20 +38,26 @@ impl Case {
     }
 }
 
-/// Runs `check` on every case of every row; it tells what is wrong. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the
-/// second fifth of the rows out: tools that watch a GPU take their time.
+/// The rows of the GPU's table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the second fifth of them
+/// out: tools that watch a GPU take their time, and what breaks a GPU for its process breaks it for a share.
+pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
+    let (share, shares) = share()?;
+    Ok(rows("GPU")?.into_iter().skip(share - 1).step_by(shares).collect())
+}
+
+/// Runs `check` on every case of every row in the process's share; it tells what is wrong.
 ///
 /// # Errors
 /// All that is wrong.
 pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
-    let (share, shares) = share()?;
     let mut random = Random(1);
     let (mut count, mut wrong) = (0, Vec::new());
-    for (def, nodes) in rows("GPU")?.into_iter().skip(share - 1).step_by(shares) {
+    for (def, nodes) in shared_rows()? {
         for node in nodes.into_iter().flat_map(variants) {
             for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
                 let case = Case { def, node: node.clone(), inputs };
-                for how in check(&case)? {
+                let found = check(&case).unwrap_or_else(|error| vec![error.to_string()]);
+                for how in found {
                     wrong.push(format!("{}: {how}", case.name()?));
                 }
                 count += 1;

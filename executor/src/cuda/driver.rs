@@ -116,8 +116,8 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// `Unimplemented`, and nothing is enqueued, for an epilogue that no library at hand has for this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
-    /// Bytes of memory that the convolution needs beside its tensors.
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize>;
+    /// Bytes of memory that the convolution needs beside its tensors; `None` if the library cannot compute it.
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<usize>>;
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
 

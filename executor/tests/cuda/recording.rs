@@ -5,11 +5,12 @@
 
 use super::{compiler, processor};
 use anabranch_executor::cuda::driver::{
-    Address, AllReduce, Convolution, ConvolutionAt, EventId, FunctionId, GraphId, Grid, Part, Pinned,
-    Product, StreamId,
+    Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part,
+    Pinned, Product, StreamId,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
+use graph::DType;
 use ptx::Kernel;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -605,8 +606,13 @@ impl Driver for Recording {
         self.enqueue(work, stream)
     }
 
-    fn convolution_workspace(&self, _: &Convolution) -> Result<usize> {
-        Ok(256)
+    /// As cuDNN, which has no gradients of dilated convolutions of doubles whose channels come last.
+    fn convolution_workspace(&self, of: &Convolution) -> Result<Option<usize>> {
+        let is_lacking = of.direction != Direction::Forward
+            && of.dtype == DType::Double
+            && of.dilations != [1, 1]
+            && of.input.channels_last;
+        Ok((!is_lacking).then_some(256))
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {

@@ -14,7 +14,8 @@ use std::sync::Arc;
 pub(super) struct Dnn {
     handle: sys::cudnnHandle_t,
     stream: Option<StreamId>,
-    known: FxHashMap<Convolution, Arc<Prepared>>,
+    /// `None` for those that it has no algorithm for.
+    known: FxHashMap<Convolution, Option<Arc<Prepared>>>,
 }
 
 // SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
@@ -116,7 +117,8 @@ impl Tensor {
 }
 
 impl Prepared {
-    fn new(handle: sys::cudnnHandle_t, of: &Convolution) -> Result<Prepared> {
+    /// `None` if cuDNN has no algorithm.
+    fn new(handle: sys::cudnnHandle_t, of: &Convolution) -> Result<Option<Prepared>> {
         let dtype = data_type(of.dtype)?;
         let input = Tensor::of(&of.input, of.dtype)?;
         let output = Tensor::of(&of.output, of.dtype)?;
@@ -158,58 +160,56 @@ impl Prepared {
             )?;
             check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(convolution.0, math))?;
         }
-        let mut prepared = Prepared {
+        let found = fastest(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
+        Ok(found.map(|(algorithm, workspace)| Prepared {
             input,
             filter,
             output,
             convolution,
-            algorithm: Algorithm::Forward(
-                sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
-            ),
-            workspace: 0,
-        };
-        prepared.choose(handle, of.direction)?;
-        Ok(prepared)
+            algorithm,
+            workspace,
+        }))
     }
+}
 
-    /// Takes the algorithm that cuDNN expects to be the fastest.
-    fn choose(&mut self, handle: sys::cudnnHandle_t, direction: Direction) -> Result<()> {
-        const ASKED: usize = 8;
-        let (x, w, y, c) = (self.input.0, self.filter.0, self.output.0, self.convolution.0);
-        let mut count: c_int = 0;
-        macro_rules! choose {
-            ($call:ident, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
-                let mut found = [std::mem::MaybeUninit::uninit(); ASKED];
-                // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
-                unsafe {
-                    let status = sys::$call(
-                        handle,
-                        $first,
-                        $second,
-                        c,
-                        $third,
-                        ASKED as c_int,
-                        &raw mut count,
-                        found[0].as_mut_ptr(),
-                    );
-                    check(stringify!($call), status)?;
-                    let came =
-                        found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
-                    came.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
-                        .map(|f| (Algorithm::$kind(f.algo), f.memory))
-                        .next()
-                }
-            }};
-        }
-        let chosen = match direction {
-            Direction::Forward => choose!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
-            Direction::Input => choose!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
-            Direction::Filter => choose!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
-        };
-        (self.algorithm, self.workspace) =
-            chosen.ok_or_else(|| Error::unimplemented("cuDNN has no algorithm for this convolution"))?;
-        Ok(())
+/// The algorithm that cuDNN expects to be the fastest from `x` to `y` or back, and bytes of its workspace.
+fn fastest(
+    handle: sys::cudnnHandle_t,
+    direction: Direction,
+    [x, y]: [sys::cudnnTensorDescriptor_t; 2],
+    w: sys::cudnnFilterDescriptor_t,
+    convolution: sys::cudnnConvolutionDescriptor_t,
+) -> Result<Option<(Algorithm, usize)>> {
+    const ASKED: usize = 8;
+    let mut count: c_int = 0;
+    macro_rules! choose {
+        ($call:ident, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
+            let mut found = [std::mem::MaybeUninit::uninit(); ASKED];
+            // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
+            unsafe {
+                let status = sys::$call(
+                    handle,
+                    $first,
+                    $second,
+                    convolution,
+                    $third,
+                    ASKED as c_int,
+                    &raw mut count,
+                    found[0].as_mut_ptr(),
+                );
+                check(stringify!($call), status)?;
+                let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
+                came.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
+                    .map(|f| (Algorithm::$kind(f.algo), f.memory))
+                    .next()
+            }
+        }};
     }
+    Ok(match direction {
+        Direction::Forward => choose!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
+        Direction::Input => choose!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
+        Direction::Filter => choose!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
+    })
 }
 
 impl Dnn {
@@ -222,20 +222,20 @@ impl Dnn {
         Ok(Dnn { handle, stream: None, known: FxHashMap::default() })
     }
 
-    fn prepared(&mut self, convolution: &Convolution) -> Result<Arc<Prepared>> {
+    fn prepared(&mut self, convolution: &Convolution) -> Result<Option<Arc<Prepared>>> {
         if let Some(known) = self.known.get(convolution) {
             return Ok(known.clone());
         }
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        let prepared = Arc::new(Prepared::new(self.handle, convolution)?);
+        let prepared = Prepared::new(self.handle, convolution)?.map(Arc::new);
         self.known.insert(convolution.clone(), prepared.clone());
         Ok(prepared)
     }
 
-    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<usize> {
-        Ok(self.prepared(convolution)?.workspace)
+    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<Option<usize>> {
+        Ok(self.prepared(convolution)?.map(|prepared| prepared.workspace))
     }
 
     pub(super) fn convolve(
@@ -244,7 +244,9 @@ impl Dnn {
         at: &ConvolutionAt,
         stream: StreamId,
     ) -> Result<()> {
-        let prepared = self.prepared(convolution)?;
+        let Some(prepared) = self.prepared(convolution)? else {
+            return Err(Error::unimplemented("cuDNN has no algorithm for this convolution"));
+        };
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
             let set = unsafe { sys::cudnnSetStream(self.handle, stream.0 as sys::cudaStream_t) };

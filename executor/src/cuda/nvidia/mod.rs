@@ -420,7 +420,7 @@ impl Driver for Nvidia {
         }
     }
 
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<usize> {
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<usize>> {
         self.enter()?;
         self.dnn()?.lock().workspace(convolution)
     }

@@ -229,21 +229,70 @@ impl Convolver {
             groups: sizes.in_channels / sizes.filter_channels.max(1),
             tf32: lane.tf32(),
         };
-        let bytes = lane.driver().convolution_workspace(&convolution)?;
-        let workspace = if bytes > 0 { Some(lane.scratch(&ctx.node().name, bytes)?) } else { None };
-        let at = |i: usize, is_result: bool| if is_result { write(tensors[i]) } else { read(tensors[i]) };
-        let at = ConvolutionAt {
-            input: at(0, self.direction == Direction::Input)?,
-            filter: at(1, self.direction == Direction::Filter)?,
-            output: at(2, self.direction == Direction::Forward)?,
-            workspace: workspace
-                .as_ref()
-                .map(|space| Ok::<_, crate::Error>((write(space)?, bytes)))
-                .transpose()?,
-        };
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
-        lane.call(|driver, stream| driver.convolve(&convolution, &at, stream))
+        match lane.driver().convolution_workspace(&convolution)? {
+            None if channels_last => self.enqueue_channels_first(ctx, convolution, tensors),
+            bytes => convolve(ctx, &convolution, bytes, tensors),
+        }
     }
+
+    /// What the library has for images whose channels come first alone: as such, moved there and back.
+    fn enqueue_channels_first(
+        &self,
+        ctx: &KernelContext<'_>,
+        mut convolution: Convolution,
+        tensors: [&DeviceTensor; 3],
+    ) -> Result<()> {
+        let (first, last) = ([0, 3, 1, 2], [0, 2, 3, 1]);
+        let result = result_of(self.direction);
+        let mut moved = tensors.map(Clone::clone);
+        for (i, (tensor, moved)) in tensors.into_iter().zip(&mut moved).enumerate() {
+            let dims = Shape::new(&first.map(|axis| tensor.shape[axis]))?;
+            *moved = allocate(ctx, tensor.dtype, dims.clone())?;
+            if i != result {
+                let from = permuted(&tensor.shape, &first);
+                self.mover.copy(ctx, &dims, (tensor, &from), (moved, &Layout::packed(&dims)))?;
+            }
+        }
+        (convolution.input.channels_last, convolution.output.channels_last) = (false, false);
+        let bytes = lane(ctx)?.driver().convolution_workspace(&convolution)?;
+        convolve(ctx, &convolution, bytes, [&moved[0], &moved[1], &moved[2]])?;
+        let (from, to) = (&moved[result], tensors[result]);
+        self.mover.copy(
+            ctx,
+            &to.shape,
+            (from, &permuted(&from.shape, &last)),
+            (to, &Layout::packed(&to.shape)),
+        )
+    }
+}
+
+/// Which of an image, a filter and an output is computed.
+fn result_of(direction: Direction) -> usize {
+    match direction {
+        Direction::Forward => 2,
+        Direction::Input => 0,
+        Direction::Filter => 1,
+    }
+}
+
+/// Enqueues a convolution over an image, a filter and an output as the library wants them, with bytes of a workspace.
+fn convolve(
+    ctx: &KernelContext<'_>,
+    convolution: &Convolution,
+    bytes: Option<usize>,
+    tensors: [&DeviceTensor; 3],
+) -> Result<()> {
+    let lane = lane(ctx)?;
+    let workspace = match bytes.unwrap_or(0) {
+        0 => None,
+        bytes => Some((lane.scratch(&ctx.node().name, bytes)?, bytes)),
+    };
+    let result = result_of(convolution.direction);
+    let at = |i: usize| if i == result { write(tensors[i]) } else { read(tensors[i]) };
+    let space = workspace.as_ref().map(|(space, bytes)| Ok::<_, crate::Error>((write(space)?, *bytes)));
+    let at = ConvolutionAt { input: at(0)?, filter: at(1)?, output: at(2)?, workspace: space.transpose()? };
+    lane.call(|driver, stream| driver.convolve(convolution, &at, stream))
 }
 
 /// What is around an image along one axis, as far as windows reach.

@@ -76,9 +76,9 @@ __global__ void normalize(const T *x, const float *scale, const float *offset, c
     }
 }
 
-// Sums of slopes, and of slopes times distances from the mean.
+// Sums of slopes, and of slopes times distances from the mean: they are of either sign, and what is left of many is small.
 struct Slopes {
-    float sum, moment;
+    double sum, moment;
 
     static __device__ inline Slopes combine(const Slopes &x, const Slopes &y) {
         Slopes both = {x.sum + y.sum, x.moment + y.moment};
@@ -94,8 +94,8 @@ __global__ void slopes(const T *dy, const T *x, const float *mean, Slopes *found
         for (i64 k = share.first + share.row; k < share.end; k += share.rows) {
             i64 at = data.at(share.channel, k);
             float slope = wide(dy[at]);
-            own.sum += slope;
-            own.moment += slope * (wide(x[at]) - mean[share.channel]);
+            own.sum += (double)slope;
+            own.moment += (double)(slope * (wide(x[at]) - mean[share.channel]));
         }
         own = over_rows<Slopes>(own, (int)width);
         if (share.row == 0 && share.channel < data.channels)
@@ -110,8 +110,8 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
             all = Slopes::combine(all, found[c * parts + part]);
         all = over_block<Slopes>(all);
         if (threadIdx.x == 0) {
-            d_offset[c] = all.sum;
-            d_scale[c] = all.moment / sqrtf(variance[c] + (float)epsilon);
+            d_offset[c] = (float)all.sum;
+            d_scale[c] = (float)all.moment / sqrtf(variance[c] + (float)epsilon);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Layout {
 
 /// Bytes of `Moments` and `Slopes` of the `.cu` file.
 const MOMENTS: usize = 12;
-const SLOPES: usize = 8;
+const SLOPES: usize = 16;
 
 /// A vector with a value for each channel.
 fn vector<'a>(
