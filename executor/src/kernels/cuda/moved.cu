@@ -1,11 +1,21 @@
 // A box of elements copied from one place to another: what slices, transposes, tiles, joins and pads have in common.
 
-template <class E> __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start, Axes<2> axes) {
+template <class E>
+__device__ inline void move(const E *from, E *to, i64 n, i64 from_start, i64 to_start, const Axes<2> &axes) {
     EACH(i, n) {
         i64 at[2];
         axes.at(i, at);
         to[to_start + at[1]] = from[from_start + at[0]];
     }
+}
+
+// Of elements, or of 16 bytes at a time: then all numbers are of those.
+template <class E>
+__global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start, i64 in_packs, Axes<2> axes) {
+    if (in_packs)
+        move((const u128 *)from, (u128 *)to, n, from_start, to_start, axes);
+    else
+        move(from, to, n, from_start, to_start, axes);
 }
 
 // Every element the same.

@@ -8,9 +8,29 @@ struct Data {
     __device__ inline i64 count() const {
         return outer * inner;
     }
-    // The place of element `k` of a channel.
-    __device__ inline i64 at(i64 channel, i64 k) const {
-        return (k / inner * channels + channel) * inner + k % inner;
+    // Whether so many neighbours, from a multiple of their number on, are of one channel, or of as many.
+    __device__ inline bool has_packs(int size) const {
+        return inner % size == 0 || (inner == 1 && channels % size == 0);
+    }
+    // Of the first element that a thread has of a channel.
+    __device__ inline i64 place(const Share &share) const {
+        i64 k = share.first + share.row;
+        return (k / inner * channels + share.channel) * inner + k % inner;
+    }
+    // Calls with the place of each of them.
+    template <class F> __device__ inline void each(const Share &share, F use) const {
+        i64 k = share.first + share.row, at = place(share), rest = k % inner;
+        i64 more = share.rows % inner, step = share.rows / inner * channels * inner + more;
+#pragma unroll 4
+        for (; k < share.end; k += share.rows) {
+            use(at);
+            at += step;
+            rest += more;
+            if (rest >= inner) {
+                rest -= inner;
+                at += (channels - 1) * inner;
+            }
+        }
     }
 };
 
@@ -30,15 +50,16 @@ struct Moments {
 template <class T> __global__ void moments(const T *x, Moments *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
         Share share(i, width, parts, data.channels, data.count());
-        i64 k = share.first + share.row;
         // Distances are from the thread's first element.
-        float pivot = k < share.end ? wide(x[data.at(share.channel, k)]) : 0.0f, count = 0, sum = 0, squares = 0;
-        for (; k < share.end; k += share.rows) {
-            float distance = wide(x[data.at(share.channel, k)]) - pivot;
+        float pivot = 0, count = 0, sum = 0, squares = 0;
+        if (share.first + share.row < share.end)
+            pivot = wide(x[data.place(share)]);
+        data.each(share, [&](i64 place) {
+            float distance = wide(x[place]) - pivot;
             count += 1.0f;
             sum += distance;
             squares += distance * distance;
-        }
+        });
         float mean = count > 0.0f ? sum / count : 0.0f;
         Moments own = {count, pivot + mean, squares - mean * sum};
         own = over_rows<Moments>(own, (int)width);
@@ -66,19 +87,35 @@ __global__ void statistics(const Moments *found, const float *old_mean, const fl
     }
 }
 
+// N elements at a time.
+template <int N, class T>
+__device__ inline void normalized(const T *x, const float *scale, const float *offset, const float *mean,
+                                  const float *variance, T *y, i64 n, float epsilon, const Data &data) {
+    int next = data.inner == 1;
+    EACH(i, n / N) {
+        i64 channel = i * N / data.inner % data.channels;
+        Pack<T, N> in = ((const Pack<T, N> *)x)[i], out;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            i64 c = channel + k * next;
+            float factor = scale[c] / sqrtf(variance[c] + epsilon);
+            out.at[k] = narrow<T>((wide(in.at[k]) - mean[c]) * factor + offset[c]);
+        }
+        ((Pack<T, N> *)y)[i] = out;
+    }
+}
 template <class T>
 __global__ void normalize(const T *x, const float *scale, const float *offset, const float *mean, const float *variance,
                           T *y, i64 n, double epsilon, Data data) {
-    EACH(i, n) {
-        i64 c = i / data.inner % data.channels;
-        float factor = scale[c] / sqrtf(variance[c] + (float)epsilon);
-        y[i] = narrow<T>((wide(x[i]) - mean[c]) * factor + offset[c]);
-    }
+    if (data.has_packs(4))
+        normalized<4>(x, scale, offset, mean, variance, y, n, (float)epsilon, data);
+    else
+        normalized<1>(x, scale, offset, mean, variance, y, n, (float)epsilon, data);
 }
 
-// Sums of slopes, and of slopes times distances from the mean: they are of either sign, and what is left of many is small.
+// Sums of slopes, and of slopes times distances from the mean.
 struct Slopes {
-    double sum, moment;
+    float sum, moment;
 
     static __device__ inline Slopes combine(const Slopes &x, const Slopes &y) {
         Slopes both = {x.sum + y.sum, x.moment + y.moment};
@@ -91,12 +128,12 @@ __global__ void slopes(const T *dy, const T *x, const float *mean, Slopes *found
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
         Share share(i, width, parts, data.channels, data.count());
         Slopes own = {0, 0};
-        for (i64 k = share.first + share.row; k < share.end; k += share.rows) {
-            i64 at = data.at(share.channel, k);
-            float slope = wide(dy[at]);
-            own.sum += (double)slope;
-            own.moment += (double)(slope * (wide(x[at]) - mean[share.channel]));
-        }
+        float middle = share.channel < data.channels ? mean[share.channel] : 0.0f;
+        data.each(share, [&](i64 place) {
+            float slope = wide(dy[place]);
+            own.sum += slope;
+            own.moment += slope * (wide(x[place]) - middle);
+        });
         own = over_rows<Slopes>(own, (int)width);
         if (share.row == 0 && share.channel < data.channels)
             found[share.place] = own;
@@ -110,27 +147,45 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
             all = Slopes::combine(all, found[c * parts + part]);
         all = over_block<Slopes>(all);
         if (threadIdx.x == 0) {
-            d_offset[c] = (float)all.sum;
-            d_scale[c] = (float)all.moment / sqrtf(variance[c] + (float)epsilon);
+            d_offset[c] = all.sum;
+            d_scale[c] = all.moment / sqrtf(variance[c] + (float)epsilon);
         }
     }
 }
 
+// N elements at a time.
+template <int N, class T>
+__device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *mean, const float *variance,
+                                   const float *d_scale, const float *d_offset, T *dx, i64 n, float epsilon,
+                                   bool training, const Data &data) {
+    int next = data.inner == 1;
+    float share = 1.0f / (float)data.count();
+    EACH(i, n / N) {
+        i64 channel = i * N / data.inner % data.channels;
+        Pack<T, N> slopes = ((const Pack<T, N> *)dy)[i], in = {}, out;
+        if (training)
+            in = ((const Pack<T, N> *)x)[i];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            i64 c = channel + k * next;
+            float deviation = 1.0f / sqrtf(variance[c] + epsilon), slope = wide(slopes.at[k]);
+            if (training) {
+                slope -= d_offset[c] * share;
+                slope -= (wide(in.at[k]) - mean[c]) * (d_scale[c] * deviation * share);
+            }
+            out.at[k] = narrow<T>(scale[c] * deviation * slope);
+        }
+        ((Pack<T, N> *)dx)[i] = out;
+    }
+}
 template <class T>
 __global__ void data_gradient(const T *dy, const T *x, const float *scale, const float *mean, const float *variance,
                               const float *d_scale, const float *d_offset, T *dx, i64 n, double epsilon, i64 training,
                               Data data) {
-    EACH(i, n) {
-        i64 c = i / data.inner % data.channels;
-        float deviation = 1.0f / sqrtf(variance[c] + (float)epsilon), factor = scale[c] * deviation;
-        float slope = wide(dy[i]);
-        if (training) {
-            float share = 1.0f / (float)data.count();
-            slope -= d_offset[c] * share;
-            slope -= (wide(x[i]) - mean[c]) * (d_scale[c] * deviation * share);
-        }
-        dx[i] = narrow<T>(factor * slope);
-    }
+    if (data.has_packs(4))
+        data_slopes<4>(dy, x, scale, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
+    else
+        data_slopes<1>(dy, x, scale, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
 }
 
 // Local response: `bias + alpha * sum of squares` of a channel and those near it, to the power of -beta.

@@ -61,6 +61,13 @@ impl Layout {
         if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
     }
 
+    /// Threads for so many elements: each takes a pack where there are any, `Data::has_packs` of the `.cu` file.
+    fn threads(&self, n: usize) -> usize {
+        let has_packs =
+            self.inner.is_multiple_of(PACK) || (self.inner == 1 && self.channels.is_multiple_of(PACK));
+        if has_packs { n / PACK } else { n }
+    }
+
     /// Parts of each channel.
     fn parts(&self) -> usize {
         let width = self.width();
@@ -87,9 +94,12 @@ impl Layout {
     }
 }
 
+/// Elements that a thread takes at once.
+const PACK: usize = 4;
+
 /// Bytes of `Moments` and `Slopes` of the `.cu` file.
 const MOMENTS: usize = 12;
-const SLOPES: usize = 16;
+const SLOPES: usize = 8;
 
 /// A vector with a value for each channel.
 fn vector<'a>(
@@ -177,7 +187,7 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(n)
             .real(attrs.epsilon.into())
             .structure(layout.words());
-        launch(ctx, &normalize, n, arguments)?;
+        launch(ctx, &normalize, layout.threads(n), arguments)?;
         let third = match ctx.num_outputs() {
             6 => Some(zeros(ctx, Float, Shape::scalar())?),
             _ => None,
@@ -237,7 +247,7 @@ fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
             .real(attrs.epsilon.into())
             .flag(attrs.training)
             .structure(layout.words());
-        launch(ctx, &of_data, n, arguments)?;
+        launch(ctx, &of_data, layout.threads(n), arguments)?;
         let none = allocate(ctx, Float, Shape::new(&[0])?)?;
         for (i, tensor) in [dx, d_scale, d_offset, none.clone(), none].into_iter().enumerate() {
             ctx.set_output(i, tensor);

@@ -16,8 +16,13 @@ struct f16 {
 struct bf16 {
     u16 bits;
 };
-struct u128 {
+struct alignas(16) u128 {
     u64 low, high;
+};
+
+// Neighbours that are read and written as one: tensors begin at a multiple of 16 bytes.
+template <class T, int N> struct alignas(sizeof(T) * N) Pack {
+    T at[N];
 };
 
 // What kernels compute in: floats of 16 bits are widened, as on the CPU.

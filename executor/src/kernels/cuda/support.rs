@@ -170,6 +170,22 @@ impl<const N: usize> Axes<N> {
         }
     }
 
+    /// The same walk over packs of so many elements, from these starts on; `None` where the elements of a pack are not
+    /// neighbours, or packs do not begin at multiples of their size.
+    pub(super) fn in_packs(&self, pack: usize, starts: &[isize; N]) -> Option<Axes<N>> {
+        let size = pack as isize;
+        let are_whole = |steps: &[isize; N]| steps.iter().all(|step| step % size == 0);
+        let ((inner, ones), outer) = self.0.split_last()?;
+        let fits = are_whole(starts)
+            && inner % pack == 0
+            && ones.iter().all(|&step| step == 1)
+            && outer.iter().all(|(_, steps)| are_whole(steps));
+        fits.then(|| {
+            let outer = outer.iter().map(|&(count, steps)| (count, steps.map(|step| step / size)));
+            Axes(outer.chain([(inner / pack, *ones)]).collect())
+        })
+    }
+
     /// The innermost axis's size; 1 without axes.
     pub(super) fn innermost(&self) -> usize {
         self.0.last().map_or(1, |(size, _)| *size)
@@ -229,6 +245,17 @@ mod tests {
         assert_eq!(Axes::<1>::new([])?.innermost(), 1);
         let many = (0..9).map(|i| (2, [if i % 2 == 0 { 0 } else { 1 << i }]));
         assert!(Axes::new(many).is_err_and(|e| e.code() == graph::Code::Unimplemented));
+        Ok(())
+    }
+
+    #[test]
+    fn neighbours_are_walked_in_packs() -> Result<()> {
+        let axes = Axes::new([(3, [20, 8]), (8, [1, 1])])?;
+        let packed = axes.in_packs(4, &[4, 0]).ok_or_else(|| crate::Error::internal("no packs"))?;
+        let words: Vec<i64> = packed.words().collect();
+        assert_eq!((&words[..3], &words[9..11], &words[17..19]), (&[2, 3, 2][..], &[5, 1][..], &[2, 1][..]));
+        assert!(axes.in_packs(8, &[0, 0]).is_none() && axes.in_packs(4, &[2, 0]).is_none());
+        assert!(Axes::new([(3, [20, 8]), (8, [1, 2])])?.in_packs(4, &[0, 0]).is_none());
         Ok(())
     }
 
