@@ -29,10 +29,13 @@ pub(super) fn inputs(
     let set = match node.op.name() {
         name if name.starts_with("MaxPool") || name.starts_with("AvgPool") => pool(node, types, random)?,
         name if name.starts_with("Conv2D") => {
-            let (input, filter) = (input(node)?, [3, 2, 3, 4]);
-            let conv = Conv::of_images(node)?;
-            let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
-            convolution(node, random, [&input, &filter, &output])?
+            let (input, conv) = (input(node)?, Conv::of_images(node)?);
+            let mut set = |filter: [usize; 4]| {
+                let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
+                convolution(node, random, [&input, &filter, &output])
+            };
+            // Of one pixel too: without strides and padding that is a product.
+            return Ok(Some(vec![set([3, 2, 3, 4])?, set([1, 1, 3, 4])?]));
         }
         name if name.starts_with("Conv3D") => {
             let (input, filter) = (input(node)?, [2, 3, 2, 3, 4]);

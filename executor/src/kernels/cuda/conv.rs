@@ -6,16 +6,16 @@ pub(super) mod volumes;
 
 use super::moved::{Mover, zeros};
 use super::support::{allocate, lane, read, write};
-use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image};
+use crate::cuda::driver::{Address, Convolution, ConvolutionAt, Direction, Image, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::conv::{input_shape, sizes_input};
 use crate::kernels::cpu::dispatch::FLOATS;
 use crate::kernels::cpu::strided::{Layout, permuted};
-use graph::Shape;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
+use graph::{DType, Shape};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
@@ -123,6 +123,10 @@ impl Convolver {
         }
         let Given { input, filter, .. } = &given;
         let out = allocate(ctx, dtype, result.clone())?;
+        if self.is_product(&sizes) {
+            self.multiply(ctx, &sizes, &out)?;
+            return Ok(out);
+        }
         match self.direction {
             Direction::Forward => {
                 let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
@@ -156,6 +160,31 @@ impl Convolver {
 
     fn channels_last(&self) -> bool {
         self.conv.format == DataFormat::Nhwc
+    }
+
+    /// Whether each output position is one input position's: pixels times a matrix.
+    fn is_product(&self, sizes: &ConvSizes) -> bool {
+        let is_whole = |window: &Window| {
+            window.filter == 1
+                && window.stride == 1
+                && window.pad_before == 0
+                && window.input == window.output
+        };
+        self.channels_last()
+            && sizes.in_channels == sizes.filter_channels
+            && [&sizes.rows, &sizes.columns].into_iter().all(is_whole)
+    }
+
+    fn multiply(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, out: &DeviceTensor) -> Result<()> {
+        let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
+        let (channels, depth) = (sizes.in_channels, sizes.out_channels);
+        let (factors, sizes, flips) = match self.direction {
+            Direction::Forward => ([0, 1], [pixels, channels, depth], [false, false]),
+            Direction::Input => ([2, 1], [pixels, depth, channels], [false, true]),
+            Direction::Filter => ([0, 2], [channels, pixels, depth], [true, false]),
+        };
+        let [a, b] = factors.map(|i| ctx.device_input(i).and_then(read));
+        product(ctx, out.dtype, sizes, flips, [a?, b?, write(out)?])
     }
 
     /// Output channels first, and the others as the images have them.
@@ -265,6 +294,21 @@ impl Convolver {
             (to, &Layout::packed(&to.shape)),
         )
     }
+}
+
+/// Enqueues the product of two matrices of `m` rows and `k` columns, and `k` rows and `n` columns.
+fn product(
+    ctx: &KernelContext<'_>,
+    dtype: DType,
+    [m, k, n]: [usize; 3],
+    flips: [bool; 2],
+    [a, b, c]: [Address; 3],
+) -> Result<()> {
+    let lane = lane(ctx)?;
+    let tf32 = lane.tf32();
+    let steps = [m * k, k * n, m * n];
+    let product = Product { dtype, m, n, k, flips, a, b, c, count: 1, steps, tf32, epilogue: None };
+    lane.call(|driver, stream| driver.product(&product, stream))
 }
 
 /// Which of an image, a filter and an output is computed.

@@ -2,10 +2,10 @@
 //! take a bounded part of memory.
 
 use super::super::moved::{Mover, zeros};
-use super::super::support::{allocate, function, lane, launch, read, type_name, wide, write};
+use super::super::support::{allocate, function, launch, read, type_name, wide, write};
 use super::super::{binary, cast};
-use super::Given;
-use crate::cuda::driver::{Address, Direction, Product};
+use super::{Given, product};
+use crate::cuda::driver::{Address, Direction};
 use crate::cuda::{Arguments, Function, Lane, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
@@ -146,7 +146,7 @@ impl Convolver {
             self.take(ctx, work, x, (first, count), patches)?;
             let rows = element(write(&y)?, self.dtype, first * work.positions * depth);
             let sizes = [count * work.positions, work.taps, depth];
-            self.product(ctx, self.dtype, sizes, [false; 2], [read(patches)?, read(filter)?, rows])
+            product(ctx, self.dtype, sizes, [false; 2], [read(patches)?, read(filter)?, rows])
         })?;
         match self.conv.format {
             DataFormat::Nhwc => Ok(y),
@@ -168,7 +168,7 @@ impl Convolver {
         self.each_run(ctx, work, self.wide, |first, count, patches| {
             let rows = element(read(&dy)?, self.wide, first * work.positions * depth);
             let sizes = [count * work.positions, depth, work.taps];
-            self.product(ctx, self.wide, sizes, [false, true], [rows, read(&filter)?, write(patches)?])?;
+            product(ctx, self.wide, sizes, [false, true], [rows, read(&filter)?, write(patches)?])?;
             let n = count * volume;
             let arguments =
                 Arguments::new().address(read(patches)?).address(write(&dx)?).count(n).count(first);
@@ -190,7 +190,7 @@ impl Convolver {
                 0 => sum.clone(),
                 _ => allocate(ctx, self.dtype, shape.clone())?,
             };
-            self.product(ctx, self.dtype, sizes, [true, false], [read(patches)?, rows, write(&part)?])?;
+            product(ctx, self.dtype, sizes, [true, false], [read(patches)?, rows, write(&part)?])?;
             if first > 0 {
                 let arguments = Arguments::new().address(read(&part)?).address(write(&sum)?).count(n);
                 launch(ctx, &self.add, n, arguments)?;
@@ -229,21 +229,6 @@ impl Convolver {
         let (y, n) = (allocate(ctx, self.wide, x.shape.clone())?, x.shape.num_elements());
         launch(ctx, &self.widened, n, Arguments::new().address(read(x)?).address(write(&y)?).count(n))?;
         Ok(y)
-    }
-
-    fn product(
-        &self,
-        ctx: &KernelContext<'_>,
-        dtype: DType,
-        [m, k, n]: [usize; 3],
-        flips: [bool; 2],
-        [a, b, c]: [Address; 3],
-    ) -> Result<()> {
-        let lane = lane(ctx)?;
-        let tf32 = lane.tf32();
-        let steps = [m * k, k * n, m * n];
-        let product = Product { dtype, m, n, k, flips, a, b, c, count: 1, steps, tf32, epilogue: None };
-        lane.call(|driver, stream| driver.product(&product, stream))
     }
 }
 
