@@ -1,11 +1,11 @@
-//! Arrays and stacks of tensors: a step that fills and reads them gives what it gives on the CPU.
+//! Arrays and stacks of tensors, and tensors of many parts: a step that fills and reads them gives what it gives on the CPU.
 
 use super::Fallible;
 use super::cases::Random;
 use super::compared::{cpu, difference};
 use super::partition::Partition;
 use executor::gpus::GpuOptions;
-use graph::DType;
+use graph::{DType, Tensor};
 
 const ARRAYS: &str = "
     x <- float
@@ -43,17 +43,45 @@ const ARRAYS: &str = "
 
 const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
 
-#[test]
-fn arrays_and_stacks_hold_what_they_hold_on_the_cpu() -> Fallible {
+/// What a step gives on a device in memory that is poisoned before, beside what the CPU gives.
+fn gives_what_the_cpu_gives(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     let Some(device) = crate::first_gpu(&GpuOptions { poison: true, ..GpuOptions::default() })? else {
         return Ok(());
     };
-    let x = Random(5).tensor(DType::Float, &[3, 5])?;
-    let run = |device| Partition::of_text(ARRAYS, device)?.step(&[("x", x.clone())], &NAMES);
-    for (name, (actual, expected)) in NAMES.iter().zip(run(&device)?.iter().zip(run(&cpu())?)) {
+    let run = |device| Partition::of_text(text, device)?.step(&[("x", x.clone())], names);
+    for (name, (actual, expected)) in names.iter().zip(run(&device)?.iter().zip(run(&cpu())?)) {
         if let Some(how) = difference(actual, &expected)? {
             return Err(format!("{name}: {how}").into());
         }
     }
     Ok(())
+}
+
+/// More parts than one launch moves, of columns that go by packs and of such that do not.
+#[test]
+fn tensors_of_many_parts_are_cut_and_joined_as_on_the_cpu() -> Fallible {
+    const COUNT: usize = 35;
+    for size in [4, 5] {
+        let slices: Vec<String> = (0..COUNT).map(|i| format!("cut:{i}")).collect();
+        let reversed: Vec<&str> = slices.iter().rev().map(String::as_str).collect();
+        let text = format!(
+            "
+            x <- float
+            axis = Const[dtype=int32, value=int32<>{{1}}]
+            cut = Unpack[T=float, num={COUNT}, axis=1](x)
+            joined = ConcatV2[T=float, N={COUNT}]({}, axis)
+            joined -> float
+            ",
+            reversed.join(", ")
+        );
+        let lines: String = text.lines().map(|line| line.trim().to_owned() + "\n").collect();
+        let x = Random(6).tensor(DType::Float, &[3, COUNT, size])?;
+        gives_what_the_cpu_gives(lines.trim_start(), &x, &["joined"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn arrays_and_stacks_hold_what_they_hold_on_the_cpu() -> Fallible {
+    gives_what_the_cpu_gives(ARRAYS, &Random(5).tensor(DType::Float, &[3, 5])?, &NAMES)
 }

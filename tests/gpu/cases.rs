@@ -298,7 +298,9 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(inputs);
         }
         "ConcatV2" => {
-            for (x, y, at) in [([2, 3], [2, 5], 1), ([2, 3], [4, 3], 0), ([2, 0], [2, 3], 1)] {
+            for (x, y, at) in
+                [([2, 3], [2, 5], 1), ([2, 3], [4, 3], 0), ([2, 0], [2, 3], 1), ([3, 16], [3, 32], 1)]
+            {
                 let at = Tensor::scalar::<i32>(at).with_int(types.last().copied().unwrap_or(DType::Int32))?;
                 all.push(vec![random.tensor(t, &x)?, random.tensor(t, &y)?, at]);
             }
@@ -310,7 +312,11 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         ]),
         "Pack" => all.push(vec![random.tensor(t, &[2, 3, 2])?, random.tensor(t, &[2, 3, 2])?]),
         "Unpack" => all.push(vec![random.tensor(t, &[2, 4, 3])?]),
-        "Split" => all.push(vec![Tensor::scalar(1i32), random.tensor(second, &[3, 4])?]),
+        "Split" => {
+            for dims in [[3, 4], [3, 64]] {
+                all.push(vec![Tensor::scalar(1i32), random.tensor(second, &dims)?]);
+            }
+        }
         "SplitV" => all.push(vec![
             random.tensor(t, &[3, 5])?,
             numbers(&[2, -1])?.with_int(second)?,

@@ -1,13 +1,15 @@
 //! Joining and splitting tensors along an axis.
 
-use super::moved::Mover;
-use super::support::{MOVED, allocate};
+use super::moved::{PACK, SOURCE};
+use super::support::{MOVED, allocate, function, launch, moved_type_name, read, write};
+use crate::cuda::{Arguments, Function};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
-use crate::kernels::cpu::strided::Layout;
+use graph::DType;
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -51,7 +53,7 @@ fn joining(
     plan: impl Fn(&KernelContext<'_>) -> Result<(Joined, Range<usize>)> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let mover = Mover::new(init, dtype)?;
+    let mover = SideBySide::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let (Joined { shape, prefix, rows }, inputs) = plan(ctx)?;
         // One part that holds everything is passed on.
@@ -62,15 +64,12 @@ fn joining(
             ctx.set_output(0, out);
             return Ok(());
         }
-        let total: usize = rows.iter().sum();
         let out = allocate(ctx, dtype, shape)?;
-        let mut offset = 0;
-        for (i, &row) in inputs.zip(&rows) {
-            let dims = [prefix, row];
-            let to = Layout { offset, strides: [total as isize, 1].as_slice().into() };
-            mover.copy(ctx, &dims, (ctx.device_input(i)?, &Layout::packed(&dims)), (&out, &to))?;
-            offset += row as isize;
+        let mut parts = Vec::with_capacity(rows.len());
+        for (i, &columns) in inputs.zip(&rows) {
+            parts.push(Part { tensor: ctx.device_input(i)?.clone(), columns });
         }
+        mover.run(ctx, Way::Join, &out, prefix, &parts)?;
         ctx.set_output(0, out);
         Ok(())
     })
@@ -81,7 +80,7 @@ fn cutting(
     plan: impl Fn(&KernelContext<'_>) -> Result<Cut> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let mover = Mover::new(init, dtype)?;
+    let mover = SideBySide::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let cut = plan(ctx)?;
         let input = ctx.take_device_input(cut.input)?;
@@ -92,16 +91,75 @@ fn cutting(
         }
         let prefix: usize = input.shape[..cut.at].iter().product();
         let suffix: usize = input.shape[cut.at + 1..].iter().product();
-        let total = input.shape[cut.at] * suffix;
-        let mut offset = 0;
-        for (n, &size) in cut.sizes.iter().enumerate() {
-            let dims = [prefix, size * suffix];
-            let out = allocate(ctx, dtype, cut.shape(&input.shape, size)?)?;
-            let from = Layout { offset, strides: [total as isize, 1].as_slice().into() };
-            mover.copy(ctx, &dims, (&input, &from), (&out, &Layout::packed(&dims)))?;
-            ctx.set_output(n, out);
-            offset += dims[1] as isize;
+        let mut parts = Vec::with_capacity(cut.sizes.len());
+        for &size in &cut.sizes {
+            let tensor = allocate(ctx, dtype, cut.shape(&input.shape, size)?)?;
+            parts.push(Part { tensor, columns: size * suffix });
+        }
+        mover.run(ctx, Way::Cut, &input, prefix, &parts)?;
+        for (n, part) in parts.into_iter().enumerate() {
+            ctx.set_output(n, part.tensor);
         }
         Ok(())
     })
+}
+
+/// One of the matrices that stand side by side.
+struct Part {
+    tensor: DeviceTensor,
+    columns: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Join,
+    Cut,
+}
+
+/// How many parts one launch moves: `MOST_PARTS` of the `.cu` file.
+const MOST_PARTS: usize = 16;
+
+/// Moves matrices side by side into one, or out of it.
+struct SideBySide(Arc<Function>);
+
+impl SideBySide {
+    fn new(init: &KernelInit<'_>, dtype: DType) -> Result<SideBySide> {
+        Ok(SideBySide(function(init, &SOURCE, format!("side_by_side<{}>", moved_type_name(dtype)?))?))
+    }
+
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        way: Way,
+        joined: &DeviceTensor,
+        rows: usize,
+        parts: &[Part],
+    ) -> Result<()> {
+        let there: Vec<&Part> = parts.iter().filter(|part| rows * part.columns > 0).collect();
+        let total: usize = there.iter().map(|part| part.columns).sum();
+        let pack = PACK / joined.dtype.size().unwrap_or(PACK);
+        let in_packs = pack > 1 && there.iter().all(|part| part.columns % pack == 0);
+        let unit = if in_packs { pack } else { 1 };
+        let mut first = 0;
+        for some in there.chunks(MOST_PARTS) {
+            let (mut addresses, mut ends) = ([0; MOST_PARTS], [0; MOST_PARTS]);
+            let mut width = 0;
+            for (i, part) in some.iter().enumerate() {
+                let at = if way == Way::Join { read(&part.tensor)? } else { write(&part.tensor)? };
+                width += part.columns / unit;
+                (addresses[i], ends[i]) = (at.0 as i64, width as i64);
+            }
+            let arguments = Arguments::new()
+                .address(if way == Way::Join { write(joined)? } else { read(joined)? })
+                .count(rows * width)
+                .count(total / unit)
+                .count(first)
+                .flag(way == Way::Join)
+                .flag(in_packs)
+                .structure([some.len() as i64].into_iter().chain(addresses).chain(ends));
+            launch(ctx, &self.0, rows * width, arguments)?;
+            first += width;
+        }
+        Ok(())
+    }
 }

@@ -15,11 +15,6 @@ template <class T, int N> struct Operands {
     i64 places[N];
 };
 
-// Elements that cross memory at once.
-template <class T, int N> struct alignas(N * sizeof(T)) Lanes {
-    T at[N];
-};
-
 // How many elements of a chain a thread computes at most: as many as cross memory at once, or one of a long chain, which
 // would not keep more in registers.
 template <class C, class T> __device__ constexpr int most_lanes() {
@@ -38,12 +33,12 @@ __global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<P
         i64 at[PATTERNS];
         if (HAS_PATTERNS)
             axes.at(first, at);
-        Lanes<T, lanes> read[C::operands];
+        Pack<T, lanes> read[C::operands];
 #pragma unroll
         for (int k = 0; k < C::operands; k++) {
             const i64 place = x.places[k];
             if (place == WHOLE && count == lanes) {
-                read[k] = *(const Lanes<T, lanes> *)(x.at[k] + first);
+                read[k] = *(const Pack<T, lanes> *)(x.at[k] + first);
                 continue;
             }
             i64 from = place == WHOLE ? first : 0, step = place == WHOLE;
@@ -60,7 +55,7 @@ __global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<P
                 if (v < count)
                     read[k].at[v] = x.at[k][from + v * step];
         }
-        Lanes<T, lanes> result;
+        Pack<T, lanes> result;
 #pragma unroll
         for (int v = 0; v < lanes; v++) {
             if (v >= count)
@@ -72,7 +67,7 @@ __global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<P
             result.at[v] = narrow<T>(C::template apply<T>(of));
         }
         if (count == lanes) {
-            *(Lanes<T, lanes> *)(z + first) = result;
+            *(Pack<T, lanes> *)(z + first) = result;
         } else {
 #pragma unroll
             for (int v = 0; v < lanes; v++)

@@ -18,6 +18,39 @@ __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start,
         move(from, to, n, from_start, to_start, axes);
 }
 
+// Matrices side by side, some of which make up the columns of a matrix from one on: each part's elements, and where its
+// columns end, counted from there.
+#define MOST_PARTS 16
+struct Parts {
+    i64 count, at[MOST_PARTS], ends[MOST_PARTS];
+};
+
+template <class E>
+__device__ inline void move_parts(E *joined, i64 n, i64 total, i64 first, bool joins, const Parts &parts) {
+    i64 width = parts.ends[parts.count - 1];
+    EACH(i, n) {
+        i64 row = i / width, column = i % width, start = 0;
+        int part = 0;
+        for (; column >= parts.ends[part]; part++)
+            start = parts.ends[part];
+        E *whole = joined + row * total + first + column;
+        E *own = (E *)parts.at[part] + row * (parts.ends[part] - start) + column - start;
+        if (joins)
+            *whole = *own;
+        else
+            *own = *whole;
+    }
+}
+
+// Of elements, or of 16 bytes at a time: then all numbers are of those.
+template <class E>
+__global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, i64 in_packs, Parts parts) {
+    if (in_packs)
+        move_parts((u128 *)joined, n, total, first, joins, parts);
+    else
+        move_parts(joined, n, total, first, joins, parts);
+}
+
 // Every element the same.
 template <class E> __global__ void fill(const E *value, E *to, i64 n) {
     EACH(i, n) to[i] = *value;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) static SOURCE: Source = Source { file: "moved.cu", text: include_str!("moved.cu") };
 
 /// Bytes that a thread moves at once where they lie together: `u128` of the `.cu` files.
-const PACK: usize = 16;
+pub(super) const PACK: usize = 16;
 
 /// Copies boxes of elements of one type.
 #[derive(Clone, Debug)]
