@@ -1,6 +1,6 @@
 //! Times of steps on a GPU: a product, models in training, copies. `benches/peer/gpu/compare.py` runs this and PyTorch in
-//! turn; `cargo bench --bench gpu -- mlp` runs one workload, `--cuda-graphs` with captured kernels, `--cpu` all of them in small
-//! sizes on a CPU, to see that they run. Without a GPU it says so.
+//! turn; `cargo bench --bench gpu -- mlp` runs one workload, `--no-cuda-graphs` launches each kernel by itself, `--cpu` runs
+//! all of them in small sizes on a CPU, to see that they run. Without a GPU it says so.
 #![allow(clippy::print_stdout)]
 
 #[path = "../examples/models/mod.rs"]
@@ -59,7 +59,7 @@ fn main() -> Fallible {
             println!("nothing is measured: --bench, or names of workloads, are not given");
             return Ok(());
         }
-        Ok(_) => Place::Gpu { graphs: has("--cuda-graphs") },
+        Ok(_) => Place::Gpu { graphs: !has("--no-cuda-graphs") },
         // The suite is for machines that have one.
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_some() => return Err(error.into()),
         Err(error) => {

@@ -22,16 +22,9 @@ pub struct GpuFlags {
     #[arg(long)]
     gpu_no_tf32: bool,
 
-    /// Capture kernels that are enqueued again and again into CUDA graphs, and launch those as one. Off until it has run on
-    /// GPUs
-    #[arg(long, value_enum, default_value_t = Switch::Off)]
-    cuda_graphs: Switch,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Switch {
-    On,
-    Off,
+    /// Launch each kernel by itself: those that are enqueued again and again are else captured into CUDA graphs
+    #[arg(long)]
+    gpu_no_graphs: bool,
 }
 
 impl GpuFlags {
@@ -42,7 +35,7 @@ impl GpuFlags {
             allow_growth: !self.gpu_take_all,
             tf32: !self.gpu_no_tf32,
             poison: false,
-            graphs: self.cuda_graphs == Switch::On,
+            graphs: !self.gpu_no_graphs,
         }
     }
 }

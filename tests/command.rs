@@ -186,7 +186,7 @@ fn help_names_every_flag() -> Fallible {
         "--gpu-memory-fraction",
         "--gpu-take-all",
         "--gpu-no-tf32",
-        "--cuda-graphs",
+        "--gpu-no-graphs",
     ];
     for (program, args, flags) in [
         (ANABRANCH, &["--help"][..], &["demo", "doctor", "graph", "ops", "run", "worker"][..]),

@@ -64,18 +64,18 @@ fn text(output: &Output) -> String {
 #[test]
 fn a_part_runs_what_it_is_of_and_the_summary_says_so() -> Fallible {
     let folder = packed()?;
-    let output = run(&folder, &["run", "doctor", "programs", "bench-mlp", "bench-captured-mlp"], "60")?;
+    let output = run(&folder, &["run", "doctor", "programs", "bench-mlp", "bench-launched-mlp"], "60")?;
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     let programs = format!("in {}", folder.path().display());
     assert!(
         said.contains("command: doctor\n")
             && said.contains("bench: mlp\n")
-            && said.contains("bench: mlp --cuda-graphs\n")
+            && said.contains("bench: mlp --no-cuda-graphs\n")
             && said.contains(&programs),
         "{said}"
     );
-    for part in ["doctor", "programs", "bench-mlp", "bench-captured-mlp"] {
+    for part in ["doctor", "programs", "bench-mlp", "bench-launched-mlp"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: passed, "))), "{part}: {said}");
     }
     assert!(said.contains("clicks: not run, for it was not asked for\n"), "{said}");

@@ -70,8 +70,7 @@ impl Default for GpuOptions {
             allow_growth: true,
             tf32: true,
             poison: false,
-            // No GPU has run them yet.
-            graphs: false,
+            graphs: true,
         }
     }
 }

@@ -74,7 +74,7 @@ fn a_segment_is_captured_in_its_third_run_and_does_the_same_as_before() -> Falli
 }
 
 #[test]
-fn nothing_is_captured_unless_it_is_asked_for() -> Fallible {
+fn nothing_is_captured_where_kernels_are_to_be_launched_by_themselves() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..5 {

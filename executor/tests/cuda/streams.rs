@@ -12,7 +12,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// A GPU that records, of which all memory may be taken.
+/// All memory may be taken, and each kernel is launched by itself.
+fn launching() -> GpuOptions {
+    GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
+}
+
+/// A GPU that records.
 pub(crate) struct Gpu {
     pub(crate) driver: Arc<Recording>,
     pub(crate) device: Arc<dyn Device>,
@@ -20,8 +25,7 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
-        let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
-        Gpu::with(memory, &options)
+        Gpu::with(memory, &launching())
     }
 
     pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
@@ -38,7 +42,7 @@ impl Gpu {
 
     /// GPUs of one task: the first, and others that it reaches or not.
     pub(crate) fn together(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
-        let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
+        let options = launching();
         let first = Recording::new(memory);
         let others: Vec<Recording> = are_reachable.iter().map(|&can| first.beside(can)).collect();
         (0..).zip([first].into_iter().chain(others)).map(|(id, gpu)| Gpu::over(gpu, id, &options)).collect()
@@ -179,7 +183,7 @@ fn a_driver_without_memory_is_asked_again_after_all_has_ended() -> Fallible {
     // The limit is more than there is.
     let driver = Arc::new(Recording::new(1000));
     let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
-    let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
+    let options = launching();
     let device: Arc<dyn Device> = Arc::new(CudaDevice::over(driver.clone(), name, &options)?);
     let gpu = Gpu { driver, device };
     let other = graph::Shape::new(&[200])?;
