@@ -71,6 +71,8 @@ const INITIAL: &str = "
     vb <- float
     iw = AssignVariableOp[dtype=float](w, vw)
     ib = AssignVariableOp[dtype=float](b, vb)
+    m = VarHandleOp[dtype=float, shape=<32>, shared_name=\"m\"]()
+    im = AssignVariableOp[dtype=float](m, vb)
 ";
 
 const TRAINING: &str = "
@@ -88,7 +90,12 @@ const TRAINING: &str = "
     db = BiasAddGrad[T=float](slope)
     uw = ResourceApplyGradientDescent[T=float](w, rate, dw)
     ub = ResourceApplyGradientDescent[T=float](b, rate, db)
-    y -> float
+    m = VarHandleOp[dtype=float, shape=<32>, shared_name=\"m\"]()
+    before = ReadVariableOp[dtype=float](m)
+    z = BiasAdd[T=float](y, before)
+    mean = Mul[T=float](db, rate)
+    um = AssignVariableOp[dtype=float](m, mean, ^z)
+    z -> float
 ";
 
 /// What a layer gives in each of some steps, whose batches come in two sizes.
@@ -102,7 +109,7 @@ fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
     for step in 0..40 {
         let batch = if step % 10 == 9 { 8 } else { 64 };
         let x = random.tensor(DType::Float, &[batch, 32])?;
-        given.extend(train.step(&[("x", x)], &["y"])?);
+        given.extend(train.step(&[("x", x)], &["z"])?);
     }
     Ok(Some(given))
 }

@@ -101,7 +101,12 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
                 let node = plain(op)?.with_attr("ksize", spatial(size)).with_attr("strides", spatial(stride));
                 Ok(node.with_attr("padding", padding).with_attr("data_format", format))
             };
-            POOLS.iter().map(node).collect::<Fallible<_>>()?
+            let mut nodes = POOLS.iter().map(node).collect::<Fallible<Vec<_>>>()?;
+            if op.name().starts_with("MaxPool") {
+                let padded = node(&([3, 2], [2, 1], "EXPLICIT", "NHWC"))?;
+                nodes.push(padded.with_attr("explicit_paddings", vec![0i64, 0, 2, 1, 0, 1, 0, 0]));
+            }
+            nodes
         }
         name if name.starts_with("Conv2D") || name.starts_with("DepthwiseConv2dNative") => {
             let node = |&(dilation, stride, padding, format): &Window| {
@@ -139,6 +144,8 @@ const POOLS: &[Window] = &[
     ([3, 3], [2, 2], "SAME", "NCHW"),
     ([2, 2], [3, 3], "VALID", "NCHW"),
     ([1, 1], [1, 1], "SAME", "NHWC"),
+    // Beyond what is computed in 32 bits.
+    ([2, 3], [i32::MAX as i64, 1], "SAME", "NHWC"),
 ];
 const CONVOLUTIONS: &[Window] = &[
     ([1, 1], [1, 1], "SAME", "NHWC"),

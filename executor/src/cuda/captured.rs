@@ -6,7 +6,7 @@ use super::engine::{Engine, block, block_of};
 use super::lane::Lane;
 use super::memory::BlockId;
 use super::streams::Stream;
-use super::variables::{Locked, Variables, is_alone};
+use super::variables::{Locked, Variables};
 use crate::device::{Device, DeviceMemory, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::repeat::{Access, Walk};
@@ -158,7 +158,7 @@ impl Captured {
         if !self.finds(inputs, variables, &values)? {
             return Ok(Outcome::Moved);
         }
-        if !self.has_its_outputs() || !may_change(variables, &mut values) {
+        if !self.has_its_outputs() || !variables.may_change(&mut values) {
             return Ok(Outcome::Busy);
         }
         let lane = Lane::to(engine);
@@ -286,14 +286,6 @@ fn place(
         _ => Place::Known,
     };
     Ok((place, input.clone()))
-}
-
-/// Whether nobody holds a snapshot of a variable that the graph changes: one may not change under who reads it.
-fn may_change(variables: &Variables, values: &mut Locked<'_>) -> bool {
-    values
-        .iter_mut()
-        .enumerate()
-        .all(|(at, value)| variables.access(at) == Access::Reads || value.as_mut().is_some_and(is_alone))
 }
 
 fn unfit(what: &str) -> Error {

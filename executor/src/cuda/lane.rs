@@ -77,6 +77,11 @@ impl<'a> Lane<'a> {
         self.allocate(node, DType::UInt8, Shape::new(&[bytes])?)
     }
 
+    /// Whether the kernel's work is written down, to be repeated.
+    pub fn is_captured(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// Before a kernel puts other memory in a variable's place.
     ///
     /// # Errors

@@ -87,7 +87,7 @@ impl GraphRepeater {
         let variables = Variables::of(inputs, &self.segment.inputs, &self.handles, device);
         let Ok(Some(variables)) = variables else { return Ok(None) };
         if turn == Turn::Capture {
-            if !variables.are_alone() {
+            if !variables.are_ready() {
                 return Ok(None);
             }
             match Captured::new(&self.engine, self.holder(), device, inputs, &variables, walk) {

@@ -71,13 +71,22 @@ impl Variables {
         self.found[place].1
     }
 
-    /// Whether all have values, and nobody holds a snapshot of one.
-    pub(super) fn are_alone(&self) -> bool {
-        self.lock().iter_mut().all(|value| value.as_mut().is_some_and(is_alone))
+    /// Whether all have values, and may change where they are to.
+    pub(super) fn are_ready(&self) -> bool {
+        let mut values = self.lock();
+        values.iter().all(|value| value.is_some()) && self.may_change(&mut values)
+    }
+
+    /// Whether nobody holds a snapshot of a variable that is to be changed: one may not change under who reads it.
+    pub(super) fn may_change(&self, values: &mut Locked<'_>) -> bool {
+        let is_free = |(value, (_, access)): (&mut MutexGuard<'_, Option<DeviceTensor>>, &(_, Access))| {
+            *access == Access::Reads || value.as_mut().is_some_and(is_alone)
+        };
+        values.iter_mut().zip(&self.found).all(is_free)
     }
 }
 
 /// Whether nobody else holds the tensor's memory.
-pub(super) fn is_alone(tensor: &mut DeviceTensor) -> bool {
+fn is_alone(tensor: &mut DeviceTensor) -> bool {
     Arc::get_mut(&mut tensor.memory).is_some()
 }

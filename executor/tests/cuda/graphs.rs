@@ -4,6 +4,7 @@ use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
 use super::partition::{Partition, four_of};
+use super::recording::Recording;
 use super::streams::{DEADLINE, Gpu};
 use anabranch_executor::Value;
 use anabranch_executor::gpus::GpuOptions;
@@ -415,6 +416,54 @@ fn variables_that_a_graph_changes_stay_where_they_are() -> Fallible {
     Ok(())
 }
 
+/// One variable holds what another partition's constant is, and is only read; the other is assigned what is made of it.
+const ASSIGNED: &str = "
+    k = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"k\"]()
+    m = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"m\"]()
+    rk = ReadVariableOp[dtype=float](k)
+    rm = ReadVariableOp[dtype=float](m)
+    a = MatMul[T=float](rk, rk)
+    b = MatMul[T=float](a, rm)
+    c = Relu[T=float](b)
+    d = AddV2[T=float](c, a)
+    am = AssignVariableOp[dtype=float](m, d)
+    e = Mul[T=float](c, a, ^am)
+    e -> float
+";
+
+const ASSIGNED_FIRST: &str = "
+    k = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"k\"]()
+    m = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"m\"]()
+    quarters = Const[dtype=float, value=float<4,4>{QUARTERS}]()
+    ik = AssignVariableOp[dtype=float](k, quarters)
+    im = AssignVariableOp[dtype=float](m, quarters)
+";
+
+#[test]
+fn what_is_assigned_is_copied_to_where_a_graph_finds_the_variable() -> Fallible {
+    let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", "));
+    let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
+        let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
+        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        // It holds its constant for as long as it is there.
+        let initialize = Partition::of_text(&first, &gpu.device)?;
+        let step = Partition::of_text(ASSIGNED, &gpu.device)?;
+        initialize.step(&[], &[])?;
+        gpu.driver.log();
+        let (mut launched, mut given) = (Vec::new(), Vec::new());
+        for _ in 0..6 {
+            given.extend(step.step(&[], &["e"])?);
+            launched.push(launches(&gpu.driver.log()));
+        }
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+        Ok((launched, given))
+    };
+    let ((launched, with), (_, without)) = (run(true)?, run(false)?);
+    assert_ne!(without[4], without[5]);
+    assert_eq!((launched, with), (vec![0, 0, 1, 1, 1, 1], without));
+    Ok(())
+}
+
 #[test]
 fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     let gpu = gpu(1 << 20)?;
@@ -507,8 +556,8 @@ fn kernels_that_may_be_captured_end_when_they_return() -> Fallible {
             assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
         }
     }
-    // Those that draw numbers, or put other memory in a variable's place, are none of them.
-    for op in ["RandomUniform", "StatelessRandomNormal", "Assign", "AssignVariableOp", "VarHandleOp"] {
+    // Those that draw numbers, and handles, are none of them.
+    for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
         let rows = anabranch_executor::kernels::of_op("GPU", op);
         assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");
     }

@@ -1,176 +1,252 @@
 // Pooling over images and volumes, and its gradients. Each result is some thread's, which walks its windows: sums come in
-// the same order every time.
+// the same order every time. With channels last a tensor is images of pixels that have an element for each channel; with
+// channels first each channel is an image, of pixels that have one element. In all kernels T is the elements' type, N how
+// many of a pixel a thread takes, I the indices' type, and S the axes of space: 2 of an image, 3 of a volume.
 
-// Windows over S axes of space: 2 of an image, 3 of a volume.
-template <int S> struct Windows {
-    // Of the tensors with pooled sizes: batch, channels, then the axes of space; and how each of both lies.
-    i64 input[2 + S], output[2 + S], input_strides[2 + S], output_strides[2 + S];
-    i64 size[S], stride[S], pad[S];
+// A piece of a pixel: elements that cross memory at once.
+template <class T, int N> struct alignas(N * sizeof(T)) Piece {
+    T at[N];
+};
 
-    // A box of positions, from the first to before the last.
-    struct Box {
-        i64 from[S], to[S];
+#define EACH_OF_PIECE(v) _Pragma("unroll") for (int v = 0; v < N; v++)
 
-        __device__ inline i64 count() const {
-            i64 count = 1;
-            for (int axis = 0; axis < S; axis++)
-                count *= to[axis] > from[axis] ? to[axis] - from[axis] : 0;
-            return count;
-        }
-        // The first position; whether there is one.
-        __device__ inline bool begin(i64 (&at)[S]) const {
-            bool is_there = true;
-            for (int axis = 0; axis < S; axis++) {
-                at[axis] = from[axis];
-                is_there = is_there && from[axis] < to[axis];
-            }
-            return is_there;
-        }
-        // The next one, the last axis first.
-        __device__ inline bool next(i64 (&at)[S]) const {
-            for (int axis = S - 1; axis >= 0; axis--) {
-                if (++at[axis] < to[axis])
-                    return true;
-                at[axis] = from[axis];
-            }
-            return false;
-        }
-    };
+// What indices are divided by.
+template <class I> struct Divisor {
+    i64 size, factor, shift;
 
-    static __device__ inline void split(i64 i, const i64 (&sizes)[2 + S], i64 (&at)[2 + S]) {
-        for (int axis = 1 + S; axis >= 0; axis--) {
-            at[axis] = i % sizes[axis];
-            i /= sizes[axis];
-        }
+    __device__ inline operator I() const {
+        return (I)size;
     }
-    static __device__ inline i64 place(const i64 (&at)[2 + S], const i64 (&strides)[2 + S]) {
-        i64 place = 0;
-        for (int axis = 0; axis < 2 + S; axis++)
-            place += at[axis] * strides[axis];
-        return place;
-    }
-    // Within an image, of one channel.
-    static __device__ inline i64 pixel(const i64 (&at)[S], const i64 (&strides)[2 + S]) {
-        i64 place = 0;
-        for (int axis = 0; axis < S; axis++)
-            place += at[axis] * strides[2 + axis];
-        return place;
-    }
-    // Input positions under the window at an output.
-    template <int N> __device__ inline Box under(const i64 (&at)[N]) const {
-        Box box;
-        for (int axis = 0; axis < S; axis++) {
-            i64 from = at[N - S + axis] * stride[axis] - pad[axis], to = from + size[axis];
-            box.from[axis] = from < 0 ? 0 : from;
-            box.to[axis] = to > input[2 + axis] ? input[2 + axis] : to;
-        }
-        return box;
-    }
-    // Outputs whose windows hold an input position.
-    __device__ inline Box over(const i64 (&at)[2 + S]) const {
-        Box box;
-        for (int axis = 0; axis < S; axis++) {
-            i64 reached = at[2 + axis] + pad[axis], first = reached - size[axis] + 1;
-            box.from[axis] = first <= 0 ? 0 : (first + stride[axis] - 1) / stride[axis];
-            i64 to = reached < 0 ? 0 : reached / stride[axis] + 1;
-            box.to[axis] = to > output[2 + axis] ? output[2 + axis] : to;
-        }
-        return box;
-    }
-    template <class T> __device__ inline const T *of_input(const T *x, const i64 (&at)[2 + S]) const {
-        return x + at[0] * input_strides[0] + at[1] * input_strides[1];
-    }
-    template <class T> __device__ inline const T *of_output(const T *y, const i64 (&at)[2 + S]) const {
-        return y + at[0] * output_strides[0] + at[1] * output_strides[1];
+    // How often the size is in an index that is not negative.
+    __device__ inline I in(I i) const;
+};
+template <> __device__ inline i64 Divisor<i64>::in(i64 i) const {
+    return i / size;
+}
+// Of 32 bits, a product's upper half is shifted: GPUs divide slowly.
+template <> __device__ inline i32 Divisor<i32>::in(i32 i) const {
+    return (i32)(__umulhi(2 * (u32)i, (u32)factor) >> (int)shift);
+}
+
+// Indices along an axis, from the first to before the last.
+template <class I> struct Range {
+    I from, to;
+
+    __device__ inline I count() const {
+        return to > from ? to - from : 0;
     }
 };
 
-template <class T, int S> __global__ void max_pool(const T *x, T *y, i64 n, Windows<S> w) {
-    EACH(i, n) {
-        i64 at[2 + S], in[S];
-        Windows<S>::split(i, w.output, at);
-        auto window = w.under(at);
-        const T *image = w.of_input(x, at);
-        Wide<T> best = lowest<Wide<T>>();
-        for (bool more = window.begin(in); more; more = window.next(in)) {
-            Wide<T> value = wide(image[Windows<S>::pixel(in, w.input_strides)]);
-            if (value > best)
-                best = value;
+template <class I, int S> struct Box {
+    Range<I> axes[S];
+};
+
+// Where a piece is.
+template <class I, int S> struct Place {
+    I image, space[S], piece;
+};
+
+// The sizes of a tensor's images, in pixels, and how many pieces a pixel has.
+template <class I, int S> struct Images {
+    Divisor<I> space[S], pieces;
+
+    __device__ inline Place<I, S> place(I i) const {
+        Place<I, S> at;
+        I rest = pieces.in(i);
+        at.piece = i - rest * pieces;
+#pragma unroll
+        for (int axis = S - 1; axis >= 0; axis--) {
+            I outer = space[axis].in(rest);
+            at.space[axis] = rest - outer * space[axis];
+            rest = outer;
         }
-        y[Windows<S>::place(at, w.output_strides)] = narrow<T>(best);
+        at.image = rest;
+        return at;
+    }
+    // Calls `f` with each piece of a box that is in the same image and the same part of its pixel as `at`, in their order,
+    // and with where it is in space.
+    template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
+        const Range<I> none = {0, 1}, planes = S == 3 ? box.axes[0] : none;
+        const Range<I> rows = box.axes[S - 2], columns = box.axes[S - 1];
+        for (I plane = planes.from; plane < planes.to; plane++) {
+            I image = S == 3 ? at.image * space[0] + plane : at.image;
+            for (I row = rows.from; row < rows.to; row++) {
+                I line = image * space[S - 2] + row;
+                I i = (line * space[S - 1] + columns.from) * pieces + at.piece;
+                for (I column = columns.from; column < columns.to; column++, i += pieces)
+                    f(i, plane, row, column);
+            }
+        }
+    }
+};
+
+// How windows lie along an axis of space.
+template <class I> struct Steps {
+    Divisor<I> stride;
+    i64 size, pad;
+};
+
+template <class I, int S> struct Windows {
+    Images<I, S> input, output;
+    Steps<I> steps[S];
+
+    // Inputs under the window at an output, along an axis.
+    __device__ inline Range<I> under(int axis, I at) const {
+        I from = at * steps[axis].stride - (I)steps[axis].pad, to = from + (I)steps[axis].size;
+        I end = input.space[axis];
+        return {from < 0 ? 0 : from, to > end ? end : to};
+    }
+    // Outputs whose windows hold an input, along an axis.
+    __device__ inline Range<I> over(int axis, I at) const {
+        const Divisor<I> &stride = steps[axis].stride;
+        I reached = at + (I)steps[axis].pad, first = reached - (I)steps[axis].size + 1;
+        I from = first <= 0 ? 0 : stride.in(first + stride - 1), to = reached < 0 ? 0 : stride.in(reached) + 1;
+        I end = output.space[axis];
+        return {from, to > end ? end : to};
+    }
+    __device__ inline Box<I, S> under(const Place<I, S> &at) const {
+        Box<I, S> box;
+#pragma unroll
+        for (int axis = 0; axis < S; axis++)
+            box.axes[axis] = under(axis, at.space[axis]);
+        return box;
+    }
+    __device__ inline Box<I, S> over(const Place<I, S> &at) const {
+        Box<I, S> box;
+#pragma unroll
+        for (int axis = 0; axis < S; axis++)
+            box.axes[axis] = over(axis, at.space[axis]);
+        return box;
+    }
+    // Inputs under the window at an output.
+    __device__ inline I count(I plane, I row, I column) const {
+        I count = under(S - 2, row).count() * under(S - 1, column).count();
+        return S == 3 ? count * under(0, plane).count() : count;
+    }
+};
+
+// Narrows a piece of results.
+template <class T, int N> __device__ inline Piece<T, N> piece(const Wide<T> (&results)[N]) {
+    Piece<T, N> piece;
+    EACH_OF_PIECE(v) piece.at[v] = narrow<T>(results[v]);
+    return piece;
+}
+
+template <class T, int N, class I, int S>
+__global__ void max_pool(const Piece<T, N> *x, Piece<T, N> *y, i64 n, Windows<I, S> w) {
+    EACH(i, n) {
+        const auto at = w.output.place((I)i);
+        Wide<T> best[N];
+        EACH_OF_PIECE(v) best[v] = lowest<Wide<T>>();
+        w.input.each(at, w.under(at), [&](I in, I, I, I) {
+            const Piece<T, N> values = x[in];
+            EACH_OF_PIECE(v) {
+                Wide<T> value = wide(values.at[v]);
+                if (value > best[v])
+                    best[v] = value;
+            }
+        });
+        y[i] = piece<T, N>(best);
+    }
+}
+
+// In which piece each window's first of its largest elements is; -1 if nothing is under it.
+template <class T, int N, class I, int S>
+__global__ void places_of_maxima(const Piece<T, N> *x, Piece<I, N> *places, i64 n, Windows<I, S> w) {
+    EACH(i, n) {
+        const auto at = w.output.place((I)i);
+        Wide<T> best[N];
+        Piece<I, N> found;
+        EACH_OF_PIECE(v) {
+            best[v] = 0;
+            found.at[v] = -1;
+        }
+        w.input.each(at, w.under(at), [&](I in, I, I, I) {
+            const Piece<T, N> values = x[in];
+            EACH_OF_PIECE(v) {
+                Wide<T> value = wide(values.at[v]);
+                if (found.at[v] < 0 || value > best[v]) {
+                    best[v] = value;
+                    found.at[v] = in;
+                }
+            }
+        });
+        places[i] = found;
     }
 }
 
 // What arrived at each window goes to the first of its largest elements.
-template <class T, int S> __global__ void max_pool_gradient(const T *x, const T *dy, T *dx, i64 n, Windows<S> w) {
+template <class T, int N, class I, int S>
+__global__ void max_pool_gradient(const Piece<I, N> *places, const Piece<T, N> *dy, Piece<T, N> *dx, i64 n,
+                                  Windows<I, S> w) {
     EACH(i, n) {
-        i64 at[2 + S], out[S], in[S];
-        Windows<S>::split(i, w.input, at);
-        auto windows = w.over(at);
-        const T *image = w.of_input(x, at), *slopes = w.of_output(dy, at);
-        i64 own = Windows<S>::place(at, w.input_strides) - (image - x);
-        Wide<T> sum = 0;
-        for (bool more = windows.begin(out); more; more = windows.next(out)) {
-            auto window = w.under(out);
-            i64 found = -1;
-            Wide<T> best = 0;
-            for (bool some = window.begin(in); some; some = window.next(in)) {
-                i64 place = Windows<S>::pixel(in, w.input_strides);
-                Wide<T> value = wide(image[place]);
-                if (found < 0 || value > best) {
-                    best = value;
-                    found = place;
-                }
+        const auto at = w.input.place((I)i);
+        Wide<T> sums[N];
+        EACH_OF_PIECE(v) sums[v] = 0;
+        w.output.each(at, w.over(at), [&](I out, I, I, I) {
+            const Piece<I, N> found = places[out];
+            const Piece<T, N> slopes = dy[out];
+            EACH_OF_PIECE(v) {
+                if (found.at[v] == (I)i)
+                    sums[v] += wide(slopes.at[v]);
             }
-            if (found == own)
-                sum += wide(slopes[Windows<S>::pixel(out, w.output_strides)]);
-        }
-        dx[Windows<S>::place(at, w.input_strides)] = narrow<T>(sum);
+        });
+        dx[i] = piece<T, N>(sums);
     }
 }
 
 // What arrived at each window goes to all that equals its largest element, or nearly so: so it is of volumes.
-template <class T, int S>
-__global__ void near_max_pool_gradient(const T *x, const T *y, const T *dy, T *dx, i64 n, Windows<S> w) {
+template <class T, int N, class I, int S>
+__global__ void near_max_pool_gradient(const Piece<T, N> *x, const Piece<T, N> *y, const Piece<T, N> *dy,
+                                       Piece<T, N> *dx, i64 n, Windows<I, S> w) {
     EACH(i, n) {
-        i64 at[2 + S], out[S];
-        Windows<S>::split(i, w.input, at);
-        auto windows = w.over(at);
-        i64 own = Windows<S>::place(at, w.input_strides);
-        const T *pooled = w.of_output(y, at), *slopes = w.of_output(dy, at);
-        Wide<T> value = wide(x[own]), sum = 0;
-        for (bool more = windows.begin(out); more; more = windows.next(out)) {
-            i64 place = Windows<S>::pixel(out, w.output_strides);
-            if (fabs(value - wide(pooled[place])) < (Wide<T>)1e-5)
-                sum += wide(slopes[place]);
-        }
-        dx[own] = narrow<T>(sum);
+        const auto at = w.input.place((I)i);
+        const Piece<T, N> values = x[i];
+        Wide<T> sums[N];
+        EACH_OF_PIECE(v) sums[v] = 0;
+        w.output.each(at, w.over(at), [&](I out, I, I, I) {
+            const Piece<T, N> pooled = y[out], slopes = dy[out];
+            EACH_OF_PIECE(v) {
+                if (fabs(wide(values.at[v]) - wide(pooled.at[v])) < (Wide<T>)1e-5)
+                    sums[v] += wide(slopes.at[v]);
+            }
+        });
+        dx[i] = piece<T, N>(sums);
     }
 }
 
 // Of the elements that are there: padding does not count.
-template <class T, int S> __global__ void average_pool(const T *x, T *y, i64 n, Windows<S> w) {
+template <class T, int N, class I, int S>
+__global__ void average_pool(const Piece<T, N> *x, Piece<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
-        i64 at[2 + S], in[S];
-        Windows<S>::split(i, w.output, at);
-        auto window = w.under(at);
-        const T *image = w.of_input(x, at);
-        Wide<T> sum = 0;
-        for (bool more = window.begin(in); more; more = window.next(in))
-            sum += wide(image[Windows<S>::pixel(in, w.input_strides)]);
-        y[Windows<S>::place(at, w.output_strides)] = narrow<T>(sum / (Wide<T>)window.count());
+        const auto at = w.output.place((I)i);
+        const auto window = w.under(at);
+        Wide<T> sums[N];
+        EACH_OF_PIECE(v) sums[v] = 0;
+        w.input.each(at, window, [&](I in, I, I, I) {
+            const Piece<T, N> values = x[in];
+            EACH_OF_PIECE(v) sums[v] += wide(values.at[v]);
+        });
+        I count = 1;
+#pragma unroll
+        for (int axis = 0; axis < S; axis++)
+            count *= window.axes[axis].count();
+        EACH_OF_PIECE(v) sums[v] /= (Wide<T>)count;
+        y[i] = piece<T, N>(sums);
     }
 }
 
-template <class T, int S> __global__ void average_pool_gradient(const T *dy, T *dx, i64 n, Windows<S> w) {
+template <class T, int N, class I, int S>
+__global__ void average_pool_gradient(const Piece<T, N> *dy, Piece<T, N> *dx, i64 n, Windows<I, S> w) {
     EACH(i, n) {
-        i64 at[2 + S], out[S];
-        Windows<S>::split(i, w.input, at);
-        auto windows = w.over(at);
-        const T *slopes = w.of_output(dy, at);
-        Wide<T> sum = 0;
-        for (bool more = windows.begin(out); more; more = windows.next(out))
-            sum += wide(slopes[Windows<S>::pixel(out, w.output_strides)]) / (Wide<T>)w.under(out).count();
-        dx[Windows<S>::place(at, w.input_strides)] = narrow<T>(sum);
+        const auto at = w.input.place((I)i);
+        Wide<T> sums[N];
+        EACH_OF_PIECE(v) sums[v] = 0;
+        w.output.each(at, w.over(at), [&](I out, I plane, I row, I column) {
+            const Piece<T, N> slopes = dy[out];
+            const Wide<T> count = (Wide<T>)w.count(plane, row, column);
+            EACH_OF_PIECE(v) sums[v] += wide(slopes.at[v]) / count;
+        });
+        dx[i] = piece<T, N>(sums);
     }
 }

@@ -1,6 +1,6 @@
 //! Pooling over images and volumes, and its gradients.
 
-use super::support::{allocate, function, launch, read, type_name, write};
+use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
@@ -10,6 +10,7 @@ use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::ops::window::{DataFormat, Window};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "pool.cu", text: include_str!("pool.cu") };
@@ -51,16 +52,41 @@ const fn of_volumes_and_slopes(types: &'static [(&'static str, &'static [DType])
     KernelDef::enqueuing("MaxPool3DGrad", types, |init| max_gradient(init, Pool::of_volumes(init.node)?))
 }
 
+/// A kernel in each of its forms.
+struct Forms {
+    /// Of pieces of several elements.
+    wide: Arc<Function>,
+    /// Of single elements.
+    single: Arc<Function>,
+    /// Of single elements, with indices of 64 bits.
+    far: Arc<Function>,
+}
+
 /// A pooling of one node.
 struct Pooling {
     pool: Pool,
-    function: Arc<Function>,
+    dtype: DType,
 }
 
 impl Pooling {
-    fn new(init: &KernelInit<'_>, pool: Pool, named: &str) -> Result<Pooling> {
-        let name = format!("{named}<{}, {}>", type_name(init.output_type(0))?, pool.rank() - 2);
-        Ok(Pooling { pool, function: function(init, &SOURCE, name)? })
+    fn new(init: &KernelInit<'_>, pool: Pool) -> Pooling {
+        Pooling { pool, dtype: init.output_type(0) }
+    }
+
+    fn forms(&self, init: &KernelInit<'_>, named: &str) -> Result<Forms> {
+        let (name, space) = (type_name(self.dtype)?, self.pool.rank() - 2);
+        let form = |piece: usize, index: &str| {
+            function(init, &SOURCE, format!("{named}<{name}, {piece}, {index}, {space}>"))
+        };
+        Ok(Forms { wide: form(self.widest(), "i32")?, single: form(1, "i32")?, far: form(1, "i64")? })
+    }
+
+    /// Elements of a pixel that cross memory at once.
+    fn widest(&self) -> usize {
+        match self.pool.format {
+            DataFormat::Nhwc => 16 / self.dtype.size().unwrap_or(16),
+            DataFormat::Nchw => 1,
+        }
     }
 
     fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
@@ -76,70 +102,154 @@ impl Pooling {
         Ok(self.pool.sizes(input)?)
     }
 
-    /// Enqueues the kernel, which reads `inputs` and writes `out`.
+    fn layout(&self, sizes: &PoolSizes) -> Layout {
+        let axes = [sizes.planes, sizes.rows, sizes.columns];
+        let space: SmallVec<[Window; 3]> = axes[5 - self.pool.rank()..].iter().copied().collect();
+        let (images, pixel) = match self.pool.format {
+            DataFormat::Nhwc => (sizes.batch, sizes.channels),
+            DataFormat::Nchw => (sizes.batch.saturating_mul(sizes.channels), 1),
+        };
+        let is_far = is_far(images.saturating_mul(pixel), &space);
+        let widest = self.widest();
+        let piece = if !is_far && pixel % widest == 0 { widest } else { 1 };
+        Layout { space, pixel, piece, is_far }
+    }
+}
+
+/// Whether 32 bits are too few for an index of an input or output of so many channels altogether, or for what is computed
+/// on the way to it.
+fn is_far(channels: usize, space: &[Window]) -> bool {
+    let most = i32::MAX as usize;
+    let elements = |of: fn(&Window) -> usize| space.iter().map(of).fold(channels, usize::saturating_mul);
+    let reach = |window: &Window| {
+        let covered = (window.output.saturating_add(1)).saturating_mul(window.stride);
+        [window.filter, window.input, window.pad_before, window.skip_before]
+            .into_iter()
+            .fold(covered, usize::saturating_add)
+    };
+    elements(|window| window.input) > most
+        || elements(|window| window.output) > most
+        || space.iter().any(|window| reach(window) > most)
+}
+
+/// How kernels see the tensors of a call: images of pixels, of pieces.
+struct Layout {
+    space: SmallVec<[Window; 3]>,
+    /// Elements of a pixel.
+    pixel: usize,
+    /// Elements of a piece.
+    piece: usize,
+    is_far: bool,
+}
+
+impl Layout {
+    fn form<'a>(&self, forms: &'a Forms) -> &'a Function {
+        match (self.is_far, self.piece) {
+            (true, _) => &forms.far,
+            (false, 1) => &forms.single,
+            (false, _) => &forms.wide,
+        }
+    }
+
+    /// Bytes of an index.
+    fn index_size(&self) -> usize {
+        if self.is_far { size_of::<i64>() } else { size_of::<i32>() }
+    }
+
+    /// Enqueues a kernel, which reads `inputs` and writes `count` elements to `out`.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
+        forms: &Forms,
         inputs: &[&DeviceTensor],
         out: &DeviceTensor,
-        sizes: &PoolSizes,
+        count: usize,
     ) -> Result<()> {
-        let n = out.shape.num_elements();
+        let pieces = count / self.piece;
         let mut arguments = Arguments::new();
         for input in inputs {
             arguments = arguments.address(read(input)?);
         }
-        let arguments = arguments.address(write(out)?).count(n).structure(self.windows(sizes));
-        launch(ctx, &self.function, n, arguments)
+        let arguments = arguments.address(write(out)?).count(pieces).structure(self.windows());
+        launch(ctx, self.form(forms), pieces, arguments)
     }
 
     /// `Windows` of the `.cu` file.
-    fn windows(&self, sizes: &PoolSizes) -> Vec<i64> {
-        let all = [&sizes.planes, &sizes.rows, &sizes.columns];
-        let space = &all[5 - self.pool.rank()..];
-        let shape = |of: fn(&Window) -> usize| -> Vec<usize> {
-            [sizes.batch, sizes.channels].into_iter().chain(space.iter().map(|window| of(window))).collect()
+    fn windows(&self) -> SmallVec<[i64; 40]> {
+        let images = |of: fn(&Window) -> usize| {
+            let space = self.space.iter().map(of);
+            space.chain([self.pixel / self.piece]).flat_map(divisor)
         };
-        // Elements from one index to the next, of axes in this order.
-        let strides = |shape: &[usize]| -> Vec<usize> {
-            let order: Vec<usize> = match self.pool.format {
-                DataFormat::Nhwc => [0].into_iter().chain(2..shape.len()).chain([1]).collect(),
-                DataFormat::Nchw => (0..shape.len()).collect(),
-            };
-            let (mut strides, mut step) = (vec![0; shape.len()], 1);
-            for axis in order.into_iter().rev() {
-                strides[axis] = step;
-                step *= shape[axis];
-            }
-            strides
-        };
-        let (input, output) = (shape(|window| window.input), shape(|window| window.output));
-        let steps = [strides(&input), strides(&output)].concat();
-        let words = [input, output, steps].concat().into_iter().map(|word| word as i64).collect();
-        let per_axis =
-            |of: fn(&Window) -> i64| -> Vec<i64> { space.iter().map(|window| of(window)).collect() };
-        let before = per_axis(|window| window.pad_before as i64 - window.skip_before as i64);
-        [words, per_axis(|window| window.filter as i64), per_axis(|window| window.stride as i64), before]
-            .concat()
+        let steps = self.space.iter().flat_map(|window| {
+            let pad = window.pad_before as i64 - window.skip_before as i64;
+            divisor(window.stride).into_iter().chain([window.filter as i64, pad])
+        });
+        images(|window| window.input).chain(images(|window| window.output)).chain(steps).collect()
     }
 }
 
+/// `Divisor` of the `.cu` file: a size, and the factor and shift that have an index of 31 bits divided by it.
+fn divisor(size: usize) -> [i64; 3] {
+    let shift = size.checked_next_power_of_two().map_or(0, usize::trailing_zeros);
+    let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128);
+    [size as i64, factor as i64, i64::from(shift)]
+}
+
 fn forward(init: &KernelInit<'_>, pool: Pool, named: &str) -> Result<Kernel> {
-    let pooling = Pooling::new(init, pool, named)?;
+    let pooling = Pooling::new(init, pool);
+    let forms = pooling.forms(init, named)?;
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;
         pooling.check(ctx)?;
         let sizes = pooling.pool.forward_sizes(&x.shape)?;
         let out = allocate(ctx, x.dtype, pooling.pool.output_shape(&sizes)?)?;
-        pooling.run(ctx, &[x], &out, &sizes)?;
+        pooling.layout(&sizes).run(ctx, &forms, &[x], &out, out.shape.num_elements())?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
+/// The kernels of a gradient of maxima.
+enum MaxGradient {
+    /// Finds the place of each window's maximum, then sums what came to each place.
+    First {
+        places: Forms,
+        sums: Forms,
+    },
+    Near(Forms),
+}
+
+impl MaxGradient {
+    fn of(init: &KernelInit<'_>, pooling: &Pooling) -> Result<MaxGradient> {
+        if pooling.pool.volumes {
+            return Ok(MaxGradient::Near(pooling.forms(init, "near_max_pool_gradient")?));
+        }
+        let places = pooling.forms(init, "places_of_maxima")?;
+        Ok(MaxGradient::First { places, sums: pooling.forms(init, "max_pool_gradient")? })
+    }
+
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        layout: &Layout,
+        [x, pooled, dy]: [&DeviceTensor; 3],
+        out: &DeviceTensor,
+    ) -> Result<()> {
+        let (count, windows) = (out.shape.num_elements(), dy.shape.num_elements());
+        match self {
+            MaxGradient::Near(forms) => layout.run(ctx, forms, &[x, pooled, dy], out, count),
+            MaxGradient::First { places, sums } => {
+                let found = lane(ctx)?.scratch(&ctx.node().name, windows * layout.index_size())?;
+                layout.run(ctx, places, &[x], &found, windows)?;
+                layout.run(ctx, sums, &[&found, dy], out, count)
+            }
+        }
+    }
+}
+
 fn max_gradient(init: &KernelInit<'_>, pool: Pool) -> Result<Kernel> {
-    let named = if pool.volumes { "near_max_pool_gradient" } else { "max_pool_gradient" };
-    let pooling = Pooling::new(init, pool, named)?;
+    let pooling = Pooling::new(init, pool);
+    let gradient = MaxGradient::of(init, &pooling)?;
     Kernel::sync(move |ctx| {
         let (x, pooled, dy) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
         let sizes = pooling.sizes(ctx, &x.shape)?;
@@ -151,17 +261,15 @@ fn max_gradient(init: &KernelInit<'_>, pool: Pool) -> Result<Kernel> {
             crate::invalid!("Expected grad shape to be {expected}, but got {}", dy.shape);
         }
         let out = allocate(ctx, x.dtype, x.shape.clone())?;
-        match pool.volumes {
-            true => pooling.run(ctx, &[x, pooled, dy], &out, &sizes)?,
-            false => pooling.run(ctx, &[x, dy], &out, &sizes)?,
-        }
+        gradient.run(ctx, &pooling.layout(&sizes), [x, pooled, dy], &out)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
 fn average_gradient(init: &KernelInit<'_>, pool: Pool) -> Result<Kernel> {
-    let pooling = Pooling::new(init, pool, "average_pool_gradient")?;
+    let pooling = Pooling::new(init, pool);
+    let forms = pooling.forms(init, "average_pool_gradient")?;
     Kernel::sync(move |ctx| {
         let (given, dy) = (ctx.input(0)?, ctx.device_input(1)?);
         let rank = pooling.pool.rank();
@@ -178,8 +286,41 @@ fn average_gradient(init: &KernelInit<'_>, pool: Pool) -> Result<Kernel> {
             crate::invalid!("Expected grad shape to be {expected}, but got {}", dy.shape);
         }
         let out = allocate(ctx, dy.dtype, shape)?;
-        pooling.run(ctx, &[dy], &out, &sizes)?;
+        pooling.layout(&sizes).run(ctx, &forms, &[dy], &out, out.shape.num_elements())?;
         ctx.set_output(0, out);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_and_a_shift_divide() {
+        let most = i32::MAX as usize;
+        for size in [1, 2, 3, 5, 7, 56, 64, 112, 641, 65_535, 65_537, (1 << 30) + 1, most - 1, most] {
+            let [_, factor, shift] = divisor(size);
+            for times in [0, 1, 2, most / size / 2, most / size] {
+                for i in [times * size, (times * size).saturating_sub(1), most] {
+                    let upper = (2 * i as u64 * factor as u64) >> 32;
+                    assert_eq!((upper >> shift) as usize, i / size, "{i} / {size}");
+                    assert!(u32::try_from(factor).is_ok());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_32_bits_is_far() -> Result<()> {
+        let window = |input, filter, stride| {
+            graph::ops::window::Window::new(input, filter, stride, 1, graph::ops::window::Padding::Same, 0)
+        };
+        let image = [window(112, 3, 2)?, window(112, 3, 2)?];
+        assert!(!is_far(64 * 64, &image));
+        assert!(is_far(1 << 18, &image));
+        assert!(is_far(1, &[window(7, 2, i32::MAX as usize)?, image[0]]));
+        assert!(is_far(1, &[window(7, i32::MAX as usize, 1)?, image[0]]));
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 use super::gather::Gather;
 use super::host::same_as_cpu;
 use super::support::NUMBERS;
-use super::variable::{STORED, Update, changed};
+use super::variable::{STORED, Update, changed, put};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
@@ -21,7 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["output"],
         ..KernelDef::enqueuing("VariableShape", &[("out_type", INDEX)], shape)
     },
-    KernelDef::of("AssignVariableOp", &[("dtype", STORED)], assign),
+    KernelDef::updating("AssignVariableOp", &[("dtype", STORED)], assign),
     KernelDef::updating("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Sub")),
     KernelDef::enqueuing("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),
@@ -69,8 +69,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 value.shape
             );
         }
-        *current = Some(value);
-        Ok(())
+        put(ctx, &mut current, value)
     })
 }
 

@@ -20,12 +20,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
-    KernelDef::of("Assign", &[("T", STORED)], assign),
+    KernelDef::updating("Assign", &[("T", STORED)], assign),
     KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
 
-/// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_shape")?;
     Kernel::sync(move |ctx| {
@@ -47,7 +46,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 );
             }
         }
-        *current = Some(value);
+        put(ctx, &mut current, value)?;
         drop(current);
         ctx.set_output(0, Value::Ref(variable));
         Ok(())
@@ -88,6 +87,30 @@ impl Update {
         }
         let n = value.shape.num_elements();
         launch(ctx, &self.0, n, Arguments::new().address(write(value)?).address(read(by)?).count(n))
+    }
+}
+
+/// Gives a variable a value: the tensor itself, since who else holds it is safe, because writers copy what is shared. What
+/// is captured leaves the variable where it is, and copies the tensor there.
+///
+/// # Errors
+/// Those of [`Lane::check_moves`](crate::cuda::Lane::check_moves), and the driver's.
+pub(super) fn put(
+    ctx: &KernelContext<'_>,
+    variable: &mut Option<DeviceTensor>,
+    value: DeviceTensor,
+) -> Result<()> {
+    let lane = lane(ctx)?;
+    match variable {
+        Some(old) if lane.is_captured() && old.dtype == value.dtype && old.shape == value.shape => {
+            own_variable(ctx, old)?;
+            lane.copy(old, &value)
+        }
+        variable => {
+            lane.check_moves()?;
+            *variable = Some(value);
+            Ok(())
+        }
     }
 }
 
