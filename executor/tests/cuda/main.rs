@@ -40,7 +40,6 @@ mod training;
 mod variable_cases;
 #[path = "../../../tests/gpu/walk.rs"]
 mod walk;
-mod zz_tmp;
 
 use executor::device::Device;
 use executor::gpus::GpuOptions;
