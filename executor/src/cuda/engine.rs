@@ -1,12 +1,12 @@
 //! A GPU in use: its streams, its memory, its kernels. What is asked of it is enqueued, and in the right order.
 
-use super::driver::{Address, Driver, StreamId};
+use super::driver::{Address, Driver, Pinned, StreamId};
 use super::memory::Block;
-use super::pinned::PinnedPool;
+use super::pinned::{PinnedBuffer, PinnedPool};
 use super::pool::Pool;
 use super::program::{Function, Program, Programs};
 use super::road::Road;
-use super::streams::{Stream, Streams};
+use super::streams::{Mark, Stream, Streams};
 use super::waiter::Waiter;
 use crate::device::{DeviceTensor, Transfer};
 use crate::error::{Error, Result};
@@ -14,7 +14,9 @@ use crate::gpus::GpuOptions;
 use graph::tensor::Buffer;
 use graph::{DType, Shape, Tensor};
 use parking_lot::{Mutex, MutexGuard};
+use rayon::prelude::*;
 use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// One GPU, opened.
@@ -134,15 +136,13 @@ impl Engine {
         if bytes.is_empty() {
             return self.allocate(node, dtype, shape);
         }
-        let mut pinned = self.pinned.take(bytes.len())?;
-        pinned.as_mut_slice().copy_from_slice(bytes);
         let stream = self.streams.id(Stream::In);
         let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
         let address = self.pool.allocate(bytes.len(), stream, node, what)?;
-        let copied = self
-            .driver
-            .copy_in(address, pinned.memory(), bytes.len(), stream)
-            .and_then(|()| self.streams.mark(Stream::In));
+        let copied = match PinnedBuffer::holds(tensor) {
+            true => self.copy_in_place(address, tensor, bytes),
+            false => self.copy_in(address, bytes),
+        };
         let mark = match copied {
             Ok(mark) => mark,
             Err(error) => {
@@ -150,9 +150,46 @@ impl Engine {
                 return Err(error);
             }
         };
-        let block = Block::filled(self.clone(), address, bytes.len(), Stream::In, mark.clone());
-        self.incoming.after(mark, move |_| drop(pinned));
+        let block = Block::filled(self.clone(), address, bytes.len(), Stream::In, mark);
         Ok(DeviceTensor { dtype, shape, memory: Arc::new(block) })
+    }
+
+    /// Enqueues the copy of a tensor that lies in pinned memory, and holds it meanwhile.
+    fn copy_in_place(&self, to: Address, tensor: &Tensor, bytes: &[u8]) -> Result<Arc<Mark>> {
+        let from = Pinned { address: bytes.as_ptr() as usize, len: bytes.len() };
+        self.driver.copy_in(to, from, bytes.len(), self.streams.id(Stream::In))?;
+        let (mark, held) = (self.streams.mark(Stream::In)?, tensor.clone());
+        self.incoming.after(mark.clone(), move |_| drop(held));
+        Ok(mark)
+    }
+
+    /// Enqueues copies of some bytes, more than none, by way of pinned memory. While one piece goes over the bus the next is
+    /// copied into it.
+    fn copy_in(&self, to: Address, bytes: &[u8]) -> Result<Arc<Mark>> {
+        let mut under_way: VecDeque<(Arc<Mark>, PinnedBuffer)> = VecDeque::new();
+        let mut enqueue = |number: usize, piece: &[u8]| -> Result<Arc<Mark>> {
+            let mut pinned = match under_way.len() {
+                PIECES_UNDER_WAY => match under_way.pop_front() {
+                    Some((mark, pinned)) => mark.wait_here().map(|()| pinned)?,
+                    None => self.pinned.take(piece.len())?,
+                },
+                _ => self.pinned.take(bytes.len().min(PIECE))?,
+            };
+            copy(&mut pinned.as_mut_slice()[..piece.len()], piece);
+            let to = Address(to.0 + (number * PIECE) as u64);
+            self.driver.copy_in(to, pinned.memory(), piece.len(), self.streams.id(Stream::In))?;
+            let mark = self.streams.mark(Stream::In)?;
+            under_way.push_back((mark.clone(), pinned));
+            Ok(mark)
+        };
+        let last = bytes
+            .chunks(PIECE)
+            .enumerate()
+            .try_fold(None, |_, (number, piece)| enqueue(number, piece).map(Some));
+        for (mark, pinned) in under_way {
+            self.incoming.after(mark, move |_| drop(pinned));
+        }
+        last?.map_or_else(|| self.streams.mark(Stream::In), Ok)
     }
 
     /// Which way a tensor of another GPU comes here.
@@ -224,6 +261,23 @@ impl Engine {
     pub(super) fn synchronize(&self) -> Result<()> {
         self.driver.synchronize()
     }
+}
+
+/// Bytes that are copied into pinned memory, and from there to a GPU, at a time.
+const PIECE: usize = 8 << 20;
+
+/// How many such copies are enqueued before the first is waited for.
+const PIECES_UNDER_WAY: usize = 6;
+
+/// Bytes that are worth a thread.
+const SHARE: usize = 512 << 10;
+
+/// Copies bytes, more threads than one many: one alone is slower than the bus.
+fn copy(to: &mut [u8], from: &[u8]) {
+    if to.len() < 2 * SHARE {
+        return to.copy_from_slice(from);
+    }
+    to.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE)).for_each(|(to, from)| to.copy_from_slice(from));
 }
 
 /// What a tensor lies in.

@@ -3,12 +3,14 @@
 
 use super::driver::{Driver, Pinned};
 use crate::error::Result;
+use graph::Tensor;
 use graph::tensor::Region;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Pinned memory that nobody uses, by size.
+/// Pinned memory that nobody uses.
 #[derive(Debug)]
 pub(super) struct PinnedPool {
     driver: Arc<dyn Driver>,
@@ -17,12 +19,36 @@ pub(super) struct PinnedPool {
 
 #[derive(Debug, Default)]
 struct Idle {
-    blocks: BTreeMap<usize, Vec<Pinned>>,
+    /// In the order in which they were given back.
+    blocks: VecDeque<Pinned>,
     bytes: usize,
 }
 
-/// Idle memory beyond this is given back.
-const KEPT: usize = 256 << 20;
+impl Idle {
+    /// One of this size: the last that was used.
+    fn take(&mut self, size: usize) -> Option<Pinned> {
+        let at = self.blocks.iter().rposition(|block| block.len == size)?;
+        self.bytes -= size;
+        self.blocks.remove(at)
+    }
+
+    /// Those that were not used for longest make room.
+    fn give_back(&mut self, block: Pinned) -> Vec<Pinned> {
+        self.bytes += block.len;
+        self.blocks.push_back(block);
+        let mut beyond = Vec::new();
+        while self.bytes > KEPT
+            && let Some(oldest) = self.blocks.pop_front()
+        {
+            self.bytes -= oldest.len;
+            beyond.push(oldest);
+        }
+        beyond
+    }
+}
+
+/// Idle memory beyond this is the system's again.
+const KEPT: usize = 1 << 30;
 
 /// Blocks are of whole pages.
 const PAGE: usize = 4096;
@@ -35,12 +61,7 @@ impl PinnedPool {
     /// `len` bytes, more than none, of whatever was there.
     pub(super) fn take(self: &Arc<PinnedPool>, len: usize) -> Result<PinnedBuffer> {
         let size = len.max(PAGE).checked_next_power_of_two().unwrap_or(len);
-        let idle = {
-            let mut idle = self.idle.lock();
-            let found = idle.blocks.get_mut(&size).and_then(Vec::pop);
-            idle.bytes -= found.map_or(0, |block| block.len);
-            found
-        };
+        let idle = self.idle.lock().take(size);
         let block = match idle {
             Some(block) => block,
             None => self.driver.allocate_pinned(size)?,
@@ -51,7 +72,7 @@ impl PinnedPool {
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
-        for block in self.idle.get_mut().blocks.values().flatten() {
+        for block in &self.idle.get_mut().blocks {
             self.driver.free_pinned(*block);
         }
     }
@@ -66,6 +87,12 @@ pub(super) struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
+    /// Whether a tensor's elements lie in such memory of this process.
+    pub(super) fn holds(tensor: &Tensor) -> bool {
+        let Some(buffer) = tensor.buffer() else { return false };
+        buffer.region().is_some_and(|region| (region as &dyn Any).is::<PinnedBuffer>())
+    }
+
     pub(super) fn memory(&self) -> Pinned {
         Pinned { len: self.len, ..self.block }
     }
@@ -94,13 +121,30 @@ impl Region for PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        let mut idle = self.pool.idle.lock();
-        if idle.bytes + self.block.len <= KEPT {
-            idle.bytes += self.block.len;
-            idle.blocks.entry(self.block.len).or_default().push(self.block);
-            return;
+        let beyond = self.pool.idle.lock().give_back(self.block);
+        for block in beyond {
+            self.pool.driver.free_pinned(block);
         }
-        drop(idle);
-        self.pool.driver.free_pinned(self.block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_not_used_for_longest_makes_room() {
+        let block = |address: usize, len: usize| Pinned { address, len };
+        let mut idle = Idle::default();
+        assert!(idle.give_back(block(1, KEPT / 2)).is_empty());
+        assert!(idle.give_back(block(2, PAGE)).is_empty());
+        assert!(idle.give_back(block(3, PAGE)).is_empty());
+        assert_eq!(idle.take(PAGE).map(|block| block.address), Some(3));
+        let beyond: Vec<usize> = idle.give_back(block(4, KEPT / 2)).iter().map(|b| b.address).collect();
+        assert_eq!((beyond, idle.bytes), (vec![1], KEPT / 2 + PAGE));
+        assert_eq!(idle.take(KEPT / 2).map(|block| block.address), Some(4));
+        // More than may be kept is not.
+        let beyond: Vec<usize> = idle.give_back(block(5, 2 * KEPT)).iter().map(|b| b.address).collect();
+        assert_eq!((beyond, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }
 }

@@ -97,6 +97,29 @@ fn what_is_brought_over_comes_back() -> Fallible {
     Ok(())
 }
 
+/// Of more pieces than may be under way, the last of which is smaller; what comes back lies in pinned memory already.
+#[test]
+fn a_large_tensor_is_brought_over_in_pieces_and_one_that_came_back_as_it_is() -> Fallible {
+    const MEBIBYTE: usize = 1 << 20;
+    let gpu = Gpu::new(1 << 28)?;
+    let numbers: Vec<i64> = (0..(60 * MEBIBYTE / 8) as i64).collect();
+    let tensor = Tensor::vector(&numbers)?;
+    let value = gpu.upload(tensor.clone())?;
+    let copies = |log: Vec<String>| -> Vec<String> {
+        log.into_iter().filter(|line| line.starts_with("copy in")).collect()
+    };
+    let mut pieces = vec![format!("copy in {} on 1", 8 * MEBIBYTE); 7];
+    pieces.push(format!("copy in {} on 1", 4 * MEBIBYTE));
+    assert_eq!(copies(gpu.driver.log()), pieces);
+    let back = gpu.download(value)?;
+    assert_eq!(back, tensor);
+    let again = gpu.upload(back)?;
+    assert_eq!(copies(gpu.driver.log()), [format!("copy in {} on 1", 60 * MEBIBYTE)]);
+    assert_eq!(gpu.download(again)?, tensor);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
 #[test]
 fn a_kernel_waits_for_the_copy_of_its_input_and_later_ones_do_not() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;

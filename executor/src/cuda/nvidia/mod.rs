@@ -4,6 +4,7 @@ mod blas;
 mod collectives;
 mod compiler;
 mod dnn;
+mod exit;
 mod light;
 mod peers;
 mod workspace;
@@ -139,6 +140,7 @@ impl Nvidia {
             dnn: OnceLock::new(),
         };
         gpu.enter()?;
+        exit::prepare();
         // What is freed is kept for reuse, until `trim`.
         // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
         unsafe {
@@ -176,19 +178,25 @@ impl Nvidia {
     }
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
-        let opened = self.blas.get_or_init(|| Ok(Mutex::new(Blas::open(self.architecture)?)));
+        let opened = self.blas.get_or_init(|| opened(Blas::open(self.architecture)));
         opened.as_ref().map_err(Error::clone)
     }
 
     fn light(&self) -> Result<&Mutex<Light>> {
-        let opened = self.light.get_or_init(|| Ok(Mutex::new(Light::open(self.architecture)?)));
+        let opened = self.light.get_or_init(|| opened(Light::open(self.architecture)));
         opened.as_ref().map_err(Error::clone)
     }
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
-        let opened = self.dnn.get_or_init(|| Ok(Mutex::new(Dnn::open()?)));
+        let opened = self.dnn.get_or_init(|| opened(Dnn::open()));
         opened.as_ref().map_err(Error::clone)
     }
+}
+
+/// A library that was opened, whose handle may be destroyed until the process ends.
+fn opened<T>(library: Result<T>) -> Result<Mutex<T>> {
+    exit::prepare();
+    library.map(Mutex::new)
 }
 
 fn stream_of(stream: StreamId) -> sys::CUstream {
@@ -480,6 +488,12 @@ impl Driver for Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
+        exit::unless_it_ends(|| self.destroy());
+    }
+}
+
+impl Nvidia {
+    fn destroy(&mut self) {
         if self.enter().is_err() {
             return;
         }
