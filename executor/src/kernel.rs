@@ -76,6 +76,15 @@ impl KernelDef {
         KernelDef { capture: Capture::Updates, ..KernelDef::of(op, types, make) }
     }
 
+    /// As [`KernelDef::updating`], of work that puts other values where those of variables are.
+    pub const fn assigning(
+        op: &'static str,
+        types: &'static [(&'static str, &'static [DType])],
+        make: MakeKernel,
+    ) -> Self {
+        KernelDef { capture: Capture::Assigns, ..KernelDef::of(op, types, make) }
+    }
+
     /// A row for an op that graphs may hold, and that fails by name where it would run.
     pub const fn absent(op: &'static str) -> Self {
         KernelDef { op, is_absent: true, ..KernelDef::NEW }

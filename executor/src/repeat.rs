@@ -21,6 +21,20 @@ pub enum Capture {
     Work,
     /// Besides, the work changes variables in place.
     Updates,
+    /// Besides, the work puts other values where those of variables are.
+    Assigns,
+}
+
+impl Capture {
+    /// Whether there is something to repeat.
+    pub fn works(self) -> bool {
+        matches!(self, Capture::Work | Capture::Updates | Capture::Assigns)
+    }
+
+    /// Whether variables are other ones afterwards.
+    pub fn changes(self) -> bool {
+        matches!(self, Capture::Updates | Capture::Assigns)
+    }
 }
 
 /// A segment, for who repeats it.

@@ -3,7 +3,7 @@
 use super::action::{Action, Wanted, memories};
 use super::plan::Plan;
 use super::segment::{Delivery, Input, Member, Segment, To};
-use super::segments::{self, Part};
+use super::segments::{self, Change, Part};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -118,8 +118,12 @@ fn part(
     let is_fetch = || node.attr::<bool>("client_terminated").unwrap_or(false);
     Ok(Part {
         may_join: capture != Capture::Never && fits && !matches!(planned.action, Action::Constant),
-        works: matches!(capture, Capture::Work | Capture::Updates),
-        updates: capture == Capture::Updates,
+        works: capture.works(),
+        change: match capture {
+            Capture::Assigns => Change::Assigns,
+            Capture::Updates => Change::Updates,
+            _ => Change::None,
+        },
         is_brought,
         runs_anyway: matches!(planned.action, Action::Recv { .. } | Action::Nothing),
         sends: node.op.role() == Role::Send && !is_fetch(),
@@ -154,7 +158,7 @@ fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Re
     let mut numbers = FxHashMap::default();
     for &id in &*units.nodes(unit) {
         let planned = &plan.nodes[id as usize];
-        let updates = device.find_kernel(&planned.node).is_some_and(|def| def.capture == Capture::Updates);
+        let updates = device.find_kernel(&planned.node).is_some_and(|def| def.capture.changes());
         // Who is given a reference or a handle by this node may change what is behind it.
         let hands_on =
             planned.node.output_types()?.iter().any(|port| port.is_ref || port.dtype == DType::Resource);

@@ -15,8 +15,8 @@ pub(super) struct Part {
     pub(super) may_join: bool,
     /// It enqueues something.
     pub(super) works: bool,
-    /// It changes variables.
-    pub(super) updates: bool,
+    /// What it does to variables.
+    pub(super) change: Change,
     /// It is given something that lies in another memory: it waits for a transfer.
     pub(super) is_brought: bool,
     /// It runs also where what it waits for is dead.
@@ -27,14 +27,24 @@ pub(super) struct Part {
     pub(super) is_constant: bool,
 }
 
+/// What a kernel does to variables, by when it is best done: values that were read before are held by kernels that update
+/// others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    #[default]
+    None,
+    Updates,
+    Assigns,
+}
+
 /// To repeat fewer kernels as one is not worth it.
 const FEWEST: usize = 4;
 
 /// Partitions in which nodes wait for more different sets of others have no segments.
 const MOST_SETS: usize = 1024;
 
-/// The segments, each in an order in which its nodes may run: those that change variables, and who waits for them, come
-/// last, when values of the variables that are read are no longer held. `order` has every node after those that it
+/// The segments, each in an order in which its nodes may run: those that update variables, and who waits for them, come
+/// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last. `order` has every node after those that it
 /// `waits` for.
 pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Vec<u32>> {
     let Some(keys) = keys(order, waits, parts) else { return Vec::new() };
@@ -49,13 +59,13 @@ pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) 
     }
     let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].works).count();
     segments.retain(|nodes| works(nodes) >= FEWEST);
-    let mut is_late = vec![false; parts.len()];
+    let mut after = vec![Change::None; parts.len()];
     for nodes in &mut segments {
         for &node in &*nodes {
-            let follows_late = waits[node as usize].iter().any(|&before| is_late[before as usize]);
-            is_late[node as usize] = parts[node as usize].updates || follows_late;
+            let before = waits[node as usize].iter().map(|&before| after[before as usize]);
+            after[node as usize] = before.fold(parts[node as usize].change, Ord::max);
         }
-        nodes.sort_by_key(|&node| is_late[node as usize]);
+        nodes.sort_by_key(|&node| after[node as usize]);
     }
     segments
 }
@@ -160,7 +170,7 @@ mod tests {
     use expect_test::{Expect, expect};
 
     /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
-    /// nothing), `update`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`, `other`.
+    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`, `other`.
     fn check(graph: &str, expected: Expect) {
         let mut names: Vec<&str> = Vec::new();
         let (mut waits, mut parts) = (Vec::new(), Vec::new());
@@ -170,9 +180,13 @@ mod tests {
             let number = |name: &str| names.iter().position(|known| *known == name).map(|n| n as u32);
             waits.push(tail.split_whitespace().filter_map(number).collect::<SmallVec<[u32; 4]>>());
             parts.push(Part {
-                may_join: ["kernel", "shape", "update", "brought"].contains(&kind),
-                works: ["kernel", "update", "brought"].contains(&kind),
-                updates: kind == "update",
+                may_join: ["kernel", "shape", "update", "assign", "brought"].contains(&kind),
+                works: ["kernel", "update", "assign", "brought"].contains(&kind),
+                change: match kind {
+                    "update" => Change::Updates,
+                    "assign" => Change::Assigns,
+                    _ => Change::None,
+                },
                 is_brought: ["brought", "recv"].contains(&kind),
                 runs_anyway: kind == "recv",
                 sends: kind == "send",
@@ -202,6 +216,24 @@ mod tests {
             ",
             expect![[r#"
                 a b c d
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_updates_comes_late_and_what_assigns_last() {
+        check(
+            "
+            rate(kernel):
+            next(kernel): rate
+            counter(assign): next
+            slope(kernel):
+            w(update): slope rate
+            other(kernel): slope
+            told(kernel): counter
+            ",
+            expect![[r#"
+                rate next slope other w counter told
             "#]],
         );
     }

@@ -21,7 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["output"],
         ..KernelDef::enqueuing("VariableShape", &[("out_type", INDEX)], shape)
     },
-    KernelDef::updating("AssignVariableOp", &[("dtype", STORED)], assign),
+    KernelDef::assigning("AssignVariableOp", &[("dtype", STORED)], assign),
     KernelDef::updating("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| assign_with(init, "Sub")),
     KernelDef::enqueuing("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),

@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
-    KernelDef::updating("Assign", &[("T", STORED)], assign),
+    KernelDef::assigning("Assign", &[("T", STORED)], assign),
     KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
