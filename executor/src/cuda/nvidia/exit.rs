@@ -1,16 +1,35 @@
 //! The end of the process. The libraries take themselves down when `main` has returned, whatever other threads are at: one
-//! that then destroys their handles, because it has held the last session, crashes. So nothing is destroyed any more from
-//! then on, and who is at it is waited for.
+//! that is in a call, or makes one then, because it waits for a copy or has held the last session, crashes. So calls that
+//! are under way are waited for, and none is made from then on.
 
-use parking_lot::RwLock;
+use crate::error::{Error, Result};
+use graph::Code;
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::ffi::c_int;
 use std::time::Duration;
 
-/// Whether the process goes on. Held for reading by who destroys something.
+/// Whether the process goes on. Held for reading by who is in a call.
 static GOES_ON: RwLock<bool> = RwLock::new(true);
 
-/// A process ends even if something is never through with being destroyed.
+/// A process ends even if a call does not.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For as long as it lives, calls may be made.
+pub(super) struct Entered {
+    _goes_on: RwLockReadGuard<'static, bool>,
+}
+
+/// Before a thread makes calls: it may have entered already.
+///
+/// # Errors
+/// `Unavailable` if the process ends.
+pub(super) fn enter() -> Result<Entered> {
+    let goes_on = GOES_ON.read_recursive();
+    match *goes_on {
+        true => Ok(Entered { _goes_on: goes_on }),
+        false => Err(Error::new(Code::Unavailable, "the process ends")),
+    }
+}
 
 unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
@@ -22,46 +41,29 @@ extern "C" fn end() {
     }
 }
 
-/// What was loaded so far is safe at the end: handlers run from the last one that was registered to the first.
+/// Of what was loaded so far nothing goes before this: handlers run from the last one that was registered to the first.
 pub(super) fn prepare() {
     // SAFETY: the handler is a function of this process, and takes nothing.
     let _ = unsafe { atexit(end) };
 }
 
-/// Calls `destroy` unless the process ends.
-pub(super) fn unless_it_ends(destroy: impl FnOnce()) {
-    if let Some(goes_on) = GOES_ON.try_read()
-        && *goes_on
-    {
-        destroy();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
     use std::thread;
 
     #[test]
-    fn nothing_is_destroyed_once_the_process_ends_and_who_is_at_it_is_waited_for() {
-        let (begun, begin) = channel();
-        let (go, wait) = channel::<()>();
-        let destroyer = thread::spawn(move || {
-            let mut is_done = false;
-            unless_it_ends(|| {
-                let _ = begun.send(());
-                is_done = wait.recv().is_ok();
-            });
-            is_done
-        });
-        assert!(begin.recv().is_ok());
+    fn who_is_in_a_call_is_waited_for_and_nobody_begins_one_once_the_process_ends() {
+        let entered = enter();
+        assert!(entered.is_ok() && enter().is_ok());
         let ender = thread::spawn(|| end());
         thread::sleep(Duration::from_millis(20));
         assert!(!ender.is_finished());
-        assert!(go.send(()).is_ok());
-        assert!(destroyer.join().is_ok_and(|is_done| is_done) && ender.join().is_ok());
-        unless_it_ends(|| panic!("it has ended"));
+        // A thread that has entered may enter again while the end waits for it.
+        assert!(enter().is_ok());
+        drop(entered);
+        assert!(ender.join().is_ok());
+        assert_eq!(enter().err().map(|error| error.code()), Some(Code::Unavailable));
         *GOES_ON.write() = true;
     }
 }

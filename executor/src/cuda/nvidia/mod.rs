@@ -139,7 +139,7 @@ impl Nvidia {
             light: OnceLock::new(),
             dnn: OnceLock::new(),
         };
-        gpu.enter()?;
+        let _entered = gpu.enter()?;
         exit::prepare();
         // What is freed is kept for reuse, until `trim`.
         // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
@@ -166,10 +166,12 @@ impl Nvidia {
         self.check("cuDeviceGetDefaultMemPool", pool)
     }
 
-    /// Makes the GPU's context this thread's.
-    fn enter(&self) -> Result<()> {
+    /// Makes the GPU's context this thread's, for calls that are through before the process ends.
+    fn enter(&self) -> Result<exit::Entered> {
+        let entered = exit::enter()?;
         // SAFETY: the context lives as long as this value.
-        self.check("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context.0) })
+        self.check("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context.0) })?;
+        Ok(entered)
     }
 
     fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T> {
@@ -211,13 +213,13 @@ fn event_of(event: EventId) -> sys::CUevent {
 // calls keeps them alive until the streams have passed their use (the contract of `Driver`).
 impl Driver for Nvidia {
     fn memory(&self) -> Result<(u64, u64)> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let (free, total) = self.check("cuMemGetInfo", result::mem_get_info())?;
         Ok((free as u64, total as u64))
     }
 
     fn create_stream(&self) -> Result<StreamId> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.check("cuStreamCreate", result::stream::create(kind))? as u64;
         self.owned.lock().streams.push(stream);
@@ -225,7 +227,7 @@ impl Driver for Nvidia {
     }
 
     fn create_event(&self) -> Result<EventId> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // Waiting threads sleep; nobody asks an event for its time.
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
@@ -236,20 +238,20 @@ impl Driver for Nvidia {
     }
 
     fn destroy_event(&self, event: EventId) {
-        if self.enter().is_ok() {
+        if let Ok(_entered) = self.enter() {
             // SAFETY: see above the block.
             let _ = unsafe { result::event::destroy(event_of(event)) };
         }
     }
 
     fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block.
         self.check("cuEventRecord", unsafe { result::event::record(event_of(event), stream_of(stream)) })
     }
 
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: see above the block.
         let waits = unsafe { result::stream::wait_event(stream_of(stream), event_of(event), flags) };
@@ -257,13 +259,13 @@ impl Driver for Nvidia {
     }
 
     fn wait_here(&self, event: EventId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block.
         self.check("cuEventSynchronize", unsafe { result::event::synchronize(event_of(event)) })
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // While a stream captures, neither it nor the context as a whole may be waited for.
         let streams = {
             let owned = self.owned.lock();
@@ -279,7 +281,7 @@ impl Driver for Nvidia {
     }
 
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block.
         match unsafe { result::malloc_async(stream_of(stream), bytes) } {
             Ok(address) => Ok(Some(Address(address))),
@@ -290,14 +292,16 @@ impl Driver for Nvidia {
 
     fn free(&self, address: Address, stream: StreamId) {
         // A context that is broken takes its memory along.
-        if address.0 != 0 && self.enter().is_ok() {
+        if address.0 != 0
+            && let Ok(_entered) = self.enter()
+        {
             // SAFETY: see above the block.
             let _ = unsafe { result::free_async(address.0, stream_of(stream)) };
         }
     }
 
     fn trim(&self) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the pool is the device's own.
         unsafe {
             let pool = self.pool()?;
@@ -306,7 +310,7 @@ impl Driver for Nvidia {
     }
 
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: the memory is given back by `free_pinned`.
         let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let memory = self.check("cuMemHostAlloc", memory)?.cast::<u8>();
@@ -316,14 +320,14 @@ impl Driver for Nvidia {
     }
 
     fn free_pinned(&self, memory: Pinned) {
-        if self.enter().is_ok() {
+        if let Ok(_entered) = self.enter() {
             // SAFETY: see above the block.
             let _ = unsafe { result::free_host(memory.address as *mut c_void) };
         }
     }
 
     fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let from = from.address as *const c_void;
         // SAFETY: see above the block.
         let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from, bytes, stream_of(stream)) };
@@ -331,7 +335,7 @@ impl Driver for Nvidia {
     }
 
     fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let to = to.address as *mut c_void;
         // SAFETY: see above the block.
         let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from.0, bytes, stream_of(stream)) };
@@ -339,7 +343,7 @@ impl Driver for Nvidia {
     }
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block.
         let copied = unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, stream_of(stream)) };
         self.check("cuMemcpyDtoDAsync", copied)
@@ -358,7 +362,7 @@ impl Driver for Nvidia {
         stream: StreamId,
     ) -> Result<()> {
         let there = Nvidia::of(peer)?.context.0;
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block; both contexts live as long as their drivers.
         let copied = unsafe {
             result::memcpy_peer_async(there, to.0, self.context.0, from.0, bytes, stream_of(stream))
@@ -371,7 +375,7 @@ impl Driver for Nvidia {
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block.
         let filled = unsafe { result::memset_d8_async(to.0, byte, bytes, stream_of(stream)) };
         self.check("cuMemsetD8Async", filled)
@@ -379,7 +383,7 @@ impl Driver for Nvidia {
 
     fn load(&self, program: &Program) -> Result<FunctionId> {
         let compiled = compiler::compile_cached(program, &format!("sm_{}", self.architecture))?;
-        self.enter()?;
+        let _entered = self.enter()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is whole, and the driver copies it.
         let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, compiled.code.as_ptr().cast()) };
@@ -399,7 +403,7 @@ impl Driver for Nvidia {
         arguments: &Arguments,
         stream: StreamId,
     ) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let mut addresses: SmallVec<[*mut c_void; 12]> =
             arguments.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
         // SAFETY: see above the block; the driver reads each argument, in the size that the kernel declares, before
@@ -418,7 +422,7 @@ impl Driver for Nvidia {
     }
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         let Some(epilogue) = &product.epilogue else { return self.blas()?.lock().multiply(product, stream) };
         let cannot = |why: &str| Error::unimplemented(format!("a product with what follows it: {why}"));
         let light = self.light().map_err(|error| cannot(&error.to_string()))?;
@@ -429,17 +433,17 @@ impl Driver for Nvidia {
     }
 
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<usize>> {
-        self.enter()?;
+        let _entered = self.enter()?;
         self.dnn()?.lock().workspace(convolution)
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         self.dnn()?.lock().convolve(convolution, at, stream)
     }
 
     fn begin_capture(&self, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         {
             let mut owned = self.owned.lock();
             if !owned.capturing.contains(&stream.0) {
@@ -453,7 +457,7 @@ impl Driver for Nvidia {
     }
 
     fn end_capture(&self, stream: StreamId) -> Result<GraphId> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block; a capture that has failed ends as well, and leaves no graph.
         let graph =
             self.check("cuStreamEndCapture", unsafe { result::stream::end_capture(stream_of(stream)) })?;
@@ -472,14 +476,14 @@ impl Driver for Nvidia {
     }
 
     fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()> {
-        self.enter()?;
+        let _entered = self.enter()?;
         // SAFETY: see above the block; whoever launches a graph has it alone.
         let launched = unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, stream_of(stream)) };
         self.check("cuGraphLaunch", launched)
     }
 
     fn destroy_graph(&self, graph: GraphId) {
-        if self.enter().is_ok() {
+        if let Ok(_entered) = self.enter() {
             // SAFETY: see above the block; a graph that is running is destroyed when it has run.
             let _ = unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) };
         }
@@ -488,15 +492,8 @@ impl Driver for Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        exit::unless_it_ends(|| self.destroy());
-    }
-}
-
-impl Nvidia {
-    fn destroy(&mut self) {
-        if self.enter().is_err() {
-            return;
-        }
+        // A process that ends takes everything along.
+        let Ok(_entered) = self.enter() else { return };
         // The libraries' handles go before what they use.
         self.blas.take();
         self.light.take();

@@ -34,7 +34,7 @@ fn connect(own: &Nvidia, peer: &Nvidia) -> Result<bool> {
 }
 
 fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
-    from.enter()?;
+    let _entered = from.enter()?;
     let mut can: c_int = 0;
     // SAFETY: both devices are the driver's; the call writes one number.
     let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from.device, to.device) };
@@ -45,7 +45,7 @@ fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
 /// Lets `to` use the memory of `of`. What comes from a pool, which is all that tensors lie in, has an access of its own;
 /// that of contexts is for everything else, and for the way that copies take.
 fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
-    of.enter()?;
+    let _entered = of.enter()?;
     let access = sys::CUmemAccessDesc {
         location: sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -58,7 +58,7 @@ fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
         let pool = of.pool()?;
         of.check("cuMemPoolSetAccess", sys::cuMemPoolSetAccess(pool, &raw const access, 1).result())?;
     }
-    to.enter()?;
+    let _entered = to.enter()?;
     // SAFETY: the context lives as long as `of`; the flags must be 0.
     match unsafe { sys::cuCtxEnablePeerAccess(of.context.0, 0) } {
         // Another part of the process may have been first. There may be no more room for peers among contexts, which
