@@ -32,6 +32,7 @@ const WORKLOADS: &[Workload] = &[
     ("lstm", recurrent),
     ("copy_on_device", copy_on_device),
     ("copy_to_device", copy_to_device),
+    ("copy_pageable_to_device", copy_pageable_to_device),
     ("copy_from_device", copy_from_device),
 ];
 
@@ -250,14 +251,29 @@ fn copy_on_device(place: Place) -> Fallible<Figure> {
     Ok(Figure::rate(count * size_of::<f32>(), seconds))
 }
 
-/// A tensor that is fed, and of which a number comes back.
+/// A tensor that lies in pinned memory, as one does that came from the device, is fed, and a number of it comes back.
 fn copy_to_device(place: Place) -> Fallible<Figure> {
+    feed(place, |session, held| Ok(session.run(&[], &[held], &[])?.remove(0)))
+}
+
+/// The same of a tensor that lies anywhere.
+fn copy_pageable_to_device(place: Place) -> Fallible<Figure> {
+    let shape = copied(place)?;
+    feed(place, |_, _| Ok(Tensor::full(1.0f32, shape)?))
+}
+
+/// Times feeds of a tensor that is made of a session and of a variable of as many elements.
+fn feed(place: Place, make: impl FnOnce(&Session, Output) -> Fallible<Tensor>) -> Fallible<Figure> {
     let shape = copied(place)?;
     let scope = Scope::new().device(place.device());
+    let variables = Variables::new(&scope);
+    let held = variables.get_untrained("held", DType::Float, shape.dims(), &Initializer::Constant(1.0));
     let fed = scope.placeholder("fed", DType::Float, PartialShape::from(&shape));
     let corner = scope.slice(fed, &[0], &[1]);
+    let first = variables.initializer();
     let session = session(place, scope.finish()?)?;
-    let value = Tensor::full(1.0f32, shape.clone())?;
+    session.run(&[], &[], &[first])?;
+    let value = make(&session, held.value)?;
     let seconds = call_time(place, &session.callable(&[fed], &[corner], &[])?, &[value])?;
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))
 }

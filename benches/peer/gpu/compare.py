@@ -28,6 +28,7 @@ WANTED = {
     "lstm": {"eager": None, "compiled": 1.0},
     "copy_on_device": {"eager": 0.9},
     "copy_to_device": {"eager": 0.9},
+    "copy_pageable_to_device": {"eager": None},
     "copy_from_device": {"eager": None},
 }
 
@@ -99,14 +100,14 @@ def main():
                 got[side].append(measure([*command, name], a.timeout))
         for side, results in got.items():
             for error in [r["error"] for r in results if "error" in r][:1]:
-                print(f"{name:16} {side}: {error}", flush=True)
+                print(f"{name:23} {side}: {error}", flush=True)
         # Small sizes on a CPU are no measure of anything.
         wanted = dict.fromkeys(WANTED[name]) if a.cpu else WANTED[name]
         for row in compare(wanted, got):
             rows.append({"workload": name, **row})
             least = "" if row["wanted"] is None else f"of {row['wanted']:.2f}{'' if row['is_reached'] else ': MISSED'}"
             print(
-                f"{name:16} {row['figure']:8} {row['side']:9} {row['peer']:12.5g} {row['ours']:12.5g} "
+                f"{name:23} {row['figure']:8} {row['side']:9} {row['peer']:12.5g} {row['ours']:12.5g} "
                 f"{row['ratio']:8.2f}x {least}",
                 flush=True,
             )

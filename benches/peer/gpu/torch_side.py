@@ -212,6 +212,11 @@ def copy_to_device(place, compile):
 
 
 @workload
+def copy_pageable_to_device(place, compile):
+    return copies(place, lambda n: (torch.ones(n, device=place.device), torch.ones(n)))
+
+
+@workload
 def copy_from_device(place, compile):
     pinned = dict(pin_memory=not place.small)
     return copies(place, lambda n: (torch.ones(n, **pinned), torch.ones(n, device=place.device)))
