@@ -1,14 +1,9 @@
 // Pooling over images and volumes, and its gradients. Each result is some thread's, which walks its windows: sums come in
 // the same order every time. With channels last a tensor is images of pixels that have an element for each channel; with
 // channels first each channel is an image, of pixels that have one element. In all kernels T is the elements' type, N how
-// many of a pixel a thread takes, I the indices' type, and S the axes of space: 2 of an image, 3 of a volume.
+// many of a pixel a thread takes as one, I the indices' type, and S the axes of space: 2 of an image, 3 of a volume.
 
-// A piece of a pixel: elements that cross memory at once.
-template <class T, int N> struct alignas(N * sizeof(T)) Piece {
-    T at[N];
-};
-
-#define EACH_OF_PIECE(v) _Pragma("unroll") for (int v = 0; v < N; v++)
+#define EACH_OF_PACK(v) _Pragma("unroll") for (int v = 0; v < N; v++)
 
 // What indices are divided by.
 template <class I> struct Divisor {
@@ -41,19 +36,19 @@ template <class I, int S> struct Box {
     Range<I> axes[S];
 };
 
-// Where a piece is.
+// Where a pack is.
 template <class I, int S> struct Place {
-    I image, space[S], piece;
+    I image, space[S], pack;
 };
 
-// The sizes of a tensor's images, in pixels, and how many pieces a pixel has.
+// The sizes of a tensor's images, in pixels, and how many packs a pixel has.
 template <class I, int S> struct Images {
-    Divisor<I> space[S], pieces;
+    Divisor<I> space[S], packs;
 
     __device__ inline Place<I, S> place(I i) const {
         Place<I, S> at;
-        I rest = pieces.in(i);
-        at.piece = i - rest * pieces;
+        I rest = packs.in(i);
+        at.pack = i - rest * packs;
 #pragma unroll
         for (int axis = S - 1; axis >= 0; axis--) {
             I outer = space[axis].in(rest);
@@ -63,7 +58,7 @@ template <class I, int S> struct Images {
         at.image = rest;
         return at;
     }
-    // Calls `f` with each piece of a box that is in the same image and the same part of its pixel as `at`, in their order,
+    // Calls `f` with each pack of a box that is in the same image and the same part of its pixel as `at`, in their order,
     // and with where it is in space.
     template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
         const Range<I> none = {0, 1}, planes = S == 3 ? box.axes[0] : none;
@@ -72,8 +67,8 @@ template <class I, int S> struct Images {
             I image = S == 3 ? at.image * space[0] + plane : at.image;
             for (I row = rows.from; row < rows.to; row++) {
                 I line = image * space[S - 2] + row;
-                I i = (line * space[S - 1] + columns.from) * pieces + at.piece;
-                for (I column = columns.from; column < columns.to; column++, i += pieces)
+                I i = (line * space[S - 1] + columns.from) * packs + at.pack;
+                for (I column = columns.from; column < columns.to; column++, i += packs)
                     f(i, plane, row, column);
             }
         }
@@ -125,45 +120,45 @@ template <class I, int S> struct Windows {
     }
 };
 
-// Narrows a piece of results.
-template <class T, int N> __device__ inline Piece<T, N> piece(const Wide<T> (&results)[N]) {
-    Piece<T, N> piece;
-    EACH_OF_PIECE(v) piece.at[v] = narrow<T>(results[v]);
-    return piece;
+// Narrows a pack of results.
+template <class T, int N> __device__ inline Pack<T, N> packed(const Wide<T> (&results)[N]) {
+    Pack<T, N> pack;
+    EACH_OF_PACK(v) pack.at[v] = narrow<T>(results[v]);
+    return pack;
 }
 
 template <class T, int N, class I, int S>
-__global__ void max_pool(const Piece<T, N> *x, Piece<T, N> *y, i64 n, Windows<I, S> w) {
+__global__ void max_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.output.place((I)i);
         Wide<T> best[N];
-        EACH_OF_PIECE(v) best[v] = lowest<Wide<T>>();
+        EACH_OF_PACK(v) best[v] = lowest<Wide<T>>();
         w.input.each(at, w.under(at), [&](I in, I, I, I) {
-            const Piece<T, N> values = x[in];
-            EACH_OF_PIECE(v) {
+            const Pack<T, N> values = x[in];
+            EACH_OF_PACK(v) {
                 Wide<T> value = wide(values.at[v]);
                 if (value > best[v])
                     best[v] = value;
             }
         });
-        y[i] = piece<T, N>(best);
+        y[i] = packed<T, N>(best);
     }
 }
 
-// In which piece each window's first of its largest elements is; -1 if nothing is under it.
+// In which pack each window's first of its largest elements is; -1 if nothing is under it.
 template <class T, int N, class I, int S>
-__global__ void places_of_maxima(const Piece<T, N> *x, Piece<I, N> *places, i64 n, Windows<I, S> w) {
+__global__ void places_of_maxima(const Pack<T, N> *x, Pack<I, N> *places, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.output.place((I)i);
         Wide<T> best[N];
-        Piece<I, N> found;
-        EACH_OF_PIECE(v) {
+        Pack<I, N> found;
+        EACH_OF_PACK(v) {
             best[v] = 0;
             found.at[v] = -1;
         }
         w.input.each(at, w.under(at), [&](I in, I, I, I) {
-            const Piece<T, N> values = x[in];
-            EACH_OF_PIECE(v) {
+            const Pack<T, N> values = x[in];
+            EACH_OF_PACK(v) {
                 Wide<T> value = wide(values.at[v]);
                 if (found.at[v] < 0 || value > best[v]) {
                     best[v] = value;
@@ -177,76 +172,76 @@ __global__ void places_of_maxima(const Piece<T, N> *x, Piece<I, N> *places, i64 
 
 // What arrived at each window goes to the first of its largest elements.
 template <class T, int N, class I, int S>
-__global__ void max_pool_gradient(const Piece<I, N> *places, const Piece<T, N> *dy, Piece<T, N> *dx, i64 n,
+__global__ void max_pool_gradient(const Pack<I, N> *places, const Pack<T, N> *dy, Pack<T, N> *dx, i64 n,
                                   Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.input.place((I)i);
         Wide<T> sums[N];
-        EACH_OF_PIECE(v) sums[v] = 0;
+        EACH_OF_PACK(v) sums[v] = 0;
         w.output.each(at, w.over(at), [&](I out, I, I, I) {
-            const Piece<I, N> found = places[out];
-            const Piece<T, N> slopes = dy[out];
-            EACH_OF_PIECE(v) {
+            const Pack<I, N> found = places[out];
+            const Pack<T, N> slopes = dy[out];
+            EACH_OF_PACK(v) {
                 if (found.at[v] == (I)i)
                     sums[v] += wide(slopes.at[v]);
             }
         });
-        dx[i] = piece<T, N>(sums);
+        dx[i] = packed<T, N>(sums);
     }
 }
 
 // What arrived at each window goes to all that equals its largest element, or nearly so: so it is of volumes.
 template <class T, int N, class I, int S>
-__global__ void near_max_pool_gradient(const Piece<T, N> *x, const Piece<T, N> *y, const Piece<T, N> *dy,
-                                       Piece<T, N> *dx, i64 n, Windows<I, S> w) {
+__global__ void near_max_pool_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dy,
+                                       Pack<T, N> *dx, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.input.place((I)i);
-        const Piece<T, N> values = x[i];
+        const Pack<T, N> values = x[i];
         Wide<T> sums[N];
-        EACH_OF_PIECE(v) sums[v] = 0;
+        EACH_OF_PACK(v) sums[v] = 0;
         w.output.each(at, w.over(at), [&](I out, I, I, I) {
-            const Piece<T, N> pooled = y[out], slopes = dy[out];
-            EACH_OF_PIECE(v) {
+            const Pack<T, N> pooled = y[out], slopes = dy[out];
+            EACH_OF_PACK(v) {
                 if (fabs(wide(values.at[v]) - wide(pooled.at[v])) < (Wide<T>)1e-5)
                     sums[v] += wide(slopes.at[v]);
             }
         });
-        dx[i] = piece<T, N>(sums);
+        dx[i] = packed<T, N>(sums);
     }
 }
 
 // Of the elements that are there: padding does not count.
 template <class T, int N, class I, int S>
-__global__ void average_pool(const Piece<T, N> *x, Piece<T, N> *y, i64 n, Windows<I, S> w) {
+__global__ void average_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.output.place((I)i);
         const auto window = w.under(at);
         Wide<T> sums[N];
-        EACH_OF_PIECE(v) sums[v] = 0;
+        EACH_OF_PACK(v) sums[v] = 0;
         w.input.each(at, window, [&](I in, I, I, I) {
-            const Piece<T, N> values = x[in];
-            EACH_OF_PIECE(v) sums[v] += wide(values.at[v]);
+            const Pack<T, N> values = x[in];
+            EACH_OF_PACK(v) sums[v] += wide(values.at[v]);
         });
         I count = 1;
 #pragma unroll
         for (int axis = 0; axis < S; axis++)
             count *= window.axes[axis].count();
-        EACH_OF_PIECE(v) sums[v] /= (Wide<T>)count;
-        y[i] = piece<T, N>(sums);
+        EACH_OF_PACK(v) sums[v] /= (Wide<T>)count;
+        y[i] = packed<T, N>(sums);
     }
 }
 
 template <class T, int N, class I, int S>
-__global__ void average_pool_gradient(const Piece<T, N> *dy, Piece<T, N> *dx, i64 n, Windows<I, S> w) {
+__global__ void average_pool_gradient(const Pack<T, N> *dy, Pack<T, N> *dx, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.input.place((I)i);
         Wide<T> sums[N];
-        EACH_OF_PIECE(v) sums[v] = 0;
+        EACH_OF_PACK(v) sums[v] = 0;
         w.output.each(at, w.over(at), [&](I out, I plane, I row, I column) {
-            const Piece<T, N> slopes = dy[out];
+            const Pack<T, N> slopes = dy[out];
             const Wide<T> count = (Wide<T>)w.count(plane, row, column);
-            EACH_OF_PIECE(v) sums[v] += wide(slopes.at[v]) / count;
+            EACH_OF_PACK(v) sums[v] += wide(slopes.at[v]) / count;
         });
-        dx[i] = piece<T, N>(sums);
+        dx[i] = packed<T, N>(sums);
     }
 }

@@ -54,7 +54,7 @@ const fn of_volumes_and_slopes(types: &'static [(&'static str, &'static [DType])
 
 /// A kernel in each of its forms.
 struct Forms {
-    /// Of pieces of several elements.
+    /// Of packs of several elements.
     wide: Arc<Function>,
     /// Of single elements.
     single: Arc<Function>,
@@ -75,8 +75,8 @@ impl Pooling {
 
     fn forms(&self, init: &KernelInit<'_>, named: &str) -> Result<Forms> {
         let (name, space) = (type_name(self.dtype)?, self.pool.rank() - 2);
-        let form = |piece: usize, index: &str| {
-            function(init, &SOURCE, format!("{named}<{name}, {piece}, {index}, {space}>"))
+        let form = |pack: usize, index: &str| {
+            function(init, &SOURCE, format!("{named}<{name}, {pack}, {index}, {space}>"))
         };
         Ok(Forms { wide: form(self.widest(), "i32")?, single: form(1, "i32")?, far: form(1, "i64")? })
     }
@@ -111,8 +111,8 @@ impl Pooling {
         };
         let is_far = is_far(images.saturating_mul(pixel), &space);
         let widest = self.widest();
-        let piece = if !is_far && pixel % widest == 0 { widest } else { 1 };
-        Layout { space, pixel, piece, is_far }
+        let pack = if !is_far && pixel % widest == 0 { widest } else { 1 };
+        Layout { space, pixel, pack, is_far }
     }
 }
 
@@ -132,19 +132,19 @@ fn is_far(channels: usize, space: &[Window]) -> bool {
         || space.iter().any(|window| reach(window) > most)
 }
 
-/// How kernels see the tensors of a call: images of pixels, of pieces.
+/// How kernels see the tensors of a call: images of pixels, of packs.
 struct Layout {
     space: SmallVec<[Window; 3]>,
     /// Elements of a pixel.
     pixel: usize,
-    /// Elements of a piece.
-    piece: usize,
+    /// Elements of a pack.
+    pack: usize,
     is_far: bool,
 }
 
 impl Layout {
     fn form<'a>(&self, forms: &'a Forms) -> &'a Function {
-        match (self.is_far, self.piece) {
+        match (self.is_far, self.pack) {
             (true, _) => &forms.far,
             (false, 1) => &forms.single,
             (false, _) => &forms.wide,
@@ -165,20 +165,20 @@ impl Layout {
         out: &DeviceTensor,
         count: usize,
     ) -> Result<()> {
-        let pieces = count / self.piece;
+        let packs = count / self.pack;
         let mut arguments = Arguments::new();
         for input in inputs {
             arguments = arguments.address(read(input)?);
         }
-        let arguments = arguments.address(write(out)?).count(pieces).structure(self.windows());
-        launch(ctx, self.form(forms), pieces, arguments)
+        let arguments = arguments.address(write(out)?).count(packs).structure(self.windows());
+        launch(ctx, self.form(forms), packs, arguments)
     }
 
     /// `Windows` of the `.cu` file.
     fn windows(&self) -> SmallVec<[i64; 40]> {
         let images = |of: fn(&Window) -> usize| {
             let space = self.space.iter().map(of);
-            space.chain([self.pixel / self.piece]).flat_map(divisor)
+            space.chain([self.pixel / self.pack]).flat_map(divisor)
         };
         let steps = self.space.iter().flat_map(|window| {
             let pad = window.pad_before as i64 - window.skip_before as i64;
