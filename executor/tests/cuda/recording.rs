@@ -576,9 +576,17 @@ impl Driver for Recording {
         if grid.blocks == 0 || grid.threads == 0 {
             state.races.push(format!("{name} runs on nothing"));
         }
-        let words = arguments.iter().flatten().copied();
-        let touches =
-            words.filter(|word| *word >= 1 << 32 && *word < 1 << 60).map(|word| (word, Use::Either));
+        let addresses: Vec<u64> =
+            arguments.iter().flatten().copied().filter(|word| *word >= 1 << 32 && *word < 1 << 60).collect();
+        let last = addresses.len().saturating_sub(1);
+        // Element-wise kernels write where their last address is; of others nobody knows.
+        let is_elementwise = ["map<", "zip<", "zip_axes<"].iter().any(|kind| name.starts_with(kind));
+        let how = |at: usize| match is_elementwise {
+            true if at == last => Use::Write,
+            true => Use::Read,
+            false => Use::Either,
+        };
+        let touches = addresses.iter().enumerate().map(|(at, address)| (*address, how(at)));
         let kernel = state.kernels.get(&function.0).cloned();
         let grid = Grid { blocks: grid.blocks.min(self.most_blocks), ..grid };
         let effect = kernel.map_or(Effect::Unknown, |kernel| Effect::Kernel(kernel, grid, arguments.clone()));
