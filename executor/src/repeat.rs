@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Whether a device may capture what a kernel enqueues, and repeat it while shapes, and values in host memory, are the
-/// same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// same: from what does least on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capture {
     /// It may not: the kernel waits, draws on a state of the host's, puts other memory in a variable's place, or nobody has
     /// looked.
@@ -28,12 +28,12 @@ pub enum Capture {
 impl Capture {
     /// Whether there is something to repeat.
     pub fn works(self) -> bool {
-        matches!(self, Capture::Work | Capture::Updates | Capture::Assigns)
+        self >= Capture::Work
     }
 
     /// Whether variables are other ones afterwards.
     pub fn changes(self) -> bool {
-        matches!(self, Capture::Updates | Capture::Assigns)
+        self >= Capture::Updates
     }
 }
 

@@ -38,8 +38,8 @@ impl Case {
     }
 }
 
-/// The rows of the GPU's table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the second fifth of them
-/// out: tools that watch a GPU take their time, and what breaks a GPU for its process breaks it for a share.
+/// The rows of the GPU's table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the second fifth of
+/// them out: tools that watch a GPU take their time, and what breaks a GPU for its process breaks it for a share.
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
     Ok(rows("GPU")?.into_iter().skip(share - 1).step_by(shares).collect())

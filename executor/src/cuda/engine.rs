@@ -168,12 +168,10 @@ impl Engine {
     fn copy_in(&self, to: Address, bytes: &[u8]) -> Result<Arc<Mark>> {
         let mut under_way: VecDeque<(Arc<Mark>, PinnedBuffer)> = VecDeque::new();
         let mut enqueue = |number: usize, piece: &[u8]| -> Result<Arc<Mark>> {
-            let mut pinned = match under_way.len() {
-                PIECES_UNDER_WAY => match under_way.pop_front() {
-                    Some((mark, pinned)) => mark.wait_here().map(|()| pinned)?,
-                    None => self.pinned.take(piece.len())?,
-                },
-                _ => self.pinned.take(bytes.len().min(PIECE))?,
+            let is_full = under_way.len() == PIECES_UNDER_WAY;
+            let mut pinned = match if is_full { under_way.pop_front() } else { None } {
+                Some((mark, pinned)) => mark.wait_here().map(|()| pinned)?,
+                None => self.pinned.take(bytes.len().min(PIECE))?,
             };
             copy(&mut pinned.as_mut_slice()[..piece.len()], piece);
             let to = Address(to.0 + (number * PIECE) as u64);

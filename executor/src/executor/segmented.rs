@@ -3,7 +3,7 @@
 use super::action::{Action, Wanted, memories};
 use super::plan::Plan;
 use super::segment::{Delivery, Input, Member, Segment, To};
-use super::segments::{self, Change, Part};
+use super::segments::{self, Part};
 use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -118,12 +118,7 @@ fn part(
     let is_fetch = || node.attr::<bool>("client_terminated").unwrap_or(false);
     Ok(Part {
         may_join: capture != Capture::Never && fits && !matches!(planned.action, Action::Constant),
-        works: capture.works(),
-        change: match capture {
-            Capture::Assigns => Change::Assigns,
-            Capture::Updates => Change::Updates,
-            _ => Change::None,
-        },
+        capture,
         is_brought,
         runs_anyway: matches!(planned.action, Action::Recv { .. } | Action::Nothing),
         sends: node.op.role() == Role::Send && !is_fetch(),

@@ -5,6 +5,7 @@
 //! segment and another node, can wait for each other. Of one segment either all are dead or none is: they depend on the
 //! same receives.
 
+use crate::repeat::Capture;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -13,10 +14,8 @@ use smallvec::SmallVec;
 pub(super) struct Part {
     /// Its kernel may be captured, and all that it is given is where it wants it or comes from outside.
     pub(super) may_join: bool,
-    /// It enqueues something.
-    pub(super) works: bool,
-    /// What it does to variables.
-    pub(super) change: Change,
+    /// What its kernel does.
+    pub(super) capture: Capture,
     /// It is given something that lies in another memory: it waits for a transfer.
     pub(super) is_brought: bool,
     /// It runs also where what it waits for is dead.
@@ -27,16 +26,6 @@ pub(super) struct Part {
     pub(super) is_constant: bool,
 }
 
-/// What a kernel does to variables, by when it is best done: values that were read before are held by kernels that update
-/// others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
-    #[default]
-    None,
-    Updates,
-    Assigns,
-}
-
 /// To repeat fewer kernels as one is not worth it.
 const FEWEST: usize = 4;
 
@@ -44,8 +33,8 @@ const FEWEST: usize = 4;
 const MOST_SETS: usize = 1024;
 
 /// The segments, each in an order in which its nodes may run: those that update variables, and who waits for them, come
-/// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last. `order` has every node after those that it
-/// `waits` for.
+/// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last,
+/// for who updates others may hold such values. `order` has every node after those that it `waits` for.
 pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Vec<u32>> {
     let Some(keys) = keys(order, waits, parts) else { return Vec::new() };
     let mut numbers = FxHashMap::default();
@@ -57,13 +46,13 @@ pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) 
         }
         segments[number].push(node);
     }
-    let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].works).count();
+    let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].capture.works()).count();
     segments.retain(|nodes| works(nodes) >= FEWEST);
-    let mut after = vec![Change::None; parts.len()];
+    let mut after = vec![Capture::Work; parts.len()];
     for nodes in &mut segments {
         for &node in &*nodes {
             let before = waits[node as usize].iter().map(|&before| after[before as usize]);
-            after[node as usize] = before.fold(parts[node as usize].change, Ord::max);
+            after[node as usize] = before.fold(parts[node as usize].capture.max(Capture::Work), Ord::max);
         }
         nodes.sort_by_key(|&node| after[node as usize]);
     }
@@ -170,7 +159,8 @@ mod tests {
     use expect_test::{Expect, expect};
 
     /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
-    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`, `other`.
+    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`,
+    /// `other`.
     fn check(graph: &str, expected: Expect) {
         let mut names: Vec<&str> = Vec::new();
         let (mut waits, mut parts) = (Vec::new(), Vec::new());
@@ -179,14 +169,16 @@ mod tests {
             let (name, kind) = head.trim().trim_end_matches(')').split_once('(').unwrap_or((head, ""));
             let number = |name: &str| names.iter().position(|known| *known == name).map(|n| n as u32);
             waits.push(tail.split_whitespace().filter_map(number).collect::<SmallVec<[u32; 4]>>());
+            let capture = match kind {
+                "kernel" | "brought" => Capture::Work,
+                "shape" => Capture::Passes,
+                "update" => Capture::Updates,
+                "assign" => Capture::Assigns,
+                _ => Capture::Never,
+            };
             parts.push(Part {
-                may_join: ["kernel", "shape", "update", "assign", "brought"].contains(&kind),
-                works: ["kernel", "update", "assign", "brought"].contains(&kind),
-                change: match kind {
-                    "update" => Change::Updates,
-                    "assign" => Change::Assigns,
-                    _ => Change::None,
-                },
+                may_join: capture != Capture::Never,
+                capture,
                 is_brought: ["brought", "recv"].contains(&kind),
                 runs_anyway: kind == "recv",
                 sends: kind == "send",
@@ -373,8 +365,8 @@ mod tests {
         for i in 0..100_000u32 {
             let is_kernel = i % 2 == 1;
             waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
-            let (may_join, works, is_brought) = (is_kernel, is_kernel, !is_kernel);
-            parts.push(Part { may_join, works, is_brought, ..Part::default() });
+            let capture = if is_kernel { Capture::Work } else { Capture::Never };
+            parts.push(Part { may_join: is_kernel, capture, is_brought: !is_kernel, ..Part::default() });
         }
         let order: Vec<u32> = (0..100_000).collect();
         assert_eq!(find(&order, &waits, &parts), Vec::<Vec<u32>>::new());

@@ -140,7 +140,7 @@ impl Nvidia {
             dnn: OnceLock::new(),
         };
         let _entered = gpu.enter()?;
-        exit::prepare();
+        exit::prepare(&library::DRIVER);
         // What is freed is kept for reuse, until `trim`.
         // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
         unsafe {
@@ -180,25 +180,25 @@ impl Nvidia {
     }
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
-        let opened = self.blas.get_or_init(|| opened(Blas::open(self.architecture)));
+        let opened = self.blas.get_or_init(|| opened(&library::BLAS, Blas::open(self.architecture)));
         opened.as_ref().map_err(Error::clone)
     }
 
     fn light(&self) -> Result<&Mutex<Light>> {
-        let opened = self.light.get_or_init(|| opened(Light::open(self.architecture)));
+        let opened = self.light.get_or_init(|| opened(&library::LIGHT_BLAS, Light::open(self.architecture)));
         opened.as_ref().map_err(Error::clone)
     }
 
     fn dnn(&self) -> Result<&Mutex<Dnn>> {
-        let opened = self.dnn.get_or_init(|| opened(Dnn::open()));
+        let opened = self.dnn.get_or_init(|| opened(&library::DNN, Dnn::open()));
         opened.as_ref().map_err(Error::clone)
     }
 }
 
-/// A library that was opened, whose handle may be destroyed until the process ends.
-fn opened<T>(library: Result<T>) -> Result<Mutex<T>> {
-    exit::prepare();
-    library.map(Mutex::new)
+/// A library's handle, for calls until the process ends.
+fn opened<T>(library: &library::Library, handle: Result<T>) -> Result<Mutex<T>> {
+    exit::prepare(library);
+    handle.map(Mutex::new)
 }
 
 fn stream_of(stream: StreamId) -> sys::CUstream {
@@ -371,6 +371,7 @@ impl Driver for Nvidia {
     }
 
     fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+        let _entered = exit::enter()?;
         collectives::all_reduce(what, parts)
     }
 

@@ -65,10 +65,7 @@ fn joining(
             return Ok(());
         }
         let out = allocate(ctx, dtype, shape)?;
-        let mut parts = Vec::with_capacity(rows.len());
-        for (i, &columns) in inputs.zip(&rows) {
-            parts.push(Part { tensor: ctx.device_input(i)?.clone(), columns });
-        }
+        let parts = inputs.map(|i| ctx.device_input(i)).collect::<Result<Vec<_>>>()?;
         mover.run(ctx, Way::Join, &out, prefix, &parts)?;
         ctx.set_output(0, out);
         Ok(())
@@ -90,24 +87,14 @@ fn cutting(
             return Ok(());
         }
         let prefix: usize = input.shape[..cut.at].iter().product();
-        let suffix: usize = input.shape[cut.at + 1..].iter().product();
-        let mut parts = Vec::with_capacity(cut.sizes.len());
-        for &size in &cut.sizes {
-            let tensor = allocate(ctx, dtype, cut.shape(&input.shape, size)?)?;
-            parts.push(Part { tensor, columns: size * suffix });
-        }
-        mover.run(ctx, Way::Cut, &input, prefix, &parts)?;
+        let part = |&size: &usize| allocate(ctx, dtype, cut.shape(&input.shape, size)?);
+        let parts = cut.sizes.iter().map(part).collect::<Result<Vec<_>>>()?;
+        mover.run(ctx, Way::Cut, &input, prefix, &parts.iter().collect::<Vec<_>>())?;
         for (n, part) in parts.into_iter().enumerate() {
-            ctx.set_output(n, part.tensor);
+            ctx.set_output(n, part);
         }
         Ok(())
     })
-}
-
-/// One of the matrices that stand side by side.
-struct Part {
-    tensor: DeviceTensor,
-    columns: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +106,7 @@ enum Way {
 /// How many parts one launch moves: `MOST_PARTS` of the `.cu` file.
 const MOST_PARTS: usize = 16;
 
-/// Moves matrices side by side into one, or out of it.
+/// Moves matrices of as many rows, side by side, into one, or out of it.
 struct SideBySide(Arc<Function>);
 
 impl SideBySide {
@@ -133,20 +120,21 @@ impl SideBySide {
         way: Way,
         joined: &DeviceTensor,
         rows: usize,
-        parts: &[Part],
+        parts: &[&DeviceTensor],
     ) -> Result<()> {
-        let there: Vec<&Part> = parts.iter().filter(|part| rows * part.columns > 0).collect();
-        let total: usize = there.iter().map(|part| part.columns).sum();
+        let columns = |part: &DeviceTensor| part.shape.num_elements() / rows.max(1);
+        let there: Vec<&DeviceTensor> = parts.iter().copied().filter(|part| columns(part) > 0).collect();
+        let total: usize = there.iter().map(|part| columns(part)).sum();
         let pack = PACK / joined.dtype.size().unwrap_or(PACK);
-        let in_packs = pack > 1 && there.iter().all(|part| part.columns % pack == 0);
-        let unit = if in_packs { pack } else { 1 };
+        let has_packs = pack > 1 && there.iter().all(|part| columns(part) % pack == 0);
+        let unit = if has_packs { pack } else { 1 };
         let mut first = 0;
         for some in there.chunks(MOST_PARTS) {
             let (mut addresses, mut ends) = ([0; MOST_PARTS], [0; MOST_PARTS]);
             let mut width = 0;
             for (i, part) in some.iter().enumerate() {
-                let at = if way == Way::Join { read(&part.tensor)? } else { write(&part.tensor)? };
-                width += part.columns / unit;
+                let at = if way == Way::Join { read(part)? } else { write(part)? };
+                width += columns(part) / unit;
                 (addresses[i], ends[i]) = (at.0 as i64, width as i64);
             }
             let arguments = Arguments::new()
@@ -155,7 +143,7 @@ impl SideBySide {
                 .count(total / unit)
                 .count(first)
                 .flag(way == Way::Join)
-                .flag(in_packs)
+                .flag(has_packs)
                 .structure([some.len() as i64].into_iter().chain(addresses).chain(ends));
             launch(ctx, &self.0, rows * width, arguments)?;
             first += width;

@@ -31,26 +31,25 @@ impl Mover {
         (source, from): (&DeviceTensor, &Layout),
         (target, to): (&DeviceTensor, &Layout),
     ) -> Result<()> {
-        let count = dims.iter().product();
+        let count: usize = dims.iter().product();
         if count == 0 {
             return Ok(());
         }
         let steps = from.strides.iter().zip(&to.strides).map(|(&from, &to)| [from, to]);
         let axes = Axes::new(dims.iter().copied().zip(steps))?;
-        let mut starts = [from.offset, to.offset];
+        let starts = [from.offset, to.offset];
         let pack = PACK / source.dtype.size().unwrap_or(PACK);
         let packed = if pack > 1 { axes.in_packs(pack, &starts) } else { None };
-        let (count, in_packs) = if packed.is_some() { (count / pack, true) } else { (count, false) };
-        if in_packs {
-            starts = starts.map(|start| start / pack as isize);
-        }
+        let unit = if packed.is_some() { pack } else { 1 };
+        let count = count / unit;
+        let [from, to] = starts.map(|start| (start / unit as isize) as i64);
         let arguments = Arguments::new()
             .address(read(source)?)
             .address(write(target)?)
             .count(count)
-            .integer(starts[0] as i64)
-            .integer(starts[1] as i64)
-            .flag(in_packs)
+            .integer(from)
+            .integer(to)
+            .flag(unit > 1)
             .structure(packed.as_ref().unwrap_or(&axes).words());
         launch(ctx, &self.0, count, arguments)
     }
