@@ -2,10 +2,10 @@
 //! may run.
 
 use super::driver::Address;
-use super::engine::{Engine, bytes_of};
-use super::memory::Block;
+use super::engine::{Engine, block, bytes_of};
+use super::memory::{Block, BlockId};
 use super::streams::Stream;
-use crate::device::DeviceTensor;
+use crate::device::{DeviceMemory, DeviceTensor};
 use crate::error::Result;
 use graph::{DType, Shape};
 use parking_lot::Mutex;
@@ -27,7 +27,17 @@ struct State {
     taken: FxHashMap<Address, usize>,
     /// What later work of the graph may use again, since it runs in the order in which it was captured.
     idle: Vec<Address>,
+    snapshots: Vec<Snapshot>,
     is_closed: bool,
+}
+
+/// The value of a variable that the graph changes, as some of its inputs: they hold it, and the graph is captured with
+/// something else that is held in its place.
+#[derive(Debug)]
+struct Snapshot {
+    of: BlockId,
+    stand_in: Arc<dyn DeviceMemory>,
+    inputs: usize,
 }
 
 impl Arena {
@@ -81,6 +91,40 @@ impl Arena {
         if !state.is_closed {
             state.idle.push(address);
         }
+    }
+
+    /// What stands for an input that is the value of a variable, which the graph changes when nobody reads it any more.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn snapshot(&self, input: &DeviceTensor) -> Result<DeviceTensor> {
+        let of = block(input)?;
+        let mut state = self.state.lock();
+        let at = match state.snapshots.iter().position(|snapshot| snapshot.of == of.id()) {
+            Some(at) => at,
+            None => {
+                let stand_in = Arc::new(of.stand_in()?);
+                state.snapshots.push(Snapshot { of: of.id(), stand_in, inputs: 0 });
+                state.snapshots.len() - 1
+            }
+        };
+        let snapshot = &mut state.snapshots[at];
+        snapshot.inputs += 1;
+        Ok(DeviceTensor { memory: snapshot.stand_in.clone(), ..input.clone() })
+    }
+
+    /// Whether nobody reads a variable's value any more, now that work is captured which changes it: the inputs that are
+    /// that value are held until all has been captured, and so is what stands for them.
+    pub(super) fn may_change(&self, value: &DeviceTensor) -> Result<bool> {
+        let id = block(value)?.id();
+        let state = self.state.lock();
+        let holders = |memory: &Arc<dyn DeviceMemory>| Arc::strong_count(memory) - 1;
+        Ok(match state.snapshots.iter().find(|snapshot| snapshot.of == id) {
+            None => holders(&value.memory) == 0,
+            Some(Snapshot { stand_in, inputs, .. }) => {
+                holders(&value.memory) == *inputs && holders(stand_in) == *inputs
+            }
+        })
     }
 
     /// The graph is whole: nothing more works in this memory.

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::repeat::{Access, Walk};
 use crate::value::Value;
 use graph::{DType, Shape};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// A graph that may be launched for inputs of the same shapes, and the same values in host memory.
@@ -30,7 +31,7 @@ pub(super) struct Captured {
 enum Place {
     /// In memory of its own, into which the input is copied.
     Copied(DeviceTensor),
-    /// In memory of another graph, which gives it there whenever it runs: no copy is needed.
+    /// Where it was in the run before, and when the graph was captured: no copy is needed.
     There(BlockId),
     /// A variable's value.
     Variable { id: BlockId, dtype: DType, shape: Shape },
@@ -72,7 +73,8 @@ pub(super) enum Outcome {
 }
 
 impl Captured {
-    /// Captures what `walk` enqueues for these inputs. Nothing runs yet.
+    /// Captures what `walk` enqueues for these inputs, those of which that are marked in `stay` lie where they did
+    /// before. Nothing runs yet.
     ///
     /// # Errors
     /// Those of `walk`, and the driver's; `ResourceExhausted`.
@@ -81,6 +83,7 @@ impl Captured {
         name: Arc<str>,
         device: &Arc<dyn Device>,
         inputs: &[Value],
+        stay: &[bool],
         variables: &Variables,
         walk: &mut Walk<'_>,
     ) -> Result<Captured> {
@@ -90,8 +93,16 @@ impl Captured {
         let mut stand_ins = Vec::with_capacity(inputs.len());
         {
             let values = variables.lock();
+            let changed: FxHashSet<BlockId> =
+                variables.changed(&values).map(|value| Ok(block(value)?.id())).collect::<Result<_>>()?;
             for (i, input) in inputs.iter().enumerate() {
-                let (place, stand_in) = place(&arena, input, variables.place(i).map(|at| &*values[at]))?;
+                let (place, stand_in) = match (input, variables.place(i)) {
+                    (_, Some(at)) => (variable(values[at].as_ref())?, input.clone()),
+                    (Value::Device(tensor), None) if !tensor.memory.is_empty() => {
+                        place(&arena, tensor, stay[i], &changed)?
+                    }
+                    _ => (Place::Known, input.clone()),
+                };
                 places.push(place);
                 stand_ins.push(stand_in);
             }
@@ -154,11 +165,11 @@ impl Captured {
         inputs: &[Value],
         variables: &Variables,
     ) -> Result<Outcome> {
-        let mut values = variables.lock();
+        let values = variables.lock();
         if !self.finds(inputs, variables, &values)? {
             return Ok(Outcome::Moved);
         }
-        if !self.has_its_outputs() || !variables.may_change(&mut values) {
+        if !self.has_its_outputs() || !variables.may_change(&values, inputs) {
             return Ok(Outcome::Busy);
         }
         let lane = Lane::to(engine);
@@ -262,30 +273,29 @@ impl Captured {
     }
 }
 
-/// Where a graph will find an input, and what it is captured with.
+/// Where a graph will find a variable's value.
+fn variable(value: Option<&DeviceTensor>) -> Result<Place> {
+    let value = value.ok_or_else(|| unfit("what it makes of a variable without a value"))?;
+    Ok(Place::Variable { id: block(value)?.id(), dtype: value.dtype, shape: value.shape.clone() })
+}
+
+/// Where a graph will find an input, and what it is captured with. The memory of another graph stays where it is, and so
+/// does the value of a variable that this one changes.
 fn place(
     arena: &Arc<Arena>,
-    input: &Value,
-    variable: Option<&Option<DeviceTensor>>,
+    input: &DeviceTensor,
+    stays: bool,
+    changed: &FxHashSet<BlockId>,
 ) -> Result<(Place, Value)> {
-    let place = match (input, variable) {
-        (_, Some(value)) => {
-            let value = value.as_ref().ok_or_else(|| unfit("what it makes of a variable without a value"))?;
-            Place::Variable { id: block(value)?.id(), dtype: value.dtype, shape: value.shape.clone() }
-        }
-        (Value::Device(tensor), None) if tensor.memory.is_empty() => Place::Known,
-        (Value::Device(tensor), None) => {
-            let of = block(tensor)?;
-            if of.is_of_graph() {
-                Place::There(of.id())
-            } else {
-                let own = arena.allocate(tensor.dtype, tensor.shape.clone())?;
-                return Ok((Place::Copied(own.clone()), own.into()));
-            }
-        }
-        _ => Place::Known,
-    };
-    Ok((place, input.clone()))
+    let of = block(input)?;
+    Ok(if changed.contains(&of.id()) {
+        (Place::There(of.id()), arena.snapshot(input)?.into())
+    } else if stays || of.is_of_graph() {
+        (Place::There(of.id()), input.clone().into())
+    } else {
+        let own = arena.allocate(input.dtype, input.shape.clone())?;
+        (Place::Copied(own.clone()), own.into())
+    })
 }
 
 fn unfit(what: &str) -> Error {

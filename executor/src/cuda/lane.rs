@@ -82,6 +82,20 @@ impl<'a> Lane<'a> {
         self.capture.is_some()
     }
 
+    /// Before a kernel whose work is captured changes the value of a variable where it is.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if others hold it.
+    pub fn check_changes(&self, value: &DeviceTensor) -> Result<()> {
+        match self.capture {
+            Some((_, arena)) if !arena.may_change(value)? => Err(Error::new(
+                graph::Code::FailedPrecondition,
+                "a variable that others hold cannot be changed in a captured graph",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Before a kernel puts other memory in a variable's place.
     ///
     /// # Errors
@@ -90,7 +104,7 @@ impl<'a> Lane<'a> {
         match self.capture {
             Some(_) => Err(Error::new(
                 graph::Code::FailedPrecondition,
-                "a variable that others hold cannot be changed in a captured graph",
+                "a variable cannot be given other memory in a captured graph",
             )),
             None => Ok(()),
         }

@@ -18,15 +18,25 @@ pub struct Block {
     engine: Arc<Engine>,
     /// No other block has it, not even one that gets the same address later.
     id: BlockId,
-    /// Whose memory it is, if it is a captured graph's.
-    arena: Option<Arc<Arena>>,
+    owner: Owner,
     address: Address,
     len: usize,
     order: Mutex<Order>,
 }
 
+/// Whose memory a block is: who gets it back.
+#[derive(Debug)]
+enum Owner {
+    /// The GPU's.
+    Pool,
+    /// A captured graph's.
+    Arena(Arc<Arena>),
+    /// Another block's, for as long as a graph is captured.
+    Other,
+}
+
 /// A block's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BlockId(u64);
 
 impl BlockId {
@@ -50,14 +60,25 @@ impl Block {
     /// Memory that kernels will write.
     pub(super) fn new(engine: Arc<Engine>, address: Address, len: usize) -> Block {
         let order = Order { writer: Stream::Compute, filled: None, readers: SmallVec::new() };
-        Block { engine, id: BlockId::fresh(), arena: None, address, len, order: Mutex::new(order) }
+        Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
     }
 
     /// As [`Block::new`], of memory that is a captured graph's.
     pub(super) fn of_arena(engine: Arc<Engine>, arena: Arc<Arena>, address: Address, len: usize) -> Block {
         let mut block = Block::new(engine, address, len);
-        block.arena = Some(arena);
+        block.owner = Owner::Arena(arena);
         block
+    }
+
+    /// The same memory, for kernels that are captured: who holds this block does not hold that one. What wrote it comes
+    /// before what is enqueued from now on.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn stand_in(&self) -> Result<Block> {
+        let mut block = Block::new(self.engine.clone(), self.read()?, self.len);
+        block.owner = Owner::Other;
+        Ok(block)
     }
 
     /// Memory taken for what `stream` is given, which a copy fills, up to this mark: it may be in another GPU's stream.
@@ -69,7 +90,7 @@ impl Block {
         mark: Arc<Mark>,
     ) -> Block {
         let order = Order { writer: stream, filled: Some(mark), readers: SmallVec::new() };
-        Block { engine, id: BlockId::fresh(), arena: None, address, len, order: Mutex::new(order) }
+        Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
     }
 
     pub fn engine(&self) -> &Arc<Engine> {
@@ -82,7 +103,7 @@ impl Block {
 
     /// Whether it is a captured graph's, which gives a tensor in it whenever it runs.
     pub(super) fn is_of_graph(&self) -> bool {
-        self.arena.is_some()
+        matches!(self.owner, Owner::Arena(_))
     }
 
     /// Where it is, for a kernel that reads it and is enqueued next.
@@ -171,11 +192,15 @@ impl Drop for Block {
     fn drop(&mut self) {
         let order = self.order.get_mut();
         let streams = self.engine.streams();
-        if let Some(arena) = self.arena.take() {
-            for mark in &order.readers {
-                let _ = streams.wait(Stream::Compute, mark);
+        match &self.owner {
+            Owner::Pool => {}
+            Owner::Arena(arena) => {
+                for mark in &order.readers {
+                    let _ = streams.wait(Stream::Compute, mark);
+                }
+                return arena.take_back(self.address);
             }
-            return arena.take_back(self.address);
+            Owner::Other => return,
         }
         let last = order.readers.last().map_or(order.writer, |mark| mark.stream);
         // A driver that refuses to order streams has failed before, and has told whoever asked.

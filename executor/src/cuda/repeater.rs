@@ -1,8 +1,9 @@
 //! Runs a segment step after step: its kernels one by one, until they are captured; from then on the graph.
 
 use super::captured::{Captured, Outcome};
-use super::engine::Engine;
+use super::engine::{Engine, block};
 use super::known::{Known, Turn};
+use super::memory::{Block, BlockId};
 use super::variables::Variables;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -22,7 +23,25 @@ pub(super) struct GraphRepeater {
     /// By input, the variable that it led to last.
     handles: Vec<HandleInput<Variable>>,
     /// Locked while a step is enqueued, never while one runs.
-    known: Mutex<Known<Signature, Captured>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    known: Known<Signature, Captured>,
+    /// By input, the memory that it was in last.
+    blocks: Vec<Option<BlockId>>,
+}
+
+impl State {
+    /// Notes where the inputs are, and says which of them are where they were.
+    fn stay(&mut self, inputs: &[Value]) -> Vec<bool> {
+        let of = |input: &Value| match input {
+            Value::Device(tensor) => block(tensor).ok().map(Block::id),
+            _ => None,
+        };
+        let before = std::mem::replace(&mut self.blocks, inputs.iter().map(of).collect());
+        self.blocks.iter().zip(&before).map(|(now, before)| now.is_some() && now == before).collect()
+    }
 }
 
 /// All that what a segment's kernels enqueue depends on, besides where things are.
@@ -66,7 +85,8 @@ impl Port {
 impl GraphRepeater {
     pub(super) fn new(engine: Arc<Engine>, segment: SegmentInfo) -> GraphRepeater {
         let handles = segment.inputs.iter().map(|_| HandleInput::default()).collect();
-        GraphRepeater { engine, segment, handles, known: Mutex::new(Known::new()) }
+        let blocks = vec![None; segment.inputs.len()];
+        GraphRepeater { engine, segment, handles, state: Mutex::new(State { known: Known::new(), blocks }) }
     }
 
     /// The outputs, if a graph has made them; `None` if nothing has run.
@@ -77,8 +97,10 @@ impl GraphRepeater {
         walk: &mut Walk<'_>,
     ) -> Result<Option<Vec<Value>>> {
         // Another step may be at it: this one does not wait.
-        let Some(mut known) = self.known.try_lock() else { return Ok(None) };
+        let Some(mut state) = self.state.try_lock() else { return Ok(None) };
         let Some(signature) = Signature::of(inputs) else { return Ok(None) };
+        let stay = state.stay(inputs);
+        let known = &mut state.known;
         let turn = known.turn(signature);
         if turn == Turn::Walk {
             return Ok(None);
@@ -87,10 +109,10 @@ impl GraphRepeater {
         let variables = Variables::of(inputs, &self.segment.inputs, &self.handles, device);
         let Ok(Some(variables)) = variables else { return Ok(None) };
         if turn == Turn::Capture {
-            if !variables.are_ready() {
+            if !variables.are_ready(inputs) {
                 return Ok(None);
             }
-            match Captured::new(&self.engine, self.holder(), device, inputs, &variables, walk) {
+            match Captured::new(&self.engine, self.holder(), device, inputs, &stay, &variables, walk) {
                 Ok(captured) => known.keep(captured),
                 Err(error) => {
                     known.give_up();

@@ -72,21 +72,26 @@ impl Variables {
     }
 
     /// Whether all have values, and may change where they are to.
-    pub(super) fn are_ready(&self) -> bool {
-        let mut values = self.lock();
-        values.iter().all(|value| value.is_some()) && self.may_change(&mut values)
+    pub(super) fn are_ready(&self, inputs: &[Value]) -> bool {
+        let values = self.lock();
+        values.iter().all(|value| value.is_some()) && self.may_change(&values, inputs)
     }
 
-    /// Whether nobody holds a snapshot of a variable that is to be changed: one may not change under who reads it.
-    pub(super) fn may_change(&self, values: &mut Locked<'_>) -> bool {
-        let is_free = |(value, (_, access)): (&mut MutexGuard<'_, Option<DeviceTensor>>, &(_, Access))| {
-            *access == Access::Reads || value.as_mut().is_some_and(is_alone)
-        };
-        values.iter_mut().zip(&self.found).all(is_free)
+    /// Whether nobody but the segment's inputs holds a snapshot of a variable that is to be changed: one may not change
+    /// under who reads it.
+    pub(super) fn may_change(&self, values: &Locked<'_>, inputs: &[Value]) -> bool {
+        self.changed(values).all(|value| {
+            let holders = Arc::strong_count(&value.memory) - 1;
+            let is_it = |input: &&Value| {
+                matches!(input, Value::Device(input) if Arc::ptr_eq(&input.memory, &value.memory))
+            };
+            holders == 0 || holders == inputs.iter().filter(is_it).count()
+        })
     }
-}
 
-/// Whether nobody else holds the tensor's memory.
-fn is_alone(tensor: &mut DeviceTensor) -> bool {
-    Arc::get_mut(&mut tensor.memory).is_some()
+    /// The values that are to be changed.
+    pub(super) fn changed<'a>(&'a self, values: &'a Locked<'_>) -> impl Iterator<Item = &'a DeviceTensor> {
+        let changes = values.iter().zip(&self.found).filter(|(_, (_, access))| *access == Access::Changes);
+        changes.filter_map(|(value, _)| value.as_ref())
+    }
 }

@@ -464,6 +464,57 @@ fn what_is_assigned_is_copied_to_where_a_graph_finds_the_variable() -> Fallible 
     Ok(())
 }
 
+/// A step of two segments: what the first gives leaves early. Both read what a variable was at first, which the second
+/// changes, and then gives the difference of two values.
+fn of_two_segments(minuend: &str) -> String {
+    format!(
+        "w = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"w\"]()
+         x <- float
+         rw = ReadVariableOp[dtype=float](w)
+         rate = Const[dtype=float, value=float<>{{0.01}}]()
+         a = MatMul[T=float](x, rw)
+         b = Relu[T=float](a)
+         c = MatMul[T=float](b, rw)
+         d = Relu[T=float](c)
+         d -> float
+         e = MatMul[T=float](d, rw)
+         f = Mul[T=float](e, a)
+         g = MatMul[T=float](x, f)
+         uw = ResourceApplyGradientDescent[T=float](w, rate, g)
+         delta = Sub[T=float]({minuend}, f, ^uw)
+         delta -> float"
+    )
+}
+
+#[test]
+fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> Fallible {
+    let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", ")).replace("\"k\"", "\"w\"");
+    let run = |graphs: bool, minuend: &str| -> Fallible<(Vec<[usize; 2]>, Vec<Tensor>)> {
+        let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
+        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        Partition::of_text(&first, &gpu.device)?.step(&[], &[])?;
+        let step = Partition::of_text(&of_two_segments(minuend), &gpu.device)?;
+        gpu.driver.log();
+        let (mut done, mut given) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            given.extend(step.step(&[("x", square(4)?)], &["d", "delta"])?);
+            let log = gpu.driver.log();
+            done.push([launches(&log), log.iter().filter(|line| line.starts_with("copy 64 on 0")).count()]);
+        }
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+        Ok((done, given))
+    };
+    // Graphs and copies of each step: of `x` for each graph, and never of `w`, but for what its first memory was shared.
+    let ((done, with), (_, without)) = (run(true, "e")?, run(false, "e")?);
+    assert_ne!(without[6], without[8]);
+    assert_eq!((done, with), (vec![[0, 1], [0, 0], [2, 2], [2, 2], [2, 2]], without));
+    // What was read before is wanted after: the change is in a copy, and is no graph.
+    let ((done, with), (_, without)) = (run(true, "rw")?, run(false, "rw")?);
+    let graphs: Vec<usize> = done.iter().map(|[graphs, _]| *graphs).collect();
+    assert_eq!((graphs, with), (vec![0, 0, 1, 1, 1], without));
+    Ok(())
+}
+
 #[test]
 fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     let gpu = gpu(1 << 20)?;

@@ -94,7 +94,7 @@ impl Update {
 /// is captured leaves the variable where it is, and copies the tensor there.
 ///
 /// # Errors
-/// Those of [`Lane::check_moves`](crate::cuda::Lane::check_moves), and the driver's.
+/// `FailedPrecondition` where the variable cannot stay, or others hold its value; the driver's.
 pub(super) fn put(
     ctx: &KernelContext<'_>,
     variable: &mut Option<DeviceTensor>,
@@ -132,12 +132,13 @@ pub(super) fn changed<R>(
 /// Makes a variable's memory its own.
 ///
 /// # Errors
-/// Those of [`Lane::check_moves`](crate::cuda::Lane::check_moves), if that is other memory.
+/// Those of [`Lane::check_changes`](crate::cuda::Lane::check_changes), and of memory for a copy.
 pub(super) fn own_variable(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
-    if !is_unique(value) {
-        lane(ctx)?.check_moves()?;
+    let lane = lane(ctx)?;
+    match lane.is_captured() {
+        true => lane.check_changes(value),
+        false => own(ctx, value),
     }
-    own(ctx, value)
 }
 
 /// Makes a tensor's memory its own.
