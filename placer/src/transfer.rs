@@ -2,7 +2,7 @@
 
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
-use graph::{AttrValue, Attrs, DType, Node, Op, Shape, Tensor, ops};
+use graph::{AttrValue, Attrs, DType, Node, Op, Role, Shape, Tensor, ops};
 use std::sync::Arc;
 
 /// One end of a transfer, without its type.
@@ -95,6 +95,12 @@ impl Transfers {
     /// The receiving end.
     pub(crate) fn recv(&self, name: String, key: &Key, dtype: DType, client: bool) -> Node {
         self.node(name, self.recv, key.to, self.attrs(key, &self.names.recv_type, dtype, client))
+    }
+
+    /// Whether a node receives what the step is fed.
+    pub(crate) fn is_feed(&self, node: &Node) -> bool {
+        let is_fed = node.attrs.get(&self.names.client_terminated);
+        node.op.role() == Role::Recv && matches!(is_fed, Some(AttrValue::Bool(true)))
     }
 
     /// What is sent where only an order crosses.

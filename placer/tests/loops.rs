@@ -178,7 +178,7 @@ fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_sp
         start_S11 = _Recv() @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=ps:0/CPU:0 incarnation=1 tensor_name=edge_0_start T=float
         exit_S12 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_12_exit
         switch_G0 = _Send(switch:1) @w:0/CPU:0 T=float recv_device=w:0/CPU:1 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_7_switch
-        body_G3 = _Recv(^_cloopnext_S6) @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=w:0/CPU:1 incarnation=3 tensor_name=edge_9_body T=float
+        body_G3 = _Recv(^_cloopnext_S6) @w:0/CPU:0 _origin=body recv_device=w:0/CPU:0 send_device=w:0/CPU:1 incarnation=3 tensor_name=edge_9_body T=float
         condition_G4 = _Send(condition) @w:0/CPU:0 T=bool recv_device=w:0/CPU:1 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_16_condition
         --
         body = Identity(switch_G1, ^_cloopbody_S1) @w:0/CPU:1

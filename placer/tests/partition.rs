@@ -2,9 +2,11 @@
 
 mod support;
 
-use anabranch_placer::{DeviceSet, Names, Partition, PartitionOptions, Split, partition, placed_devices};
+use anabranch_placer::{
+    DeviceSet, Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run,
+};
 use expect_test::{Expect, expect};
-use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Output, ops};
+use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Origin, Output, ops};
 use rustc_hash::FxHashMap;
 use support::{Result, device, devices, graph_of, print, small_cluster};
 
@@ -215,13 +217,46 @@ fn a_worker_splits_a_part_again() -> Result<()> {
         y = Identity(a_S1_G1) @w:0/CPU:0
         z = AddV2(x_G3, y) @w:0/CPU:0
         a_S1_G1 = _Recv() @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=w:0/GPU:0 incarnation=2 tensor_name=edge_1_a_S1 T=float
-        x_G3 = _Recv() @w:0/CPU:0 recv_device=w:0/CPU:0 send_device=w:0/GPU:0 incarnation=2 tensor_name=edge_2_x T=float
+        x_G3 = _Recv() @w:0/CPU:0 _origin=x recv_device=w:0/CPU:0 send_device=w:0/GPU:0 incarnation=2 tensor_name=edge_2_x T=float
         -- /job:w/replica:0/task:0/device:GPU:0
         x = Identity(a_S1) @w:0/GPU:0
         a_S1 = _Recv() @w:0/GPU:0 recv_device=w:0/GPU:0 send_device=w:1/CPU:0 incarnation=3 tensor_name=edge_0_a T=float
         a_S1_G0 = _Send(a_S1) @w:0/GPU:0 T=float recv_device=w:0/CPU:0 send_device=w:0/GPU:0 incarnation=2 tensor_name=edge_1_a_S1
         x_G2 = _Send(x) @w:0/GPU:0 T=float recv_device=w:0/CPU:0 send_device=w:0/GPU:0 incarnation=2 tensor_name=edge_2_x
     "#]].assert_eq(&show(&again));
+    Ok(())
+}
+
+#[test]
+fn within_a_task_what_is_received_is_noted_to_come_from_a_node_or_a_feed() -> Result<()> {
+    let set = devices(&["w:0/CPU:0", "w:0/GPU:0"])?;
+    let mut graph = graph_of_placed(
+        "p = Placeholder() @w:0/CPU:0
+         c = Const() @w:0/CPU:0
+         two = Unique(c) @w:0/CPU:0
+         last = NoOp(^c) @w:0/CPU:0
+         chosen = Switch(c, b) @w:0/CPU:0
+         b = Const() @w:0/CPU:0 dtype=bool
+         x = Identity(two) @w:0/GPU:0
+         y = Identity(two:1) @w:0/GPU:0 T=int32
+         z = AddV2(p, chosen, ^last) @w:0/GPU:0",
+    )?;
+    place(&mut graph)?;
+    let run = rewrite_for_run(&graph, &["p"], &[] as &[&str], &["x", "y", "z"], &set, 0)?;
+    let names = Names::worker();
+    let options = PartitionOptions { devices: &set, split: Split::Device, names: &names };
+    let parts = partition(&run, &placed_devices(&run, &set)?, &options)?;
+    let of_gpu = parts.iter().filter(|part| part.device.as_ref().is_some_and(|d| &*d.device_type == "GPU"));
+    let receives = of_gpu.flat_map(|part| part.graph.nodes()).filter(|(_, node)| node.op.name() == "_Recv");
+    let lines: Vec<String> =
+        receives.map(|(_, node)| format!("{}: {:?}\n", node.name, Origin::of(node))).collect();
+    expect![[r#"
+        two_G1: Some(Origin { node: "two", is_fed: false })
+        two_G3: Some(Origin { node: "two", is_fed: false })
+        _recv_p_0_G5: Some(Origin { node: "_recv_p_0", is_fed: true })
+        chosen_G7: None
+        last_G10: Some(Origin { node: "last", is_fed: false })
+    "#]].assert_eq(&lines.concat());
     Ok(())
 }
 

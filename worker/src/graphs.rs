@@ -3,7 +3,8 @@
 use crate::session::Session;
 use crate::transport::Road;
 use executor::{Executor, Pool, fuse};
-use graph::{DeviceName, Graph, Role};
+use graph::{DeviceName, Graph, NodeId, Origin, Role};
+use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
 use proto::{Rewrite, Rewrites, Status, pb};
@@ -16,6 +17,7 @@ pub(crate) struct RegisteredGraph {
     pub(crate) parts: Vec<Part>,
     /// The ways to the tasks that it sends to, each once.
     pub(crate) receivers: Arc<[Arc<Road>]>,
+    in_parts: Mutex<Option<Arc<RegisteredGraph>>>,
 }
 
 /// One device's part.
@@ -24,6 +26,33 @@ pub(crate) struct Part {
     pub(crate) device: DeviceName,
     pub(crate) executor: Arc<Executor>,
     graph: Graph,
+}
+
+impl Part {
+    fn compile(
+        device: DeviceName,
+        graph: Graph,
+        session: &Session,
+        pool: &Arc<Pool>,
+    ) -> Result<Part, Status> {
+        let on = session.devices.find(&device)?.clone();
+        let executor = Executor::new(&graph, on, pool.clone(), &session.kernels);
+        Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
+    }
+
+    /// Compiled for steps that may be fed when they run already.
+    fn in_parts(&self, session: &Session, pool: &Arc<Pool>) -> Result<Part, Status> {
+        let (device, mut graph) = (self.device.clone(), self.graph.clone());
+        let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, Origin::of(node)?)));
+        let fed: Vec<(NodeId, Origin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
+        if fed.is_empty() {
+            return Ok(Part { device, executor: self.executor.clone(), graph });
+        }
+        for (id, origin) in fed {
+            Origin { is_fed: false, ..origin }.note(graph.node_mut(id));
+        }
+        Part::compile(device, graph, session, pool)
+    }
 }
 
 impl RegisteredGraph {
@@ -46,16 +75,37 @@ impl RegisteredGraph {
         let fuses = rewrites.allow(Rewrite::Fusion) && graph.len() >= rewrites.least_nodes().unwrap_or(0);
         let compile = |part: placer::Partition| {
             let device = part.device.ok_or_else(|| Status::invalid("a part without a device"))?;
-            let on = session.devices.find(&device)?.clone();
             let graph = match fuses {
-                true => fuse(part.graph, &*on).map_err(|e| crate::failure(&e))?,
+                true => {
+                    let on = session.devices.find(&device)?;
+                    fuse(part.graph, &**on).map_err(|e| crate::failure(&e))?
+                }
                 false => part.graph,
             };
-            let executor = Executor::new(&graph, on, pool.clone(), &session.kernels);
-            Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
+            Part::compile(device, graph, session, pool)
         };
         let parts = parts.into_iter().map(compile).collect::<Result<_, Status>>()?;
-        Ok(RegisteredGraph { parts, receivers: receivers(graph, session) })
+        Ok(RegisteredGraph { parts, receivers: receivers(graph, session), in_parts: Mutex::default() })
+    }
+
+    /// The same for steps that run in parts, and are fed as they go on: compiled when the first of them begins.
+    ///
+    /// # Errors
+    /// As of [`RegisteredGraph::compile`].
+    pub(crate) fn in_parts(
+        &self,
+        session: &Session,
+        pool: &Arc<Pool>,
+    ) -> Result<Arc<RegisteredGraph>, Status> {
+        let mut known = self.in_parts.lock();
+        if let Some(known) = &*known {
+            return Ok(known.clone());
+        }
+        let parts = self.parts.iter().map(|part| part.in_parts(session, pool));
+        let (parts, receivers) = (parts.collect::<Result<_, Status>>()?, self.receivers.clone());
+        let compiled = Arc::new(RegisteredGraph { parts, receivers, in_parts: Mutex::default() });
+        *known = Some(compiled.clone());
+        Ok(compiled)
     }
 
     /// The graphs that run, one a device, for whoever asks what became of his.

@@ -40,6 +40,7 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     if let Some(end) = &*known {
         return Ok((step.clone(), end.clone()));
     }
+    let graph = graph.in_parts(&session, &worker.pool)?;
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let (tell, end) = watch::channel(None);
     *known = Some(end.clone());

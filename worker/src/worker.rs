@@ -44,7 +44,7 @@ pub struct Worker {
     pub(crate) steps: Arc<Steps>,
     /// Where receives from other tasks run: steps start them from compute threads.
     pub(crate) runtime: Handle,
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     runs_seen: Mutex<SeenIds>,
     receives_seen: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,

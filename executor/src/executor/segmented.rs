@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::repeat::{Access, Capture, SegmentInfo};
 use crate::value::Value;
-use graph::{DType, Graph, Node, NodeId, Role, Topology};
+use graph::{DType, Graph, Node, NodeId, Origin, Role, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -70,9 +70,10 @@ pub(super) fn find(
     for (_, node) in graph.nodes() {
         given.push(memories(device, node, &node.op.outputs, &node.output_types()?)?);
     }
+    let arrivals = Arrivals::of(graph);
     let (mut parts, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
     for (id, node) in graph.nodes() {
-        parts.push(part(plan, id, node, &given, device)?);
+        parts.push(part(plan, id, node, &given, &arrivals, device)?);
         let before = topology.producers(id).iter().map(|edge| edge.node.index() as u32);
         waits.push(before.collect::<SmallVec<[u32; 4]>>());
     }
@@ -80,11 +81,33 @@ pub(super) fn find(
     Ok(segments::find(&order, &waits, &parts))
 }
 
+/// What is known of when the partition's receives end.
+struct Arrivals {
+    /// By node: the first of those that end when it does.
+    with: Vec<u32>,
+    /// By node: it receives what the step begins with.
+    is_fed: Vec<bool>,
+}
+
+impl Arrivals {
+    fn of(graph: &Graph) -> Arrivals {
+        let mut of_origins = FxHashMap::<&str, u32>::default();
+        let (mut with, mut is_fed) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
+        for (id, node) in graph.nodes() {
+            let (id, origin) = (id.index() as u32, Origin::of(node));
+            with.push(origin.map_or(id, |origin| *of_origins.entry(origin.node).or_insert(id)));
+            is_fed.push(origin.is_some_and(|origin| origin.is_fed));
+        }
+        Arrivals { with, is_fed }
+    }
+}
+
 fn part(
     plan: &Plan,
     id: NodeId,
     node: &Node,
     given: &[Vec<Wanted>],
+    arrivals: &Arrivals,
     device: &Arc<dyn Device>,
 ) -> Result<Part> {
     let planned = &plan.nodes[id.index()];
@@ -96,7 +119,7 @@ fn part(
         _ => Capture::Never,
     };
     let waits_elsewhere = match &planned.action {
-        Action::Recv { .. } => true,
+        Action::Recv { .. } => !arrivals.is_fed[id.index()],
         Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
         _ => false,
     };
@@ -112,6 +135,8 @@ fn part(
             Some(Value::Host(_)) => fits &= wanted != Wanted::Own,
             Some(_) => fits &= wanted != Wanted::Host,
             None if port.is_ref || wanted == Wanted::Any => {}
+            // It is brought as soon as it is there: who enqueues that does not wait.
+            None if arrivals.is_fed[from as usize] && wanted == Wanted::Own => {}
             None => is_brought |= given[from as usize].get(output as usize) != Some(&wanted),
         }
     }
@@ -120,7 +145,13 @@ fn part(
         may_join: capture != Capture::Never && fits && !matches!(planned.action, Action::Constant),
         capture,
         is_brought,
-        runs_anyway: matches!(planned.action, Action::Recv { .. } | Action::Nothing),
+        runs_anyway: match planned.action {
+            // What is fed is never dead.
+            Action::Recv { .. } => !arrivals.is_fed[id.index()],
+            Action::Nothing => true,
+            _ => false,
+        },
+        ends_with: arrivals.with[id.index()],
         sends: node.op.role() == Role::Send && !is_fetch(),
         is_constant: matches!(planned.action, Action::Constant),
     })

@@ -1,6 +1,6 @@
 //! Which kernels of a partition are enqueued as one: segments, decided from what is known of each node.
 //!
-//! Those of one segment wait for the same nodes outside it, and the same transfers to other tasks wait for them. So no
+//! Those of one segment wait for the same nodes outside it (or for such as end when those do), and the same transfers to other tasks wait for them. So no
 //! kernel waits for what it does not need, no tensor leaves later for being in a segment, and no two segments, nor a
 //! segment and another node, can wait for each other. Of one segment either all are dead or none is: they depend on the
 //! same receives.
@@ -20,6 +20,8 @@ pub(super) struct Part {
     pub(super) is_brought: bool,
     /// It runs also where what it waits for is dead.
     pub(super) runs_anyway: bool,
+    /// The node, if not itself, that ends when it does, and is dead when it is: it stands for all such.
+    pub(super) ends_with: u32,
     /// It sends to another task.
     pub(super) sends: bool,
     /// It never runs: its value is there from the start.
@@ -73,16 +75,16 @@ fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<V
             // Nobody waits for what waits for nothing.
             let takes_time = outside.is_brought || !waits[before as usize].is_empty();
             if takes_time && !outside.may_join && !outside.is_constant {
-                known = sets.with(known, before)?;
+                known = sets.with(known, outside.ends_with)?;
             }
             set = sets.union(set, known)?;
             deaths = sets.union(deaths, keys[before as usize][1])?;
         }
         if part.is_brought {
-            set = sets.with(set, node)?;
+            set = sets.with(set, part.ends_with)?;
         }
         if part.runs_anyway {
-            deaths = sets.with(Sets::EMPTY, node)?;
+            deaths = sets.with(Sets::EMPTY, part.ends_with)?;
         }
         keys[node as usize] = [set, deaths, Sets::EMPTY];
     }
@@ -159,8 +161,8 @@ mod tests {
     use expect_test::{Expect, expect};
 
     /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
-    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `constant`,
-    /// `other`.
+    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `with` (a
+    /// receive that ends when the node before does), `fed`, `constant`, `other`.
     fn check(graph: &str, expected: Expect) {
         let mut names: Vec<&str> = Vec::new();
         let (mut waits, mut parts) = (Vec::new(), Vec::new());
@@ -179,8 +181,9 @@ mod tests {
             parts.push(Part {
                 may_join: capture != Capture::Never,
                 capture,
-                is_brought: ["brought", "recv"].contains(&kind),
-                runs_anyway: kind == "recv",
+                is_brought: ["brought", "recv", "with"].contains(&kind),
+                runs_anyway: ["recv", "with"].contains(&kind),
+                ends_with: (names.len() - usize::from(kind == "with")) as u32,
                 sends: kind == "send",
                 is_constant: kind == "constant",
             });
@@ -253,6 +256,40 @@ mod tests {
             expect![[r#"
                 a b c d
                 e f g h
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_comes_at_one_time_is_waited_for_as_one() {
+        check(
+            "
+            x(recv):
+            y(with):
+            a(kernel): x
+            b(kernel): a y
+            c(kernel): b
+            d(kernel): c
+            ",
+            expect![[r#"
+                a b c d
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_a_step_is_fed_is_there_from_the_start() {
+        check(
+            "
+            x(fed):
+            y(fed):
+            rate(kernel):
+            a(kernel): x
+            b(kernel): a y
+            c(kernel): b rate
+            ",
+            expect![[r#"
+                rate a b c
             "#]],
         );
     }
@@ -366,7 +403,8 @@ mod tests {
             let is_kernel = i % 2 == 1;
             waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
             let capture = if is_kernel { Capture::Work } else { Capture::Never };
-            parts.push(Part { may_join: is_kernel, capture, is_brought: !is_kernel, ..Part::default() });
+            let part = Part { may_join: is_kernel, capture, is_brought: !is_kernel, ..Part::default() };
+            parts.push(Part { ends_with: i, ..part });
         }
         let order: Vec<u32> = (0..100_000).collect();
         assert_eq!(find(&order, &waits, &parts), Vec::<Vec<u32>>::new());

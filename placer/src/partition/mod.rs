@@ -7,7 +7,9 @@ use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::spec::DeviceTexts;
 use crate::transfer::{Key, Transfers};
-use graph::{CONTROL, DType, DeviceName, Edge, Graph, Node, NodeId, Output, Producer, TaskName, Topology};
+use graph::{
+    CONTROL, DType, DeviceName, Edge, Graph, Node, NodeId, Origin, Output, Producer, Role, TaskName, Topology,
+};
 use loops::Frames;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -178,6 +180,8 @@ struct Splitting<'a> {
     marker: Option<NodeId>,
     transfers: Transfers,
     names: &'a Names,
+    /// The parts are of one task.
+    within_task: bool,
     /// Whether the graph has names like those that splits give.
     look_up_names: bool,
     /// Which part each device belongs to.
@@ -245,6 +249,7 @@ impl<'a> Splitting<'a> {
             marker: None,
             transfers: Transfers::new(options.devices)?,
             names: options.names,
+            within_task: options.split == Split::Device,
             look_up_names,
             part_of,
             parts,
@@ -372,6 +377,7 @@ impl<'a> Splitting<'a> {
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
             let (_, received) =
                 self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
+            self.note_origin(part, received, producer.node);
             self.wait(part, received, waits_for);
             let name = self.new_name(&source.name, "");
             let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
@@ -392,8 +398,19 @@ impl<'a> Splitting<'a> {
         if port.is_ref {
             return Ok(Arrival::Read(Read { variable: producer.node, sent, received }));
         }
+        self.note_origin(part, received, producer.node);
         self.arrived.insert(key, received);
         Ok(Arrival::Shared(received))
+    }
+
+    /// Within a task, what a node gives is received at one time, and dead or not as one, unless the node chooses.
+    fn note_origin(&mut self, part: u32, received: NodeId, source: NodeId) {
+        let node = self.graph.node(source);
+        let is_fed = self.transfers.is_feed(node);
+        if self.within_task && (is_fed || node.op.role() == Role::Compute) {
+            let received = &mut self.parts[part as usize].nodes[received.index()];
+            Origin { node: &node.name, is_fed }.note(received);
+        }
     }
 
     /// Lets a receive within a loop wait for each turn.
