@@ -256,7 +256,8 @@ fn within_a_task_what_is_received_is_noted_to_come_from_a_node_or_a_feed() -> Re
         _recv_p_0_G5: Some(Origin { node: "_recv_p_0", is_fed: true })
         chosen_G7: None
         last_G10: Some(Origin { node: "last", is_fed: false })
-    "#]].assert_eq(&lines.concat());
+    "#]]
+    .assert_eq(&lines.concat());
     Ok(())
 }
 
