@@ -151,9 +151,9 @@ fn part(
             Action::Nothing => true,
             _ => false,
         },
+        arrives: matches!(planned.action, Action::Recv { .. }),
         ends_with: arrivals.with[id.index()],
         sends: node.op.role() == Role::Send && !is_fetch(),
-        is_constant: matches!(planned.action, Action::Constant),
     })
 }
 

@@ -20,12 +20,12 @@ pub(super) struct Part {
     pub(super) is_brought: bool,
     /// It runs also where what it waits for is dead.
     pub(super) runs_anyway: bool,
+    /// It receives what does not wait for this partition's kernels, but for those that it waits for itself.
+    pub(super) arrives: bool,
     /// The node, if not itself, that ends when it does, and is dead when it is: it stands for all such.
     pub(super) ends_with: u32,
     /// It sends to another task.
     pub(super) sends: bool,
-    /// It never runs: its value is there from the start.
-    pub(super) is_constant: bool,
 }
 
 /// To repeat fewer kernels as one is not worth it.
@@ -38,10 +38,11 @@ const MOST_SETS: usize = 1024;
 /// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last,
 /// for who updates others may hold such values. `order` has every node after those that it `waits` for.
 pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Vec<u32>> {
-    let Some(keys) = keys(order, waits, parts) else { return Vec::new() };
+    let places = places(order, waits, parts);
+    let Some(keys) = keys(order, waits, parts, &places) else { return Vec::new() };
     let mut numbers = FxHashMap::default();
     let mut segments: Vec<Vec<u32>> = Vec::new();
-    for &node in order.iter().filter(|&&node| parts[node as usize].may_join) {
+    for &node in order.iter().filter(|&&node| places[node as usize] == Place::Within) {
         let number = *numbers.entry(keys[node as usize]).or_insert(segments.len());
         if number == segments.len() {
             segments.push(Vec::new());
@@ -61,9 +62,50 @@ pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) 
     segments
 }
 
+/// Where a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In a segment, or, if that would be too small, by itself.
+    Within,
+    /// Before all segments whose kernels wait for what it waits for: it waits for none.
+    Ahead,
+    /// Between segments.
+    Between,
+}
+
+/// By node, its place. What could be in a segment, but has nothing to repeat, runs ahead where others do that wait for it:
+/// numbers are drawn by the shape of what comes before a step's kernels, so that they do not part these.
+fn places(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Place> {
+    let mut places = vec![Place::Between; parts.len()];
+    let mut may_run_ahead = vec![false; parts.len()];
+    for &node in order {
+        let (part, waits) = (&parts[node as usize], &waits[node as usize]);
+        may_run_ahead[node as usize] = part.arrives
+            || !part.is_brought
+                && !(part.may_join && part.capture.works())
+                && waits.iter().all(|&before| may_run_ahead[before as usize]);
+        places[node as usize] = match (part.may_join, may_run_ahead[node as usize]) {
+            (true, _) => Place::Within,
+            (false, true) => Place::Ahead,
+            (false, false) => Place::Between,
+        };
+    }
+    for &node in order.iter().rev().filter(|&&node| !parts[node as usize].arrives) {
+        if places[node as usize] == Place::Ahead {
+            waits[node as usize].iter().for_each(|&before| places[before as usize] = Place::Ahead);
+        }
+    }
+    places
+}
+
 /// By node, numbers of sets: of the nodes outside of segments that it waits for, of those whose death is its own, and of the
 /// transfers to other tasks that wait for it. `None` if there are too many.
-fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<Vec<[u32; 3]>> {
+fn keys(
+    order: &[u32],
+    waits: &[SmallVec<[u32; 4]>],
+    parts: &[Part],
+    places: &[Place],
+) -> Option<Vec<[u32; 3]>> {
     let mut sets = Sets::new();
     let mut keys = vec![[Sets::EMPTY; 3]; parts.len()];
     for &node in order {
@@ -72,9 +114,7 @@ fn keys(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Option<V
         for &before in &waits[node as usize] {
             let mut known = keys[before as usize][0];
             let outside = &parts[before as usize];
-            // Nobody waits for what waits for nothing.
-            let takes_time = outside.is_brought || !waits[before as usize].is_empty();
-            if takes_time && !outside.may_join && !outside.is_constant {
+            if outside.is_brought || places[before as usize] == Place::Between {
                 known = sets.with(known, outside.ends_with)?;
             }
             set = sets.union(set, known)?;
@@ -162,7 +202,7 @@ mod tests {
 
     /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
     /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `with` (a
-    /// receive that ends when the node before does), `fed`, `constant`, `other`.
+    /// receive that ends when the node before does), `fed`, `other`.
     fn check(graph: &str, expected: Expect) {
         let mut names: Vec<&str> = Vec::new();
         let (mut waits, mut parts) = (Vec::new(), Vec::new());
@@ -183,9 +223,9 @@ mod tests {
                 capture,
                 is_brought: ["brought", "recv", "with"].contains(&kind),
                 runs_anyway: ["recv", "with"].contains(&kind),
+                arrives: ["recv", "with", "fed"].contains(&kind),
                 ends_with: (names.len() - usize::from(kind == "with")) as u32,
                 sends: kind == "send",
-                is_constant: kind == "constant",
             });
             names.push(name);
         }
@@ -202,7 +242,7 @@ mod tests {
         check(
             "
             handle(other):
-            one(constant):
+            one(other):
             a(kernel): handle one
             b(kernel): a
             c(kernel): a
@@ -290,6 +330,32 @@ mod tests {
             ",
             expect![[r#"
                 rate a b c
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_needs_no_kernels_of_a_segment_runs_ahead_of_it() {
+        check(
+            "
+            x(recv):
+            shape(shape): x
+            random(other): shape
+            handle(other):
+            read(shape): handle
+            a(kernel): x read
+            b(kernel): a random
+            c(kernel): b
+            d(kernel): c
+            later(other): d
+            e(kernel): later
+            f(kernel): e
+            g(kernel): f
+            h(kernel): g
+            ",
+            expect![[r#"
+                a b c d
+                e f g h
             "#]],
         );
     }
