@@ -1,9 +1,10 @@
 //! The frames of a partition with control flow: which node runs in which, and what each needs to start.
 //!
-//! A frame is a loop's body. Nodes are numbered frame by frame, so that the state of one turn of a loop is as
-//! dense as that of a step.
+//! A frame is a loop's body. Nodes are numbered frame by frame, and so are segments behind them, so that the state of one
+//! turn of a loop is as dense as that of a step.
 
 use super::frames::{Cells, Iteration};
+use super::segmented::Units;
 use crate::error::Result;
 use graph::{Edge, Graph, NodeId, Role, Topology};
 use parking_lot::Mutex;
@@ -16,11 +17,11 @@ use std::sync::Arc;
 pub(super) struct FramePlan {
     pub(super) kinds: Vec<Kind>,
     pub(super) frames: Vec<FrameInfo>,
-    /// By data edge of the plan: its consumer, and whether that is a Merge.
+    /// By data edge of the plan: its consumer, or the segment that has it, and whether that is a Merge.
     targets: Vec<Target>,
     /// Outermost iterations that no step uses.
     pub(super) roots: Mutex<Vec<Arc<Iteration>>>,
-    /// By node: the count at the start of a turn.
+    /// By node, and then by segment: the count at the start of a turn.
     pub(super) counts: Vec<u64>,
 }
 
@@ -51,6 +52,7 @@ pub(super) struct FrameInfo {
     pub(super) hash: u64,
     parent: u32,
     pub(super) nodes: Range<usize>,
+    pub(super) segments: Range<usize>,
     pub(super) slots: Range<usize>,
     pub(super) enters: usize,
     /// So many turns may be under way at once.
@@ -177,27 +179,42 @@ impl Frames {
     }
 
     pub(super) fn is_merge(&self, node: usize) -> bool {
-        matches!(self.kinds[node], Kind::Merge(_))
+        matches!(self.kinds.get(node), Some(Kind::Merge(_)))
     }
 
-    /// What steps need, once the plan has counted what nodes wait for and numbered their inputs; `edges` are
+    pub(super) fn kind(&self, node: NodeId) -> Kind {
+        self.kinds[node.index()]
+    }
+
+    /// The frame that a node runs in.
+    pub(super) fn of(&self, node: u32) -> u32 {
+        self.of[node as usize]
+    }
+
+    /// What steps need, once the plan has counted what units wait for and numbered the inputs of nodes; `edges` are
     /// the inputs that its edges lead to.
     pub(super) fn plan(
         self,
+        units: &Units,
         pending: &[u32],
         slots: &[Range<usize>],
         edges: impl Iterator<Item = usize>,
     ) -> FramePlan {
-        let Frames { of, mut infos, kinds } = self;
+        let Frames { of, mut infos, mut kinds } = self;
         let num_slots = slots.last().map_or(0, |last| last.end);
-        let mut next = 0;
+        let frames_of_segments: Vec<u32> = units.firsts().map(|first| of[first as usize]).collect();
+        let (mut next, mut next_segment) = (0, 0);
         for (frame, info) in infos.iter_mut().enumerate() {
-            let start = next;
+            let (start, start_segment) = (next, next_segment);
             while of.get(next).is_some_and(|f| *f as usize == frame) {
                 next += 1;
             }
+            while frames_of_segments.get(next_segment).is_some_and(|f| *f as usize == frame) {
+                next_segment += 1;
+            }
             let slot = |node: usize| slots.get(node).map_or(num_slots, |slots| slots.start);
             info.nodes = start..next;
+            info.segments = of.len() + start_segment..of.len() + next_segment;
             info.slots = slot(start)..slot(next);
         }
         let mut owner = vec![0; num_slots];
@@ -205,8 +222,10 @@ impl Frames {
             owner[slots.clone()].fill(node);
         }
         let is_merge = |node: usize| matches!(kinds[node], Kind::Merge(_));
-        let target = |slot: usize| Target { node: owner[slot] as u32, is_merge: is_merge(owner[slot]) };
+        let target =
+            |slot: usize| Target { node: units.of(owner[slot] as u32), is_merge: is_merge(owner[slot]) };
         let targets = edges.map(target).collect();
+        kinds.resize(pending.len(), Kind::Plain);
         let counts = pending.iter().map(|&count| u64::from(count)).collect();
         FramePlan { kinds, frames: infos, targets, counts, roots: Mutex::default() }
     }
@@ -219,6 +238,7 @@ impl FrameInfo {
             hash: graph::fingerprint::hash64(name.as_bytes()),
             parent,
             nodes: 0..0,
+            segments: 0..0,
             slots: 0..0,
             enters: 0,
             parallel,

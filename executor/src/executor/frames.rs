@@ -39,8 +39,9 @@ pub(super) struct Task {
 pub(super) struct Iteration {
     frame: Arc<Frame>,
     number: u64,
-    /// The numbers of the frame's first node and slot.
-    first_node: usize,
+    /// The numbers of the frame's nodes, segments, and first slot.
+    nodes: Range<usize>,
+    segments: Range<usize>,
     first_slot: usize,
     /// Nodes ready or running, frames entered from here that are not over, and threads that are adding to it.
     holds: AtomicUsize,
@@ -116,7 +117,7 @@ const KEPT: usize = 64;
 impl Cells {
     fn new(info: &FrameInfo) -> Cells {
         Cells {
-            counts: info.nodes.clone().map(|_| AtomicU64::new(0)).collect(),
+            counts: info.nodes.clone().chain(info.segments.clone()).map(|_| AtomicU64::new(0)).collect(),
             slots: Slots::new(info.slots.len()),
         }
     }
@@ -131,7 +132,8 @@ impl Cells {
 
     /// Sets the counts for a new turn. Nobody may be using the cells.
     fn reset(&self, plan: &FramePlan, info: &FrameInfo) {
-        for (count, &start) in self.counts.iter().zip(&plan.counts[info.nodes.clone()]) {
+        let starts = plan.counts[info.nodes.clone()].iter().chain(&plan.counts[info.segments.clone()]);
+        for (count, &start) in self.counts.iter().zip(starts) {
             count.store(start, Ordering::Relaxed);
         }
     }
@@ -184,7 +186,8 @@ impl Iteration {
         Iteration {
             frame,
             number,
-            first_node: info.nodes.start,
+            nodes: info.nodes.clone(),
+            segments: info.segments.clone(),
             first_slot: info.slots.start,
             holds: AtomicUsize::new(1),
             cells: Cells::take(plan, info),
@@ -200,6 +203,14 @@ impl Iteration {
         *turn.holds.get_mut() = 1;
         turn.cells.reset(plan, &plan.frames[turn.frame.index as usize]);
         Some(self)
+    }
+
+    /// Where the count of a node or a segment of the frame is.
+    fn cell(&self, unit: u32) -> usize {
+        match (unit as usize).checked_sub(self.segments.start) {
+            Some(segment) if !self.segments.is_empty() => self.nodes.len() + segment,
+            _ => unit as usize - self.nodes.start,
+        }
     }
 
     fn hold(&self) {
@@ -431,7 +442,7 @@ fn spread(
     for (edge, target) in plan.edges(planned).iter().zip(plan.frames.targets(plan.edge_range(planned))) {
         let output =
             local.outputs.get_mut(edge.output as usize).filter(|output| !matches!(output, Value::None));
-        let (cell, slot) = (target.node as usize - to.first_node, edge.slot as usize - to.first_slot);
+        let (cell, slot) = (to.cell(target.node), edge.slot as usize - to.first_slot);
         if !target.is_merge {
             match output {
                 // SAFETY: this thread runs the producer, and counts down the consumer only below.
@@ -470,7 +481,7 @@ fn spread(
     empty(&mut local.outputs);
     for successor in plan.successors(planned) {
         let waiting = successor.node();
-        let cell = waiting as usize - to.first_node;
+        let cell = to.cell(waiting);
         if !some_dead && successor.waits_for_one() {
             ready(waiting, false, local);
             continue;

@@ -5,10 +5,11 @@
 //! [`launch`]. Where a node's state is and what follows it is a [`flow`]: [`straight`] where each node runs once,
 //! [`frames`] where there are branches and loops ([`frame_plan`]).
 //!
-//! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides,
-//! and [`segmented`] lays them out.
+//! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides, by
+//! what [`arrivals`] says of when there is what they wait for, and [`segmented`] lays them out.
 
 mod action;
+mod arrivals;
 #[cfg(test)]
 mod control_flow_tests;
 mod flow;

@@ -71,6 +71,10 @@ impl<F: Flow> Run<F> {
                 Err(error) => self.fail(id, error),
             },
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
+            Action::Segment(number) => {
+                self.clear_segment(&task, &plan.segments[*number as usize]);
+                F::deliver(self, task, None, local);
+            }
             _ => F::deliver(self, task, None, local),
         }
     }

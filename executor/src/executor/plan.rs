@@ -202,19 +202,22 @@ impl Plan {
             }
         }
         plan.num_slots = plan.producers.len();
-        let segments = match (&frames, device.repeats()) {
-            (None, true) => segmented::find(&plan, graph, topology, device)?,
-            _ => Vec::new(),
+        let segments = match device.repeats() {
+            true => segmented::find(&plan, graph, topology, frames.as_ref(), device)?,
+            false => Vec::new(),
         };
         let units = Units::new(graph.len(), segments);
         plan.add_segments(&units);
         plan.connect(topology, &units, is_merge);
         plan.start(&units);
-        plan.segments = segmented::segments(&plan, &units, device)?;
+        for unit in units.segments() {
+            plan.lay_out(&units, unit, device)?;
+        }
         if let Some(frames) = frames {
-            let slots: Vec<Range<usize>> = plan.nodes.iter().map(|node| node.slots.range()).collect();
-            plan.frames =
-                frames.plan(&plan.pending, &slots, plan.edges.iter().map(|edge| edge.slot as usize));
+            let slots = plan.nodes[..graph.len()].iter().map(|node| node.slots.range());
+            let (slots, edges) =
+                (slots.collect::<Vec<Range<usize>>>(), plan.edges.iter().map(|edge| edge.slot as usize));
+            plan.frames = frames.plan(&units, &plan.pending, &slots, edges);
         }
         let waits = |&id: &u32| matches!(plan.nodes[id as usize].action, Action::Recv { .. });
         plan.only_waits = plan.sources.len() <= MOST_BRIEF && plan.sources.iter().all(waits);
@@ -274,12 +277,13 @@ impl Plan {
     /// Gives each segment a place behind the nodes.
     fn add_segments(&mut self, units: &Units) {
         for (number, first) in units.firsts().enumerate() {
-            let node = self.nodes[first as usize].node.clone();
-            let none = Span::default();
+            let PlanNode { node, slots, .. } = &self.nodes[first as usize];
+            let (node, start, none) = (node.clone(), slots.start, Span::default());
             self.nodes.push(PlanNode {
                 action: Action::Segment(number as u32),
                 node,
-                slots: none,
+                // None, in the frame of those of its kernels.
+                slots: Span { start, end: start },
                 edges: none,
                 successors: none,
                 const_inputs: none,
@@ -289,6 +293,21 @@ impl Plan {
             self.pending.push(0);
             self.constant_of.push(NOT_CONSTANT);
         }
+    }
+
+    /// Lays out what a segment takes, and gives to whom.
+    fn lay_out(&mut self, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Result<()> {
+        let (segment, outputs) = segmented::segment(self, units, unit, device)?;
+        let first = self.edges.len();
+        for (output, slots) in outputs.iter().enumerate() {
+            let last = slots.len().saturating_sub(1);
+            let edge = |(i, &slot)| Edge { output: output as u32, slot, is_last: i == last };
+            self.edges.extend(slots.iter().enumerate().map(edge));
+        }
+        let node = &mut self.nodes[unit as usize];
+        (node.edges, node.outputs) = (span(first, self.edges.len()), outputs.len() as u32);
+        self.segments.push(segment);
+        Ok(())
     }
 
     /// Lays out what each node gives to whom, and counts what each unit, which is a node or a segment, waits for: of its

@@ -18,8 +18,7 @@ use std::time::Instant;
 pub(super) struct Segment {
     pub(super) kernels: Vec<Member>,
     pub(super) inputs: Vec<Input>,
-    /// By output: the slots of who takes it outside.
-    pub(super) outputs: Vec<SmallVec<[u32; 2]>>,
+    pub(super) outputs: usize,
     pub(super) repeater: Box<dyn Repeater>,
 }
 
@@ -98,7 +97,10 @@ impl<F: Flow> Run<F> {
         }
         match result {
             Ok(outputs) => {
-                self.give_outputs(&task, segment, outputs);
+                let planned = &self.executor.plan.nodes[id as usize];
+                for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
+                    *to = output;
+                }
                 F::deliver(self, task, None, local);
             }
             Err(error) => self.fail(local.current, error),
@@ -152,12 +154,6 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    fn give_outputs(&self, task: &F::Task, segment: &Segment, outputs: Vec<Value>) {
-        for (slots, value) in segment.outputs.iter().zip(outputs) {
-            self.spread(task, slots, value);
-        }
-    }
-
     /// Runs the kernels one by one; `current` is the one that runs.
     fn walk(
         &self,
@@ -170,7 +166,7 @@ impl<F: Flow> Run<F> {
         for (input, value) in segment.inputs.iter().zip(inputs) {
             self.spread(task, &input.slots, value);
         }
-        let mut given = vec![Value::None; segment.outputs.len()];
+        let mut given = vec![Value::None; segment.outputs];
         let mut outputs = SmallVec::new();
         for member in &segment.kernels {
             *current = member.node;

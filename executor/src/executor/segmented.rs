@@ -1,6 +1,8 @@
 //! A plan's segments laid out: what is known of its nodes for the decision, and what each segment takes and gives.
 
 use super::action::{Action, Wanted, memories};
+use super::arrivals::{Arrivals, When};
+use super::frame_plan::Frames;
 use super::plan::Plan;
 use super::segment::{Delivery, Input, Member, Segment, To};
 use super::segments::{self, Part};
@@ -9,9 +11,10 @@ use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::repeat::{Access, Capture, SegmentInfo};
 use crate::value::Value;
-use graph::{DType, Graph, Node, NodeId, Origin, Role, Topology};
+use graph::{DType, Graph, Node, NodeId, Role, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What is scheduled: nodes, and segments, which are numbered behind the nodes.
@@ -41,8 +44,7 @@ impl Units {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
-        let segments = self.nodes..self.nodes + self.segments.len() as u32;
-        (0..self.nodes).filter(|&node| self.of(node) == node).chain(segments)
+        (0..self.nodes).filter(|&node| self.of(node) == node).chain(self.segments())
     }
 
     /// The nodes of a unit.
@@ -53,53 +55,41 @@ impl Units {
         }
     }
 
+    /// The segments' numbers.
+    pub(super) fn segments(&self) -> Range<u32> {
+        self.nodes..self.nodes + self.segments.len() as u32
+    }
+
     /// The first node of each segment.
     pub(super) fn firsts(&self) -> impl Iterator<Item = u32> {
         self.segments.iter().filter_map(|nodes| nodes.first().copied())
     }
 }
 
-/// The segments of a partition without control flow, by what its kernels' rows say.
+/// The segments of a partition, by what its kernels' rows say.
 pub(super) fn find(
     plan: &Plan,
     graph: &Graph,
     topology: &Topology,
+    frames: Option<&Frames>,
     device: &Arc<dyn Device>,
 ) -> Result<Vec<Vec<u32>>> {
     let mut given = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
         given.push(memories(device, node, &node.op.outputs, &node.output_types()?)?);
     }
-    let arrivals = Arrivals::of(graph);
+    let order = topology.order(graph)?;
+    let arrivals = Arrivals::new(graph, topology, frames, &order);
     let (mut parts, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
     for (id, node) in graph.nodes() {
         parts.push(part(plan, id, node, &given, &arrivals, device)?);
-        let before = topology.producers(id).iter().map(|edge| edge.node.index() as u32);
-        waits.push(before.collect::<SmallVec<[u32; 4]>>());
+        // What comes around in a loop was made a turn ago.
+        let before = topology.producers(id).iter().map(|edge| edge.node);
+        let before = before.filter(|&node| graph.node(node).op.role() != Role::NextIteration);
+        waits.push(before.map(|node| node.index() as u32).collect::<SmallVec<[u32; 4]>>());
     }
-    let order: Vec<u32> = topology.order(graph)?.into_iter().map(|id| id.index() as u32).collect();
-    Ok(segments::find(&order, &waits, &parts))
-}
-
-/// What is known of when the partition's receives end.
-struct Arrivals {
-    /// By node: the first of those that end when it does.
-    with: Vec<u32>,
-    /// By node: it receives what the step begins with.
-    is_fed: Vec<bool>,
-}
-
-impl Arrivals {
-    fn of(graph: &Graph) -> Arrivals {
-        let mut of_origins = FxHashMap::<&str, u32>::default();
-        let (mut with, mut is_fed) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
-        for (id, node) in graph.nodes() {
-            let (id, origin) = (id.index() as u32, Origin::of(node));
-            with.push(origin.map_or(id, |origin| *of_origins.entry(origin.node).or_insert(id)));
-            is_fed.push(origin.is_some_and(|origin| origin.is_fed));
-        }
-        Arrivals { with, is_fed }
-    }
+    let order: Vec<u32> = order.into_iter().map(|id| id.index() as u32).collect();
+    Ok(segments::find(&order, &waits, &parts, arrivals.implied))
 }
 
 fn part(
@@ -118,10 +108,10 @@ fn part(
         }
         _ => Capture::Never,
     };
+    let arrival = &arrivals.of[id.index()];
     let waits_elsewhere = match &planned.action {
-        Action::Recv { .. } => !arrivals.is_fed[id.index()],
         Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-        _ => false,
+        _ => matches!(arrival.when, When::Received | When::Turn | When::Gate),
     };
     let (mut is_brought, mut fits) = (waits_elsewhere, true);
     for (slot, port) in plan.slots(planned).zip(&inputs) {
@@ -136,34 +126,41 @@ fn part(
             Some(_) => fits &= wanted != Wanted::Host,
             None if port.is_ref || wanted == Wanted::Any => {}
             // It is brought as soon as it is there: who enqueues that does not wait.
-            None if arrivals.is_fed[from as usize] && wanted == Wanted::Own => {}
-            None => is_brought |= given[from as usize].get(output as usize) != Some(&wanted),
+            None if arrivals.of[from as usize].when == When::AtStart && wanted == Wanted::Own => {}
+            None => {
+                // What steers has its value where that is wanted as a rule.
+                let given = given[from as usize].get(output as usize);
+                is_brought |= given.is_none_or(|given| *given != wanted && *given != Wanted::Any);
+            }
         }
     }
     let is_fetch = || node.attr::<bool>("client_terminated").unwrap_or(false);
+    let is_constant = matches!(planned.action, Action::Constant);
     Ok(Part {
-        may_join: capture != Capture::Never && fits && !matches!(planned.action, Action::Constant),
+        may_join: capture != Capture::Never && fits && !is_constant && !arrival.is_conditional,
         capture,
         is_brought,
-        runs_anyway: match planned.action {
+        runs_anyway: match node.op.role() {
+            Role::Compute => false,
+            Role::ControlTrigger | Role::Merge => true,
             // What is fed is never dead.
-            Action::Recv { .. } => !arrivals.is_fed[id.index()],
-            Action::Nothing => true,
-            _ => false,
+            _ => matches!(arrival.when, When::Received | When::Gate),
         },
-        arrives: matches!(planned.action, Action::Recv { .. }),
-        ends_with: arrivals.with[id.index()],
+        arrives: arrival.when != When::Computed,
+        ends_with: arrival.with,
+        is_gate: arrival.when == When::Gate,
+        frame: arrival.frame,
         sends: node.op.role() == Role::Send && !is_fetch(),
     })
 }
 
-/// Each segment with what it takes and gives.
-pub(super) fn segments(plan: &Plan, units: &Units, device: &Arc<dyn Device>) -> Result<Vec<Segment>> {
-    let first = units.nodes;
-    (first..first + units.segments.len() as u32).map(|unit| segment(plan, units, unit, device)).collect()
-}
-
-fn segment(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Result<Segment> {
+/// A segment, and by output of it the slots of who takes that.
+pub(super) fn segment(
+    plan: &Plan,
+    units: &Units,
+    unit: u32,
+    device: &Arc<dyn Device>,
+) -> Result<(Segment, Vec<SmallVec<[u32; 2]>>)> {
     let nodes = units.nodes(unit);
     let slots_of = |&id: &u32| plan.slots(&plan.nodes[id as usize]);
     let inner: FxHashSet<usize> = nodes.iter().flat_map(slots_of).collect();
@@ -175,7 +172,8 @@ fn segment(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> R
     let name = nodes.first().map(|&id| plan.nodes[id as usize].node.name.clone()).unwrap_or_default();
     let accesses = inputs.iter().map(|input| input.access).collect();
     let info = SegmentInfo { name, kernels: kernels.len(), inputs: accesses };
-    Ok(Segment { kernels, inputs, outputs, repeater: device.repeater(info)? })
+    let repeater = device.repeater(info)?;
+    Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }
 
 /// What comes from outside: each value once, whoever takes it.

@@ -1,9 +1,9 @@
 //! Which kernels of a partition are enqueued as one: segments, decided from what is known of each node.
 //!
-//! Those of one segment wait for the same nodes outside it (or for such as end when those do), and the same transfers to other tasks wait for them. So no
-//! kernel waits for what it does not need, no tensor leaves later for being in a segment, and no two segments, nor a
-//! segment and another node, can wait for each other. Of one segment either all are dead or none is: they depend on the
-//! same receives.
+//! Those of one segment wait for the same nodes outside it (or for such as end when those do), and the same transfers to
+//! other tasks wait for them. So no kernel waits for what it does not need, no tensor leaves later for being in a segment,
+//! and no two segments, nor a segment and another node, can wait for each other. Of one segment either all are dead or
+//! none is: they depend on the same receives, and on the same turn of a loop.
 
 use crate::repeat::Capture;
 use rustc_hash::FxHashMap;
@@ -24,6 +24,10 @@ pub(super) struct Part {
     pub(super) arrives: bool,
     /// The node, if not itself, that ends when it does, and is dead when it is: it stands for all such.
     pub(super) ends_with: u32,
+    /// Who waits for it waits for all that those wait for that end with it.
+    pub(super) is_gate: bool,
+    /// The frame that it runs in.
+    pub(super) frame: u32,
     /// It sends to another task.
     pub(super) sends: bool,
 }
@@ -36,14 +40,23 @@ const MOST_SETS: usize = 1024;
 
 /// The segments, each in an order in which its nodes may run: those that update variables, and who waits for them, come
 /// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last,
-/// for who updates others may hold such values. `order` has every node after those that it `waits` for.
-pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Vec<u32>> {
+/// for who updates others may hold such values. Segments of one frame are adjacent, in the order of frames.
+///
+/// `order` has every node after those that it `waits` for. Who waits for a node that another is `implied` by, and for that
+/// other one, has not more to wait for than who waits for the other one alone.
+pub(super) fn find(
+    order: &[u32],
+    waits: &[SmallVec<[u32; 4]>],
+    parts: &[Part],
+    implied: FxHashMap<u32, u32>,
+) -> Vec<Vec<u32>> {
     let places = places(order, waits, parts);
-    let Some(keys) = keys(order, waits, parts, &places) else { return Vec::new() };
+    let Some(keys) = keys(order, waits, parts, &places, implied) else { return Vec::new() };
     let mut numbers = FxHashMap::default();
     let mut segments: Vec<Vec<u32>> = Vec::new();
     for &node in order.iter().filter(|&&node| places[node as usize] == Place::Within) {
-        let number = *numbers.entry(keys[node as usize]).or_insert(segments.len());
+        let key = (keys[node as usize], parts[node as usize].frame);
+        let number = *numbers.entry(key).or_insert(segments.len());
         if number == segments.len() {
             segments.push(Vec::new());
         }
@@ -51,6 +64,7 @@ pub(super) fn find(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) 
     }
     let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].capture.works()).count();
     segments.retain(|nodes| works(nodes) >= FEWEST);
+    segments.sort_by_key(|nodes| nodes.first().map(|&first| parts[first as usize].frame));
     let mut after = vec![Capture::Work; parts.len()];
     for nodes in &mut segments {
         for &node in &*nodes {
@@ -80,10 +94,9 @@ fn places(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Pl
     let mut may_run_ahead = vec![false; parts.len()];
     for &node in order {
         let (part, waits) = (&parts[node as usize], &waits[node as usize]);
-        may_run_ahead[node as usize] = part.arrives
-            || !part.is_brought
-                && !(part.may_join && part.capture.works())
-                && waits.iter().all(|&before| may_run_ahead[before as usize]);
+        let comes_late = part.is_brought || part.may_join && part.capture.works();
+        may_run_ahead[node as usize] =
+            part.arrives || !comes_late && waits.iter().all(|&before| may_run_ahead[before as usize]);
         places[node as usize] = match (part.may_join, may_run_ahead[node as usize]) {
             (true, _) => Place::Within,
             (false, true) => Place::Ahead,
@@ -105,23 +118,23 @@ fn keys(
     waits: &[SmallVec<[u32; 4]>],
     parts: &[Part],
     places: &[Place],
+    implied: FxHashMap<u32, u32>,
 ) -> Option<Vec<[u32; 3]>> {
-    let mut sets = Sets::new();
+    let mut sets = Sets::new(implied);
     let mut keys = vec![[Sets::EMPTY; 3]; parts.len()];
     for &node in order {
         let part = &parts[node as usize];
         let (mut set, mut deaths) = (Sets::EMPTY, Sets::EMPTY);
         for &before in &waits[node as usize] {
             let mut known = keys[before as usize][0];
-            let outside = &parts[before as usize];
-            if outside.is_brought || places[before as usize] == Place::Between {
-                known = sets.with(known, outside.ends_with)?;
+            if places[before as usize] == Place::Between {
+                known = sets.with(known, parts[before as usize].ends_with)?;
             }
             set = sets.union(set, known)?;
             deaths = sets.union(deaths, keys[before as usize][1])?;
         }
         if part.is_brought {
-            set = sets.with(set, part.ends_with)?;
+            set = sets.with(if part.is_gate { Sets::EMPTY } else { set }, part.ends_with)?;
         }
         if part.runs_anyway {
             deaths = sets.with(Sets::EMPTY, part.ends_with)?;
@@ -145,18 +158,24 @@ struct Sets {
     sets: Vec<SmallVec<[u32; 8]>>,
     numbers: FxHashMap<SmallVec<[u32; 8]>, u32>,
     unions: FxHashMap<(u32, u32), u32>,
+    /// What is left out of a set that has another.
+    implied: FxHashMap<u32, u32>,
 }
 
 impl Sets {
     const EMPTY: u32 = 0;
 
-    fn new() -> Sets {
+    fn new(implied: FxHashMap<u32, u32>) -> Sets {
         let empty = SmallVec::new();
         let numbers = FxHashMap::from_iter([(empty.clone(), Sets::EMPTY)]);
-        Sets { sets: vec![empty], numbers, unions: FxHashMap::default() }
+        Sets { sets: vec![empty], numbers, unions: FxHashMap::default(), implied }
     }
 
-    fn number(&mut self, set: SmallVec<[u32; 8]>) -> Option<u32> {
+    fn number(&mut self, mut set: SmallVec<[u32; 8]>) -> Option<u32> {
+        if !self.implied.is_empty() {
+            let all = set.clone();
+            set.retain(|node| self.implied.get(node).is_none_or(|by| all.binary_search(by).is_err()));
+        }
         if let Some(&number) = self.numbers.get(&set) {
             return Some(number);
         }
@@ -225,12 +244,14 @@ mod tests {
                 runs_anyway: ["recv", "with"].contains(&kind),
                 arrives: ["recv", "with", "fed"].contains(&kind),
                 ends_with: (names.len() - usize::from(kind == "with")) as u32,
+                is_gate: false,
+                frame: 0,
                 sends: kind == "send",
             });
             names.push(name);
         }
         let order: Vec<u32> = (0..names.len() as u32).collect();
-        let lines = find(&order, &waits, &parts).into_iter().map(|nodes| {
+        let lines = find(&order, &waits, &parts, FxHashMap::default()).into_iter().map(|nodes| {
             let nodes: Vec<&str> = nodes.iter().map(|&node| names[node as usize]).collect();
             nodes.join(" ") + "\n"
         });
@@ -473,6 +494,6 @@ mod tests {
             parts.push(Part { ends_with: i, ..part });
         }
         let order: Vec<u32> = (0..100_000).collect();
-        assert_eq!(find(&order, &waits, &parts), Vec::<Vec<u32>>::new());
+        assert_eq!(find(&order, &waits, &parts, FxHashMap::default()), Vec::<Vec<u32>>::new());
     }
 }

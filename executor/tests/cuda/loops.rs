@@ -2,9 +2,12 @@
 //! host.
 
 use super::Fallible;
+use super::partition::Partition;
+use super::recording::Recording;
 use super::streams::Gpu;
 use super::training::run;
-use graph::Graph;
+use anabranch_executor::gpus::GpuOptions;
+use graph::{Graph, Tensor};
 
 /// A recurrence over the rows of a matrix: each turn reads a row, adds it to the state, and writes the state.
 fn recurrence(body: &str) -> Fallible<Graph> {
@@ -99,5 +102,80 @@ fn what_is_pushed_is_popped_without_a_copy() -> Fallible {
     )?;
     let log = checked(&graph, &[("map<Exp, float, float>", 3)])?;
     assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");
+    Ok(())
+}
+
+/// A recurrence of four kernels a turn, over rows that are fed; its state leaves the loop. Two values go around, and a
+/// matrix is in every turn.
+const CELL: &str = "
+    zero = Const[dtype=int32, value=int32<>{0}]
+    all = Const[dtype=int32, value=int32<3>{0, 1, 2}]
+    x <- float
+    first <- float
+    w <- float
+    limit = Const[dtype=int32, value=int32<>{3}]
+    rows = TensorArrayV3[dtype=float](limit)
+    filled = TensorArrayScatterV3[T=float](rows, all, x, rows:1)
+    rows/in = Enter[T=resource, FRAME, is_constant=true](rows)
+    filled/in = Enter[T=float, FRAME, is_constant=true](filled)
+    limit/in = Enter[T=int32, FRAME, is_constant=true](limit)
+    w/in = Enter[T=float, FRAME, is_constant=true](w)
+    i/in = Enter[T=int32, FRAME](zero)
+    s/in = Enter[T=float, FRAME](first)
+    t/in = Enter[T=float, FRAME](first)
+    i = Merge[T=int32, N=2](i/in, i/next)
+    s = Merge[T=float, N=2](s/in, s/next)
+    t = Merge[T=float, N=2](t/in, t/next)
+    less = Less[T=int32](i, limit/in)
+    more = LoopCond(less)
+    i/switch = Switch[T=int32](i, more)
+    s/switch = Switch[T=float](s, more)
+    t/switch = Switch[T=float](t, more)
+    i/at = Identity[T=int32](i/switch:1)
+    one = Const[dtype=int32, value=int32<>{1}](^i/at)
+    i/then = Add[T=int32](i/at, one)
+    row = TensorArrayReadV3[dtype=float](rows/in, i/at, filled/in)
+    sum = AddV2[T=float](s/switch:1, row)
+    product = MatMul[T=float](sum, w/in)
+    s/then = Tanh[T=float](product)
+    t/then = Mul[T=float](s/then, t/switch:1)
+    i/next = NextIteration[T=int32](i/then)
+    s/next = NextIteration[T=float](s/then)
+    t/next = NextIteration[T=float](t/then)
+    s/exit = Exit[T=float](s/switch)
+    t/exit = Exit[T=float](t/switch)
+    a = AddV2[T=float](s/exit, t/exit)
+    b = Mul[T=float](a, s/exit)
+    c = Sub[T=float](b, t/exit)
+    end = Tanh[T=float](c)
+    end -> float
+";
+
+#[test]
+fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
+    let text = CELL.replace("FRAME", "frame_name=\"loop\", parallel_iterations=10");
+    let run = |graphs: bool| -> Fallible<(Vec<Vec<String>>, Vec<Tensor>)> {
+        let options = GpuOptions { memory_fraction: 1.0, graphs, tf32: false, ..GpuOptions::default() };
+        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let partition = Partition::of_text(&text, &gpu.device)?;
+        let (mut launched, mut given) = (Vec::new(), Vec::new());
+        for step in 0..5u8 {
+            let of = |dims: &[usize], by: f32| -> Fallible<Tensor> {
+                let count: usize = dims.iter().product();
+                let values: Vec<f32> = (0..count).map(|i| by * (i as f32 - 3.0 + f32::from(step))).collect();
+                Ok(Tensor::from_slice(&values, graph::Shape::new(dims)?)?)
+            };
+            let feeds = [("x", of(&[3, 2, 2], 0.1)?), ("first", of(&[2, 2], 0.2)?), ("w", of(&[2, 2], 0.3)?)];
+            given.extend(partition.step(&feeds, &["end"])?);
+            let log = gpu.driver.log();
+            launched.push(log.into_iter().filter(|line| line.starts_with("graph of")).collect());
+        }
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+        Ok((launched, given))
+    };
+    let ((launched, with), (_, without)) = (run(true)?, run(false)?);
+    assert_ne!(without[3], without[4]);
+    println!("{launched:#?}");
+    assert_eq!(with, without);
     Ok(())
 }

@@ -253,7 +253,7 @@ pub enum Gradient {
 }
 
 /// How the executor treats an op. Ops outside `Compute` are a closed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Compute,
     Send,
