@@ -5,7 +5,6 @@ use super::capturing::Graph;
 use super::engine::{Engine, block, block_of};
 use super::lane::Lane;
 use super::memory::BlockId;
-use super::streams::Stream;
 use super::variables::{Locked, Variables};
 use crate::device::{Device, DeviceMemory, DeviceTensor};
 use crate::error::{Error, Result};
@@ -192,7 +191,7 @@ impl Captured {
         for made in &self.made {
             block_of(&made.memory)?.write()?;
         }
-        self.graph.launch(engine.streams().id(Stream::Compute))?;
+        self.graph.launch()?;
         let give = |output| self.give(&lane, output, inputs, variables, &values);
         Ok(Outcome::Done(self.outputs.iter().map(give).collect::<Result<_>>()?))
     }

@@ -1,8 +1,9 @@
 //! The device of kernels whose work is captured, and the graph that comes of it.
 
 use super::arena::Arena;
-use super::driver::{Driver, GraphId, StreamId};
+use super::driver::{GraphId, StreamId};
 use super::lane::Lane;
+use super::streams::Stream;
 use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
@@ -12,10 +13,10 @@ use graph::{DeviceName, Node, Tensor};
 use std::any::Any;
 use std::sync::Arc;
 
-/// Work that was captured.
+/// Work that was captured, with the memory that it works in.
 #[derive(Debug)]
 pub(super) struct Graph {
-    driver: Arc<dyn Driver>,
+    arena: Arc<Arena>,
     id: GraphId,
 }
 
@@ -35,39 +36,44 @@ impl Graph {
             .ok_or_else(|| Error::new(graph::Code::FailedPrecondition, "graphs are not to be captured"))?;
         let capturing: Arc<dyn Device> =
             Arc::new(Capturing { device: device.clone(), arena: arena.clone(), stream: *stream });
-        let mut open = Open::begin(engine.shared_driver(), *stream)?;
+        let mut open = Open::begin(arena, *stream)?;
         let result = run(&capturing)?;
         Ok((open.end()?, result))
     }
 
-    pub(super) fn launch(&self, stream: StreamId) -> Result<()> {
-        self.driver.launch_graph(self.id, stream)
+    /// Enqueues it behind the kernels.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn launch(&self) -> Result<()> {
+        let engine = self.arena.engine();
+        engine.driver().launch_graph(self.id, engine.streams().id(Stream::Compute))
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.driver.destroy_graph(self.id);
+        self.arena.engine().driver().destroy_graph(self.id);
     }
 }
 
 /// A capture that is under way: whatever happens, it is ended.
 struct Open<'a> {
-    driver: &'a Arc<dyn Driver>,
+    arena: &'a Arc<Arena>,
     stream: StreamId,
     is_ended: bool,
 }
 
 impl<'a> Open<'a> {
-    fn begin(driver: &'a Arc<dyn Driver>, stream: StreamId) -> Result<Open<'a>> {
-        driver.begin_capture(stream)?;
-        Ok(Open { driver, stream, is_ended: false })
+    fn begin(arena: &'a Arc<Arena>, stream: StreamId) -> Result<Open<'a>> {
+        arena.engine().driver().begin_capture(stream)?;
+        Ok(Open { arena, stream, is_ended: false })
     }
 
     fn end(&mut self) -> Result<Graph> {
         self.is_ended = true;
-        let id = self.driver.end_capture(self.stream)?;
-        Ok(Graph { driver: self.driver.clone(), id })
+        let id = self.arena.engine().driver().end_capture(self.stream)?;
+        Ok(Graph { arena: self.arena.clone(), id })
     }
 }
 

@@ -113,10 +113,6 @@ impl Engine {
         &*self.driver
     }
 
-    pub(super) fn shared_driver(&self) -> &Arc<dyn Driver> {
-        &self.driver
-    }
-
     /// Whether kernels get memory filled with [`POISON`](crate::gpus::POISON).
     pub(super) fn poisons(&self) -> bool {
         self.poison

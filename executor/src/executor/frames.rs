@@ -39,9 +39,9 @@ pub(super) struct Task {
 pub(super) struct Iteration {
     frame: Arc<Frame>,
     number: u64,
-    /// The numbers of the frame's nodes, segments, and first slot.
+    /// The numbers of the frame's nodes, first segment, and first slot.
     nodes: Range<usize>,
-    segments: Range<usize>,
+    first_segment: usize,
     first_slot: usize,
     /// Nodes ready or running, frames entered from here that are not over, and threads that are adding to it.
     holds: AtomicUsize,
@@ -187,7 +187,7 @@ impl Iteration {
             frame,
             number,
             nodes: info.nodes.clone(),
-            segments: info.segments.clone(),
+            first_segment: info.segments.start,
             first_slot: info.slots.start,
             holds: AtomicUsize::new(1),
             cells: Cells::take(plan, info),
@@ -207,9 +207,9 @@ impl Iteration {
 
     /// Where the count of a node or a segment of the frame is.
     fn cell(&self, unit: u32) -> usize {
-        match (unit as usize).checked_sub(self.segments.start) {
-            Some(segment) if !self.segments.is_empty() => self.nodes.len() + segment,
-            _ => unit as usize - self.nodes.start,
+        match (unit as usize).checked_sub(self.first_segment) {
+            Some(segment) => self.nodes.len() + segment,
+            None => unit as usize - self.nodes.start,
         }
     }
 

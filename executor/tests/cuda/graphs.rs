@@ -516,6 +516,28 @@ fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> F
 }
 
 #[test]
+fn a_graph_that_gives_nothing_keeps_the_memory_that_it_works_in() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    Partition::of_text(&initial(false), &gpu.device)?.step(&[], &[])?;
+    let train = Partition::of_text(
+        "w = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"w\"]()
+         rate = Const[dtype=float, value=float<>{0.5}]()
+         rw = ReadVariableOp[dtype=float](w)
+         a = MatMul[T=float](rw, rw)
+         b = Relu[T=float](a)
+         c = MatMul[T=float](b, rw)
+         uw = ResourceApplyGradientDescent[T=float](w, rate, c)",
+        &gpu.device,
+    )?;
+    for _ in 0..5 {
+        train.step(&[], &[])?;
+    }
+    assert_eq!((gpu.driver.graphs(), gpu.driver.races()), ((1, 1), vec![]));
+    drop(train);
+    settle(&gpu, (4 * 4 + 4) * 4)
+}
+
+#[test]
 fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     let gpu = gpu(1 << 20)?;
     Partition::of_text(&initial(false), &gpu.device)?.step(&[], &[])?;

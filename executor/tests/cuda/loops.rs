@@ -154,7 +154,7 @@ const CELL: &str = "
 #[test]
 fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
     let text = CELL.replace("FRAME", "frame_name=\"loop\", parallel_iterations=10");
-    let run = |graphs: bool| -> Fallible<(Vec<Vec<String>>, Vec<Tensor>)> {
+    let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
         let options = GpuOptions { memory_fraction: 1.0, graphs, tf32: false, ..GpuOptions::default() };
         let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
         let partition = Partition::of_text(&text, &gpu.device)?;
@@ -168,14 +168,14 @@ fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
             let feeds = [("x", of(&[3, 2, 2], 0.1)?), ("first", of(&[2, 2], 0.2)?), ("w", of(&[2, 2], 0.3)?)];
             given.extend(partition.step(&feeds, &["end"])?);
             let log = gpu.driver.log();
-            launched.push(log.into_iter().filter(|line| line.starts_with("graph of")).collect());
+            launched.push(log.iter().filter(|line| line.starts_with("graph of 4")).count());
         }
         assert_eq!(gpu.driver.races(), Vec::<String>::new());
         Ok((launched, given))
     };
     let ((launched, with), (_, without)) = (run(true)?, run(false)?);
     assert_ne!(without[3], without[4]);
-    println!("{launched:#?}");
-    assert_eq!(with, without);
+    // The first step's last turn is captured; a later turn is given what the graph gave, which is copied out from then on.
+    assert_eq!((&launched[3..], with), (&[4, 4][..], without));
     Ok(())
 }

@@ -20,6 +20,7 @@ mod compiler;
 mod computed;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
+mod flows;
 mod fused;
 mod graphs;
 mod kernels;
