@@ -417,7 +417,22 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let of = |value: i32| Tensor::scalar(value);
             all.push(vec![of(1), of(9), of(2)]);
         }
-        "StatelessRandomGetKeyCounter" => all.push(vec![numbers(&[3, 4])?.with_int(t)?]),
+        "LinSpace" => {
+            let num = Tensor::scalar(7i32).with_int(types[2])?;
+            all.push(vec![random.tensor(t, &[])?, random.tensor(t, &[])?, num]);
+        }
+        "ClipByValue" => {
+            let (low, high) = (Tensor::scalar(0i32).with_int(t)?, Tensor::scalar(2i32).with_int(t)?);
+            for dims in ONE {
+                let x = random.tensor(t, dims)?;
+                all.push(vec![x.clone(), low.clone(), high.clone()]);
+                all.push(vec![x, random.tensor(t, dims)?, high.clone()]);
+            }
+            all.push(vec![random.edges(t)?, random.edges(t)?, high]);
+        }
+        "StatelessRandomGetKeyCounter" | "StatelessRandomGetKeyCounterAlg" => {
+            all.push(vec![numbers(&[3, 4])?.with_int(t)?])
+        }
         "StatelessRandomGetAlg" => all.push(vec![]),
         name if name.ends_with("Grad") => {
             for dims in ONE {
@@ -449,6 +464,13 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 random.tensor(t, &dims)
             };
             all.push(terms.map(operand).collect::<Fallible<_>>()?);
+        }
+        "ApproximateEqual" => {
+            for dims in ONE {
+                let x = random.tensor(t, dims)?;
+                all.extend([vec![x.clone(), x.clone()], vec![x, random.tensor(t, dims)?]]);
+            }
+            all.push(vec![random.edges(t)?, random.edges(t)?]);
         }
         // Of numbers alone: others are refused.
         "CheckNumerics" | "CheckNumericsV2" => {

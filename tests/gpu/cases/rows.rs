@@ -38,7 +38,11 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let indices = numbers(&[4, 0, 2])?.reshaped(Shape::new(&[3, 1])?)?.with_int(second)?;
             vec![vec![random.tensor(t, &[5, 2])?, indices, random.tensor(t, &[3, 2])?]]
         }
-        "TensorScatterAdd" | "TensorScatterSub" | "TensorScatterMin" | "TensorScatterMax" => {
+        "TensorScatterAdd"
+        | "TensorScatterSub"
+        | "TensorScatterMin"
+        | "TensorScatterMax"
+        | "ScatterNdNonAliasingAdd" => {
             let indices = random.indices(second, &[4, 2], 3)?;
             vec![vec![random.tensor(t, &[3, 3, 2])?, indices, random.tensor(t, &[4, 2])?]]
         }

@@ -71,7 +71,7 @@ pub(super) mod resource;
 pub(crate) mod scalar;
 pub(super) mod scatter;
 pub(super) mod segment;
-mod select;
+pub(super) mod select;
 pub(super) mod sequence;
 mod session_tensor;
 mod set;

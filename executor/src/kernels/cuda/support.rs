@@ -22,6 +22,10 @@ pub(super) const MOVED: &[DType] = &[
     Complex128,
 ];
 
+/// Types that have an order.
+pub(super) const ORDERED: &[DType] =
+    &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
+
 /// Types that several threads can add to one element of, without a loop.
 pub(super) const SUMMED: &[DType] = &[Float, Double];
 
