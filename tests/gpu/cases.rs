@@ -134,7 +134,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
-    if let Some(sets) = windows::inputs(node, &types, random)? {
+    if let Some(sets) = windows::inputs(node, random)? {
         return Ok(Some(sets));
     }
     if let Some(sets) = of_family(node.op.name(), &types, random)? {

@@ -7,7 +7,8 @@ use executor::kernel::KernelDef;
 use graph::{Node, Tensor};
 
 /// Attributes that are another rule of the same kernel.
-const FLAGS: &[&str] = &["use_nesterov", "update_slots", "multiply_linear_by_lr"];
+const FLAGS: &[&str] =
+    &["use_nesterov", "update_slots", "multiply_linear_by_lr", "include_batch_in_index", "binary_output"];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.
 fn variants(node: Node) -> Vec<Node> {

@@ -58,7 +58,7 @@ pub(super) mod pad;
 mod panel;
 mod parsing;
 pub(super) mod partition;
-mod pool;
+pub(super) mod pool;
 mod product;
 pub(super) mod quantize;
 mod queue;
