@@ -2,6 +2,8 @@
 
 #[path = "cases/images.rs"]
 mod images;
+#[path = "cases/matrices.rs"]
+mod matrices;
 #[path = "cases/moved.rs"]
 mod moved;
 #[path = "cases/rows.rs"]
@@ -366,6 +368,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(vec![numbers(&[1001])?.with_int(t)?, seed, bound(-5)?, bound(1000)?]);
         }
         "StatelessRandomUniformV2"
+        | "StatelessRandomUniformFullIntV2"
         | "StatelessRandomNormalV2"
         | "StatelessTruncatedNormalV2"
         | "StatelessRandomUniformIntV2" => {
@@ -381,7 +384,10 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let bound = |value: i32| Tensor::scalar(value).with_int(second);
             all.push(vec![numbers(&[1001])?.with_int(t)?, bound(-5)?, bound(1000)?]);
         }
-        "StatelessRandomUniform" | "StatelessRandomNormal" | "StatelessTruncatedNormal" => {
+        "StatelessRandomUniform"
+        | "StatelessRandomNormal"
+        | "StatelessTruncatedNormal"
+        | "StatelessRandomUniformFullInt" => {
             all.push(vec![numbers(&[1001])?.with_int(t)?, numbers(&[3, 4])?.with_int(second)?]);
         }
         name if name.starts_with("FusedBatchNorm") => {
@@ -500,7 +506,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
 
 /// Inputs for the ops of the families that have files of their own.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
-    for family in [moved::inputs, rows::inputs, images::inputs] {
+    for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs] {
         if let Some(sets) = family(name, types, random)? {
             return Ok(Some(sets));
         }

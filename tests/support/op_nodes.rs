@@ -143,6 +143,13 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             ];
             windows.iter().map(node).collect::<Fallible<_>>()?
         }
+        name if name.starts_with("Dilation2D") => {
+            let node = |&(rate, stride, padding, format): &Window| {
+                let node = plain(op)?.with_attr("rates", in_format(rate, format));
+                Ok(node.with_attr("strides", in_format(stride, format)).with_attr("padding", padding))
+            };
+            CONVOLUTIONS[..3].iter().map(node).collect::<Fallible<_>>()?
+        }
         "MirrorPad" | "MirrorPadGrad" => {
             let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
             ["REFLECT", "SYMMETRIC"].into_iter().map(node).collect::<Fallible<_>>()?

@@ -3,6 +3,7 @@
 use super::super::op_nodes::in_format;
 use super::{Fallible, Random};
 use graph::ops::conv::Conv;
+use graph::ops::morphology::Dilation;
 use graph::ops::pool::Pool;
 use graph::{DType, Node, Shape, Tensor};
 
@@ -41,6 +42,18 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let conv = Conv::of_volumes(node)?;
             let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
             convolution(node, random, [&input, &filter, &output])?
+        }
+        name if name.starts_with("Dilation2D") => {
+            let (input, filter) = (input(node, 3)?, [3, 2, 3]);
+            let dilation = Dilation::of(node)?;
+            let [rows, columns] = [0, 1].map(|axis| dilation.reach(axis, input[axis + 1], filter[axis]));
+            let output = [input[0], rows?.output, columns?.output, input[3]];
+            let t = node.attr("T")?;
+            let mut set = vec![random.tensor(t, &input)?, random.tensor(t, &filter)?];
+            if name.contains("Backprop") {
+                set.push(random.tensor(t, &output)?);
+            }
+            set
         }
         name if name.starts_with("DepthwiseConv2dNative") => {
             // Strides over rows and columns are one.

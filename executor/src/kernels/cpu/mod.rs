@@ -49,7 +49,7 @@ mod kept;
 pub(super) mod linalg;
 pub(super) mod matmul;
 mod micro;
-mod morphology;
+pub(super) mod morphology;
 mod moved;
 mod mutex;
 pub(super) mod normalization;

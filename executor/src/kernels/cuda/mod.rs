@@ -19,7 +19,9 @@ mod gather;
 mod histogram;
 mod host;
 mod identity;
+mod linalg;
 mod matmul;
+mod morphology;
 mod moved;
 mod nccl;
 mod normalization;
@@ -73,7 +75,9 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     gather::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
+    morphology::KERNELS,
     nccl::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,

@@ -133,8 +133,8 @@ impl Pooling {
         Ok(pool)
     }
 
-    /// The sizes of a gradient of maxima: inputs are the data, what they were pooled to, and what arrived, which has the
-    /// shape of one of them.
+    /// The sizes of a gradient of maxima: of the data, what they were pooled to, and what arrived, which has the shape
+    /// of one of them.
     fn gradient_sizes(&self, ctx: &KernelContext<'_>, is_of_pooled: bool) -> Result<PoolSizes> {
         let (pool, x, pooled, slopes) = (self.pool(ctx)?, ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
         let sizes = pool.sizes(x)?;
