@@ -478,6 +478,17 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
             all.push(vec![random.edges(t)?, random.edges(t)?]);
         }
+        // Where what they are made of does not cancel.
+        "Zeta" | "Polygamma" | "Igamma" | "Igammac" | "IgammaGradA" | "RandomGammaGrad" => {
+            for (x, y) in TWO {
+                all.push(vec![random.positive(t, x)?, random.positive(t, y)?]);
+            }
+            let ends =
+                [0.0, -1.0, -2.5, 0.5, 1.0, 3.0, 4.0, 40.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+            let ends = random.cast(&Tensor::vector(&ends)?, t)?;
+            let count = ends.num_elements();
+            all.push(vec![ends.clone(), ends.reshaped(Shape::new(&[count, 1])?)?]);
+        }
         // Of numbers alone: others are refused.
         "CheckNumerics" | "CheckNumericsV2" => {
             for dims in ONE {

@@ -18,7 +18,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 all.push(vec![random.tensor(t, dims)?]);
             }
         }
-        "MatrixInverse" | "MatrixDeterminant" | "LogMatrixDeterminant" => {
+        "MatrixInverse" | "MatrixDeterminant" | "LogMatrixDeterminant" | "Lu" => {
             for dims in SQUARES {
                 all.push(vec![random.tensor(t, dims)?]);
             }

@@ -167,6 +167,25 @@ template <class T> __global__ void log_determinant(const T *x, T *signs, T *logs
     }
 }
 
+struct RowNumbers {
+    __device__ inline double operator()(i64 i, i64) const {
+        return i;
+    }
+};
+// Both triangular factors in one matrix, and which of the rows is which of their product.
+template <class T, class I>
+__global__ void lu(const T *x, T *y, I *order, i64 n, i64 size, double *work, double *numbers) {
+    EACH_BLOCK(m, n) {
+        const i64 start = m * size * size;
+        const Matrix a = {work + start, size, size}, rows = {numbers + m * size, size, 1};
+        a.load(Given<T>{x + start, size, false});
+        rows.load(RowNumbers());
+        factorize(a, rows);
+        a.store(y + start);
+        EACH_OF_BLOCK(i, 0, size) order[m * size + i] = (I)rows(i, 0);
+    }
+}
+
 // The inverse, if there are no right sides.
 template <class T>
 __global__ void solve(const T *x, const T *right, T *y, i64 n, i64 size, i64 columns, i64 is_adjoint, double *work,

@@ -6,7 +6,7 @@ use crate::cuda::{Arguments, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::linalg::{check_systems, matrices, square, triangular_plan};
 use graph::DType::{self, Double, Float, Half};
 use graph::Shape;
@@ -23,6 +23,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("MatrixDeterminant", WITH_HALF, |init| determinant(init, "determinant", 1)),
     KernelDef::enqueuing("BatchMatrixDeterminant", OLD, |init| determinant(init, "determinant", 1)),
     KernelDef::enqueuing("LogMatrixDeterminant", WITH_HALF, |init| determinant(init, "log_determinant", 2)),
+    KernelDef::enqueuing("Lu", &[("T", &[Float, Double, Half]), ("output_idx_type", INDEX)], lu),
     KernelDef::enqueuing("MatrixInverse", WITH_HALF, |init| solve(init, false)),
     KernelDef::enqueuing("BatchMatrixInverse", OLD, |init| solve(init, false)),
     KernelDef::enqueuing("MatrixSolve", WITH_HALF, |init| solve(init, true)),
@@ -68,6 +69,31 @@ fn determinant(init: &KernelInit<'_>, named: &str, outputs: usize) -> Result<Ker
         }
         let arguments = arguments.count(count).count(size).address(write(&work)?);
         lane(ctx)?.launch_blocks(&determinant, count, &arguments)
+    })
+}
+
+fn lu(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, index) = (init.output_type(0), init.output_type(1));
+    let lu = function(init, &SOURCE, format!("lu<{}, {}>", type_name(dtype)?, type_name(index)?))?;
+    Kernel::sync(move |ctx| {
+        let x = ctx.device_input(0)?;
+        let (batch, size) = square(&x.shape)?;
+        let count = batch.iter().product();
+        let order = allocate(ctx, index, Shape::new(&[batch, &[size]].concat())?)?;
+        let (factors, numbers) = (work(ctx, x.shape.num_elements())?, work(ctx, order.shape.num_elements())?);
+        let y = allocate(ctx, dtype, x.shape.clone())?;
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(write(&y)?)
+            .address(write(&order)?)
+            .count(count)
+            .count(size)
+            .address(write(&factors)?)
+            .address(write(&numbers)?);
+        lane(ctx)?.launch_blocks(&lu, count, &arguments)?;
+        ctx.set_output(0, y);
+        ctx.set_output(1, order);
+        Ok(())
     })
 }
 

@@ -2,6 +2,7 @@
 //! kernels of its own. They enqueue and return; what fails on the GPU later fails who waits for it.
 
 mod activation;
+mod bessel;
 mod bias;
 mod binary;
 mod boxes;
@@ -43,6 +44,7 @@ mod slice;
 mod softmax;
 mod space;
 mod sparse;
+mod special;
 mod stack;
 mod support;
 mod tensor_array;
@@ -59,6 +61,7 @@ use crate::kernel::KernelDef;
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
     activation::KERNELS,
+    bessel::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
     boxes::KERNELS,
@@ -97,6 +100,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     softmax::KERNELS,
     space::KERNELS,
     sparse::KERNELS,
+    special::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
     topk::KERNELS,
