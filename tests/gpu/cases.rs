@@ -1,5 +1,7 @@
 //! Inputs for the ops of the GPU's table: random ones, and shapes at the edges.
 
+#[path = "cases/complex.rs"]
+mod complex;
 #[path = "cases/images.rs"]
 mod images;
 #[path = "cases/matrices.rs"]
@@ -517,7 +519,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
 
 /// Inputs for the ops of the families that have files of their own.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
-    for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs] {
+    for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {
             return Ok(Some(sets));
         }

@@ -35,7 +35,7 @@ pub(crate) mod dispatch;
 mod edit_distance;
 pub(super) mod einsum;
 mod elementwise;
-mod fft;
+pub(super) mod fft;
 mod file;
 mod functional;
 pub(crate) mod fused;

@@ -9,12 +9,14 @@ mod boxes;
 mod cast;
 mod color;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod conv;
 mod diagonal;
 mod einsum;
 mod elementwise;
+mod fft;
 pub(super) mod fused;
 mod gather;
 mod histogram;
@@ -68,12 +70,14 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     cast::KERNELS,
     color::KERNELS,
     compare::KERNELS,
+    complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
     conv::volumes::KERNELS,
     diagonal::KERNELS,
     einsum::KERNELS,
+    fft::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     histogram::KERNELS,

@@ -56,6 +56,8 @@ pub(super) fn type_name(dtype: DType) -> Result<&'static str> {
         UInt16 => "u16",
         UInt32 => "u32",
         UInt64 => "u64",
+        Complex64 => "c64",
+        Complex128 => "c128",
         other => return Err(Error::unimplemented(format!("no GPU kernel for elements of type {other}"))),
     })
 }
