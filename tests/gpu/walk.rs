@@ -15,6 +15,8 @@ const FLAGS: &[&str] = &[
     "binary_output",
     "lower",
     "adjoint",
+    "range_given",
+    "signed_input",
 ];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.

@@ -150,6 +150,15 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             CONVOLUTIONS[..3].iter().map(node).collect::<Fallible<_>>()?
         }
+        name if name.starts_with("QuantizeAndDequantizeV") => {
+            let has = |name: &str| op.attrs.iter().any(|spec| spec.name == name);
+            let mut nodes = Vec::new();
+            for (axis, mode) in [(-1i64, "HALF_TO_EVEN"), (1, "HALF_UP")] {
+                let node = plain(op)?.with_attr("axis", axis);
+                nodes.push(if has("round_mode") { node.with_attr("round_mode", mode) } else { node });
+            }
+            nodes
+        }
         "MirrorPad" | "MirrorPadGrad" => {
             let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
             ["REFLECT", "SYMMETRIC"].into_iter().map(node).collect::<Fallible<_>>()?
