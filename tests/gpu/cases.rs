@@ -442,6 +442,26 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(vec![numbers(&[3, 4])?.with_int(t)?])
         }
         "StatelessRandomGetAlg" => all.push(vec![]),
+        name if name.starts_with("QuantizeAndDequantizeV") => {
+            for (dims, ends) in [([3, 2, 70], [-1.0, 2.0]), ([2, 3, 1], [0.0, 1.5]), ([4, 2, 0], [-2.5, 1.0])]
+            {
+                let count = if node.attr::<i64>("axis")? == -1 { None } else { Some(dims[1]) };
+                let bound = |end: f64, random: &mut Random| {
+                    let bounds: Vec<f64> = (0..count.unwrap_or(1)).map(|i| end * (1.0 + i as f64)).collect();
+                    let shape = count.map_or(Ok(Shape::scalar()), |count| Shape::new(&[count]))?;
+                    random.cast(&Tensor::from_slice(&bounds, shape)?, t)
+                };
+                let mut set =
+                    vec![random.tensor(t, &dims)?, bound(ends[0], random)?, bound(ends[1], random)?];
+                if name.ends_with("Grad") {
+                    set.insert(0, random.tensor(t, &dims)?);
+                }
+                if types.len() > set.len() {
+                    set.push(Tensor::scalar(5i32));
+                }
+                all.push(set);
+            }
+        }
         name if name.ends_with("Grad") => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
@@ -472,26 +492,6 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 random.tensor(t, &dims)
             };
             all.push(terms.map(operand).collect::<Fallible<_>>()?);
-        }
-        name if name.starts_with("QuantizeAndDequantizeV") => {
-            for (dims, ends) in [([3, 2, 70], [-1.0, 2.0]), ([2, 3, 1], [0.0, 1.5]), ([4, 2, 0], [-2.5, 1.0])]
-            {
-                let count = if node.attr::<i64>("axis")? == -1 { None } else { Some(dims[1]) };
-                let bound = |end: f64, random: &mut Random| {
-                    let bounds: Vec<f64> = (0..count.unwrap_or(1)).map(|i| end * (1.0 + i as f64)).collect();
-                    let shape = count.map_or(Ok(Shape::scalar()), |count| Shape::new(&[count]))?;
-                    random.cast(&Tensor::from_slice(&bounds, shape)?, t)
-                };
-                let mut set =
-                    vec![random.tensor(t, &dims)?, bound(ends[0], random)?, bound(ends[1], random)?];
-                if name.ends_with("Grad") {
-                    set.insert(0, random.tensor(t, &dims)?);
-                }
-                if types.len() > set.len() {
-                    set.push(Tensor::scalar(5i32));
-                }
-                all.push(set);
-            }
         }
         "ApproximateEqual" => {
             for dims in ONE {
