@@ -1,7 +1,11 @@
 //! Inputs for the ops of the GPU's table: random ones, and shapes at the edges.
 
+#[path = "cases/complex.rs"]
+mod complex;
 #[path = "cases/images.rs"]
 mod images;
+#[path = "cases/matrices.rs"]
+mod matrices;
 #[path = "cases/moved.rs"]
 mod moved;
 #[path = "cases/rows.rs"]
@@ -134,7 +138,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
-    if let Some(sets) = windows::inputs(node, &types, random)? {
+    if let Some(sets) = windows::inputs(node, random)? {
         return Ok(Some(sets));
     }
     if let Some(sets) = of_family(node.op.name(), &types, random)? {
@@ -366,6 +370,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(vec![numbers(&[1001])?.with_int(t)?, seed, bound(-5)?, bound(1000)?]);
         }
         "StatelessRandomUniformV2"
+        | "StatelessRandomUniformFullIntV2"
         | "StatelessRandomNormalV2"
         | "StatelessTruncatedNormalV2"
         | "StatelessRandomUniformIntV2" => {
@@ -381,7 +386,10 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let bound = |value: i32| Tensor::scalar(value).with_int(second);
             all.push(vec![numbers(&[1001])?.with_int(t)?, bound(-5)?, bound(1000)?]);
         }
-        "StatelessRandomUniform" | "StatelessRandomNormal" | "StatelessTruncatedNormal" => {
+        "StatelessRandomUniform"
+        | "StatelessRandomNormal"
+        | "StatelessTruncatedNormal"
+        | "StatelessRandomUniformFullInt" => {
             all.push(vec![numbers(&[1001])?.with_int(t)?, numbers(&[3, 4])?.with_int(second)?]);
         }
         name if name.starts_with("FusedBatchNorm") => {
@@ -417,8 +425,43 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let of = |value: i32| Tensor::scalar(value);
             all.push(vec![of(1), of(9), of(2)]);
         }
-        "StatelessRandomGetKeyCounter" => all.push(vec![numbers(&[3, 4])?.with_int(t)?]),
+        "LinSpace" => {
+            let num = Tensor::scalar(7i32).with_int(types[2])?;
+            all.push(vec![random.tensor(t, &[])?, random.tensor(t, &[])?, num]);
+        }
+        "ClipByValue" => {
+            let (low, high) = (Tensor::scalar(0i32).with_int(t)?, Tensor::scalar(2i32).with_int(t)?);
+            for dims in ONE {
+                let x = random.tensor(t, dims)?;
+                all.push(vec![x.clone(), low.clone(), high.clone()]);
+                all.push(vec![x, random.tensor(t, dims)?, high.clone()]);
+            }
+            all.push(vec![random.edges(t)?, random.edges(t)?, high]);
+        }
+        "StatelessRandomGetKeyCounter" | "StatelessRandomGetKeyCounterAlg" => {
+            all.push(vec![numbers(&[3, 4])?.with_int(t)?])
+        }
         "StatelessRandomGetAlg" => all.push(vec![]),
+        name if name.starts_with("QuantizeAndDequantizeV") => {
+            for (dims, ends) in [([3, 2, 70], [-1.0, 2.0]), ([2, 3, 1], [0.0, 1.5]), ([4, 2, 0], [-2.5, 1.0])]
+            {
+                let count = if node.attr::<i64>("axis")? == -1 { None } else { Some(dims[1]) };
+                let bound = |end: f64, random: &mut Random| {
+                    let bounds: Vec<f64> = (0..count.unwrap_or(1)).map(|i| end * (1.0 + i as f64)).collect();
+                    let shape = count.map_or(Ok(Shape::scalar()), |count| Shape::new(&[count]))?;
+                    random.cast(&Tensor::from_slice(&bounds, shape)?, t)
+                };
+                let mut set =
+                    vec![random.tensor(t, &dims)?, bound(ends[0], random)?, bound(ends[1], random)?];
+                if name.ends_with("Grad") {
+                    set.insert(0, random.tensor(t, &dims)?);
+                }
+                if types.len() > set.len() {
+                    set.push(Tensor::scalar(5i32));
+                }
+                all.push(set);
+            }
+        }
         name if name.ends_with("Grad") => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?, random.tensor(t, dims)?]);
@@ -450,6 +493,24 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             };
             all.push(terms.map(operand).collect::<Fallible<_>>()?);
         }
+        "ApproximateEqual" => {
+            for dims in ONE {
+                let x = random.tensor(t, dims)?;
+                all.extend([vec![x.clone(), x.clone()], vec![x, random.tensor(t, dims)?]]);
+            }
+            all.push(vec![random.edges(t)?, random.edges(t)?]);
+        }
+        // Where what they are made of does not cancel.
+        "Zeta" | "Polygamma" | "Igamma" | "Igammac" | "IgammaGradA" | "RandomGammaGrad" => {
+            for (x, y) in TWO {
+                all.push(vec![random.positive(t, x)?, random.positive(t, y)?]);
+            }
+            let ends =
+                [0.0, -1.0, -2.5, 0.5, 1.0, 3.0, 4.0, 40.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+            let ends = random.cast(&Tensor::vector(&ends)?, t)?;
+            let count = ends.num_elements();
+            all.push(vec![ends.clone(), ends.reshaped(Shape::new(&[count, 1])?)?]);
+        }
         // Of numbers alone: others are refused.
         "CheckNumerics" | "CheckNumericsV2" => {
             for dims in ONE {
@@ -478,7 +539,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
 
 /// Inputs for the ops of the families that have files of their own.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
-    for family in [moved::inputs, rows::inputs, images::inputs] {
+    for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {
             return Ok(Some(sets));
         }

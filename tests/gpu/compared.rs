@@ -23,6 +23,19 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
     if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
         return Ok(Some(format!("{actual:?} is not {expected:?}")));
     }
+    if actual.dtype().is_complex() {
+        for part in ["Real", "Imag"] {
+            let of = |tensor: &Tensor| {
+                let to = if tensor.dtype() == DType::Complex64 { DType::Float } else { DType::Double };
+                let attrs = [("T", tensor.dtype().into()), ("Tout", to.into())];
+                executor::testing::run_op(part, std::slice::from_ref(tensor), &attrs)
+            };
+            if let Some(how) = difference(&of(actual)?[0], &of(expected)?[0])? {
+                return Ok(Some(format!("{part}: {how}")));
+            }
+        }
+        return Ok(None);
+    }
     let is_float = matches!(actual.dtype(), DType::Float | DType::Double | DType::Half | DType::BFloat16);
     if !is_float {
         return Ok((actual != expected).then(|| format!("{actual:?} is not {expected:?}")));

@@ -94,6 +94,7 @@ fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<
         // Slots are sums of squares, or lie where such may.
         _ if is_variable => share(random, t, dims),
         "grad" | "delta" => random.tensor(t, dims),
+        "global_step" => Ok(Tensor::scalar(3i64)),
         "lr_power" => cast(&Tensor::scalar(-0.5f64), t),
         _ => share(random, t, &[]),
     };

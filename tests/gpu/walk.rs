@@ -7,7 +7,17 @@ use executor::kernel::KernelDef;
 use graph::{Node, Tensor};
 
 /// Attributes that are another rule of the same kernel.
-const FLAGS: &[&str] = &["use_nesterov", "update_slots", "multiply_linear_by_lr"];
+const FLAGS: &[&str] = &[
+    "use_nesterov",
+    "update_slots",
+    "multiply_linear_by_lr",
+    "include_batch_in_index",
+    "binary_output",
+    "lower",
+    "adjoint",
+    "range_given",
+    "signed_input",
+];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.
 fn variants(node: Node) -> Vec<Node> {
@@ -17,11 +27,9 @@ fn variants(node: Node) -> Vec<Node> {
     } else {
         node.clone()
     };
-    let flag = FLAGS.iter().find(|flag| has(flag));
-    match flag {
-        Some(&flag) => vec![node.clone().with_attr(flag, false), node.with_attr(flag, true)],
-        None => vec![node],
-    }
+    FLAGS.iter().filter(|flag| has(flag)).fold(vec![node.clone()], |nodes, &flag| {
+        nodes.iter().flat_map(|node| [false, true].map(|on| node.clone().with_attr(flag, on))).collect()
+    })
 }
 
 /// One call of one kernel.

@@ -78,7 +78,7 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             let node = |centers: bool| Ok(plain(op)?.with_attr("half_pixel_centers", centers));
             [false, true].into_iter().map(node).collect::<Fallible<_>>()?
         }
-        "MaxPool3D" | "AvgPool3D" | "MaxPool3DGrad" | "AvgPool3DGrad" => {
+        "MaxPool3D" | "AvgPool3D" | "MaxPool3DGrad" | "AvgPool3DGrad" | "MaxPool3DGradGrad" => {
             let node = |&(size, stride, padding, format): &(i64, i64, &'static str, &'static str)| {
                 let (size, stride) = ([2, size, 2], [1, stride, 2]);
                 let node = plain(op)?.with_attr("ksize", of_volumes(size, format));
@@ -95,14 +95,19 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             VOLUMES.iter().map(node).collect::<Fallible<_>>()?
         }
-        "MaxPool" | "AvgPool" | "MaxPoolGrad" | "AvgPoolGrad" => {
+        name if name.starts_with("MaxPool") || name.starts_with("AvgPool") => {
+            let has = |name: &str| op.attrs.iter().any(|spec| spec.name == name);
             let node = |&(size, stride, padding, format): &Window| {
-                let spatial = |of: [i64; 2]| in_format(of, format);
-                let node = plain(op)?.with_attr("ksize", spatial(size)).with_attr("strides", spatial(stride));
-                Ok(node.with_attr("padding", padding).with_attr("data_format", format))
+                let mut node = plain(op)?.with_attr("padding", padding);
+                if has("ksize") {
+                    node = node.with_attr("ksize", in_format(size, format));
+                    node = node.with_attr("strides", in_format(stride, format));
+                }
+                Ok(if has("data_format") { node.with_attr("data_format", format) } else { node })
             };
-            let mut nodes = POOLS.iter().map(node).collect::<Fallible<Vec<_>>>()?;
-            if op.name().starts_with("MaxPool") {
+            let fits = |window: &&Window| has("data_format") || window.3 == "NHWC";
+            let mut nodes = POOLS.iter().filter(fits).map(node).collect::<Fallible<Vec<_>>>()?;
+            if has("explicit_paddings") {
                 let padded = node(&([3, 2], [2, 1], "EXPLICIT", "NHWC"))?;
                 nodes.push(padded.with_attr("explicit_paddings", vec![0i64, 0, 2, 1, 0, 1, 0, 0]));
             }
@@ -119,6 +124,40 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
         name if name.starts_with("FusedBatchNorm") => {
             let node = |format: &'static str| Ok(plain(op)?.with_attr("data_format", format));
             ["NHWC", "NCHW"].into_iter().map(node).collect::<Fallible<_>>()?
+        }
+        "ExtractImagePatches" | "ExtractVolumePatches" => {
+            let spread = |space: &[i64]| [&[1][..], space, &[1]].concat();
+            let node = |&(sizes, strides, padding): &(&[i64], &[i64], &'static str)| {
+                let sizes = if op.name().contains("Image") { &sizes[1..] } else { sizes };
+                let strides = &strides[3 - sizes.len()..];
+                let node =
+                    plain(op)?.with_attr("ksizes", spread(sizes)).with_attr("strides", spread(strides));
+                let node = node.with_attr("padding", padding);
+                Ok(if sizes.len() == 2 { node.with_attr("rates", spread(&[1, 2])) } else { node })
+            };
+            // The last leave something over on both sides of a volume.
+            let windows: [(&[i64], &[i64], &str); 3] = [
+                (&[2, 3, 2], &[1, 2, 1], "SAME"),
+                (&[2, 2, 1], &[1, 1, 2], "VALID"),
+                (&[1, 1, 1], &[3, 3, 2], "SAME"),
+            ];
+            windows.iter().map(node).collect::<Fallible<_>>()?
+        }
+        name if name.starts_with("Dilation2D") => {
+            let node = |&(rate, stride, padding, format): &Window| {
+                let node = plain(op)?.with_attr("rates", in_format(rate, format));
+                Ok(node.with_attr("strides", in_format(stride, format)).with_attr("padding", padding))
+            };
+            CONVOLUTIONS[..3].iter().map(node).collect::<Fallible<_>>()?
+        }
+        name if name.starts_with("QuantizeAndDequantizeV") => {
+            let has = |name: &str| op.attrs.iter().any(|spec| spec.name == name);
+            let mut nodes = Vec::new();
+            for (axis, mode) in [(-1i64, "HALF_TO_EVEN"), (1, "HALF_UP")] {
+                let node = plain(op)?.with_attr("axis", axis);
+                nodes.push(if has("round_mode") { node.with_attr("round_mode", mode) } else { node });
+            }
+            nodes
         }
         "MirrorPad" | "MirrorPadGrad" => {
             let node = |mode: &'static str| Ok(plain(op)?.with_attr("mode", mode));
@@ -168,7 +207,7 @@ fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
 }
 
 /// Of rows and columns, and one of images and channels.
-fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
+pub fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
     match format {
         "NCHW" => vec![1, 1, rows, columns],
         _ => vec![1, rows, columns, 1],

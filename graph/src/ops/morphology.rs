@@ -90,9 +90,9 @@ pub struct Reach {
     pub input: usize,
     pub filter: usize,
     pub output: usize,
-    stride: i64,
-    rate: i32,
-    pad_before: i64,
+    pub stride: i64,
+    pub rate: i32,
+    pub pad_before: i64,
 }
 
 impl Dilation {

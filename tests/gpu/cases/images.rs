@@ -41,6 +41,10 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         "AdjustContrastv2" | "AdjustHue" | "AdjustSaturation" => {
             vec![vec![random.tensor(t, &[2, 4, 5, 3])?, Tensor::scalar(0.3f32)]]
         }
+        "ExtractImagePatches" => {
+            vec![vec![random.tensor(t, &[2, 6, 5, 3])?], vec![random.tensor(t, &[0, 6, 5, 3])?]]
+        }
+        "ExtractVolumePatches" => vec![vec![random.tensor(t, &[2, 4, 5, 6, 2])?]],
         "RGBToHSV" | "HSVToRGB" => vec![vec![random.tensor(t, &[4, 5, 3])?]],
         "LRN" => vec![vec![random.tensor(t, &[2, 3, 4, 15])?]],
         "LRNGrad" => {

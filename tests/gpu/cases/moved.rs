@@ -47,6 +47,11 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 vec![random.tensor(t, &[0, 4])?, of(&[1], second)?, of(&[1], types[2])?],
             ]
         }
+        "Cross" => vec![
+            vec![random.tensor(t, &[3])?, random.tensor(t, &[3])?],
+            vec![random.tensor(t, &[2, 4, 3])?, random.tensor(t, &[2, 4, 3])?],
+            vec![random.tensor(t, &[0, 3])?, random.tensor(t, &[0, 3])?],
+        ],
         "Diag" => vec![vec![random.tensor(t, &[3])?], vec![random.tensor(t, &[2, 3])?]],
         "DiagPart" => vec![vec![random.tensor(t, &[3, 3])?], vec![random.tensor(t, &[2, 3, 2, 3])?]],
         "MatrixBandPart" => {
@@ -54,9 +59,11 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let x = random.tensor(t, &[2, 4, 5])?;
             vec![vec![x.clone(), of(1)?, of(-1)?], vec![x, of(0)?, of(2)?]]
         }
-        "MatrixDiag" => vec![vec![random.tensor(t, &[2, 3])?]],
-        "MatrixDiagPart" => vec![vec![random.tensor(t, &[2, 3, 4])?]],
-        "MatrixSetDiag" => vec![vec![random.tensor(t, &[2, 3, 4])?, random.tensor(t, &[2, 3])?]],
+        "MatrixDiag" | "BatchMatrixDiag" => vec![vec![random.tensor(t, &[2, 3])?]],
+        "MatrixDiagPart" | "BatchMatrixDiagPart" => vec![vec![random.tensor(t, &[2, 3, 4])?]],
+        "MatrixSetDiag" | "BatchMatrixSetDiag" => {
+            vec![vec![random.tensor(t, &[2, 3, 4])?, random.tensor(t, &[2, 3])?]]
+        }
         "MatrixDiagV2" | "MatrixDiagV3" => {
             let mut all = Vec::new();
             for k in diagonals {

@@ -38,7 +38,11 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let indices = numbers(&[4, 0, 2])?.reshaped(Shape::new(&[3, 1])?)?.with_int(second)?;
             vec![vec![random.tensor(t, &[5, 2])?, indices, random.tensor(t, &[3, 2])?]]
         }
-        "TensorScatterAdd" | "TensorScatterSub" | "TensorScatterMin" | "TensorScatterMax" => {
+        "TensorScatterAdd"
+        | "TensorScatterSub"
+        | "TensorScatterMin"
+        | "TensorScatterMax"
+        | "ScatterNdNonAliasingAdd" => {
             let indices = random.indices(second, &[4, 2], 3)?;
             vec![vec![random.tensor(t, &[3, 3, 2])?, indices, random.tensor(t, &[4, 2])?]]
         }
@@ -106,6 +110,42 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 all.push(vec![random.tensor(t, dims)?, Tensor::scalar::<i32>(k).with_int(second)?]);
             }
             all
+        }
+        "Bincount" | "DenseBincount" => {
+            let size = Tensor::scalar(4i32).with_int(second)?;
+            let shapes: &[&[usize]] =
+                if name == "Bincount" { &[&[], &[40], &[0]] } else { &[&[40], &[3, 20], &[3, 0]] };
+            let mut all = Vec::new();
+            for dims in shapes {
+                // Two numbers have no bin.
+                let numbers = random.indices(t, dims, 6)?;
+                all.push(vec![numbers.clone(), size.clone(), random.tensor(third, dims)?]);
+                all.push(vec![numbers, size.clone(), random.tensor(third, &[0])?]);
+            }
+            all
+        }
+        "HistogramFixedWidth" => {
+            let of = |values: &[i32], dtype| numbers(values)?.with_int(dtype);
+            let mut all = Vec::new();
+            for bins in [1i32, 3, 700] {
+                all.push(vec![random.tensor(t, &[3, 400])?, of(&[-2, 1], t)?, Tensor::scalar(bins)]);
+            }
+            all.push(vec![random.edges(t)?, of(&[-2, 1], t)?, Tensor::scalar(1i32)]);
+            all.push(vec![random.tensor(t, &[0])?, of(&[-2, 1], t)?, Tensor::scalar(4i32)]);
+            all
+        }
+        "LowerBound" | "UpperBound" => {
+            let sorted = numbers(&[0, 0, 1, 2, 2, 2, 3, -2, -1, -1, 0, 1, 1, 1])?;
+            let sorted = sorted.reshaped(Shape::new(&[2, 7])?)?.with_int(t)?;
+            let edges = random.edges(t)?;
+            let count = edges.num_elements();
+            let edges = edges.reshaped(Shape::new(&[1, count])?)?;
+            vec![
+                vec![sorted.clone(), random.tensor(t, &[2, 9])?],
+                vec![sorted, random.tensor(t, &[2, 0])?],
+                vec![random.tensor(t, &[2, 0])?, random.tensor(t, &[2, 3])?],
+                vec![edges.clone(), edges],
+            ]
         }
         "TopK" => vec![vec![random.tensor(t, &[3, 40])?]],
         "InTopK" => vec![vec![random.tensor(t, &[6, 5])?, random.indices(second, &[6], 5)?]],

@@ -1,13 +1,15 @@
 //! Inputs for ops of windows over images and volumes: pools and convolutions, in each order of axes.
 
+use super::super::op_nodes::in_format;
 use super::{Fallible, Random};
 use graph::ops::conv::Conv;
+use graph::ops::morphology::Dilation;
 use graph::ops::pool::Pool;
 use graph::{DType, Node, Shape, Tensor};
 
 /// Sizes of an input in a node's format: images or volumes.
 fn input(node: &Node, channels: usize) -> Fallible<Vec<usize>> {
-    Ok(match node.attr::<String>("data_format")?.as_str() {
+    Ok(match node.attr::<String>("data_format").unwrap_or_default().as_str() {
         "NCDHW" => vec![2, channels, 4, 5, 3],
         "NDHWC" => vec![2, 4, 5, 3, channels],
         "NCHW" => vec![2, channels, 7, 6],
@@ -21,16 +23,10 @@ fn sizes(shape: &[usize]) -> Fallible<Tensor> {
     Ok(Tensor::vector(&sizes)?)
 }
 
-pub(super) fn inputs(
-    node: &Node,
-    types: &[DType],
-    random: &mut Random,
-) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let set = match node.op.name() {
         name if name.starts_with("MaxPool") || name.starts_with("AvgPool") => {
-            // Channels that cross memory one by one, and by eights.
-            let sets = [3, 8].map(|channels| pool(node, types, &input(node, channels)?, random));
-            return Ok(Some(sets.into_iter().collect::<Fallible<_>>()?));
+            return pools(node, random).map(Some);
         }
         name if name.starts_with("Conv2D") => {
             let (input, conv) = (input(node, 3)?, Conv::of_images(node)?);
@@ -47,6 +43,18 @@ pub(super) fn inputs(
             let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
             convolution(node, random, [&input, &filter, &output])?
         }
+        name if name.starts_with("Dilation2D") => {
+            let (input, filter) = (input(node, 3)?, [3, 2, 3]);
+            let dilation = Dilation::of(node)?;
+            let [rows, columns] = [0, 1].map(|axis| dilation.reach(axis, input[axis + 1], filter[axis]));
+            let output = [input[0], rows?.output, columns?.output, input[3]];
+            let t = node.attr("T")?;
+            let mut set = vec![random.tensor(t, &input)?, random.tensor(t, &filter)?];
+            if name.contains("Backprop") {
+                set.push(random.tensor(t, &output)?);
+            }
+            set
+        }
         name if name.starts_with("DepthwiseConv2dNative") => {
             // Strides over rows and columns are one.
             let (input, filter) = (input(node, 3)?, [3, 2, 3, 2]);
@@ -59,31 +67,73 @@ pub(super) fn inputs(
     Ok(Some(vec![set]))
 }
 
-fn pool(node: &Node, types: &[DType], input: &[usize], random: &mut Random) -> Fallible<Vec<Tensor>> {
-    let t = types.last().copied().unwrap_or(DType::Float);
-    let name = node.op.name();
-    let pool = if name.contains("3D") { Pool::of_volumes(node)? } else { Pool::of(node)? };
+/// What poolings by some windows take: those of the node's attributes, or those that are inputs.
+fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
+    let is_by_inputs = node.op.name().ends_with("V2");
+    let windows = if is_by_inputs {
+        let format: String = node.attr("data_format")?;
+        [[[3, 2], [2, 1]], [[2, 2], [3, 3]]].map(|sizes| sizes.map(|size| in_format(size, &format))).to_vec()
+    } else {
+        vec![[node.attr("ksize")?, node.attr("strides")?]]
+    };
+    let mut all = Vec::new();
+    for [ksize, strides] in &windows {
+        // Channels that cross memory one by one, and by eights.
+        for channels in [3, 8] {
+            let mut inputs = pool(node, [ksize, strides], &input(node, channels)?, random)?;
+            if is_by_inputs {
+                for sizes in [ksize, strides] {
+                    inputs.push(Tensor::vector(&sizes.iter().map(|&size| size as i32).collect::<Vec<_>>())?);
+                }
+            }
+            all.push(inputs);
+        }
+    }
+    Ok(all)
+}
+
+fn pool(
+    node: &Node,
+    [ksize, strides]: [&Vec<i64>; 2],
+    input: &[usize],
+    random: &mut Random,
+) -> Fallible<Vec<Tensor>> {
+    let (name, t) = (node.op.name(), node.attr::<DType>("T")?);
+    let is_of_volumes = name.contains("3D");
+    let pool = if is_of_volumes { Pool::of_volumes(node)? } else { Pool::with(node, ksize, strides)? };
     let output: Shape = pool.output_shape(&pool.sizes(input)?)?;
+    // What an op that pools in the same way makes of data.
+    let pooled = |op: &str, x: &Tensor| -> Fallible<Vec<Tensor>> {
+        let mut attrs =
+            vec![("T", t.into()), ("ksize", ksize.clone().into()), ("strides", strides.clone().into())];
+        attrs.push(("padding", node.attr::<String>("padding")?.into()));
+        for name in ["Targmax", "data_format", "include_batch_in_index"] {
+            attrs.extend(node.attrs.get(name).map(|value| (name, value.clone())));
+        }
+        Ok(executor::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
+    };
+    // Few numbers: several under a window are its largest.
+    let x = random.tensor(DType::Int64, input)?;
+    let x = random.cast(&x, t)?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);
     Ok(match name {
         "MaxPool3DGrad" => {
             // What counts is equal to the pooled.
             let x = of(input)?;
-            let attrs = ["ksize", "strides"].map(|name| Ok((name, node.attr::<Vec<i64>>(name)?.into())));
-            let texts = ["padding", "data_format"].map(|name| Ok((name, node.attr::<String>(name)?.into())));
-            let mut attrs = attrs.into_iter().chain(texts).collect::<Fallible<Vec<_>>>()?;
-            attrs.push(("T", t.into()));
-            let pooled = executor::testing::run_op("MaxPool3D", std::slice::from_ref(&x), &attrs)?.remove(0);
+            let pooled = pooled("MaxPool3D", &x)?.remove(0);
             vec![x, pooled, of(&output)?]
         }
-        "AvgPool3DGrad" => vec![sizes(input)?, of(&output)?],
-        "MaxPoolGrad" => {
-            let (pooled, dy) = (of(&output)?, of(&output)?);
-            // Few numbers: several under a window are its largest.
-            let x = random.tensor(DType::Int64, input)?;
-            vec![random.cast(&x, t)?, pooled, dy]
+        "MaxPoolGradWithArgmax" => {
+            let places = pooled("MaxPoolWithArgmax", &x)?.remove(1);
+            vec![x, of(&output)?, places]
         }
-        "AvgPoolGrad" => vec![sizes(input)?, of(&output)?],
+        "MaxPoolGrad" | "MaxPoolGradV2" => vec![x, of(&output)?, of(&output)?],
+        "AvgPoolGrad" | "AvgPool3DGrad" => vec![sizes(input)?, of(&output)?],
+        name if name.contains("GradGrad") => {
+            let pooled = pooled(if is_of_volumes { "MaxPool3D" } else { "MaxPool" }, &x)?.remove(0);
+            vec![x, pooled, of(input)?]
+        }
+        "MaxPoolWithArgmax" => vec![x],
         _ => vec![of(input)?],
     })
 }

@@ -74,9 +74,9 @@ fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     Ok(out)
 }
 
-fn check_rank(input: &Tensor, axes: usize) -> Result<()> {
-    if input.shape().rank() < axes {
-        invalid!("Input must have rank of at least {axes} but got: {}", input.shape());
+pub(in crate::kernels) fn check_rank(input: &Shape, axes: usize) -> Result<()> {
+    if input.rank() < axes {
+        invalid!("Input must have rank of at least {axes} but got: {input}");
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ fn check_rank(input: &Tensor, axes: usize) -> Result<()> {
 fn whole(axes: usize, direction: FftDirection) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
-        check_rank(input, axes)?;
+        check_rank(input.shape(), axes)?;
         let shape = input.shape();
         let mut values = read(input)?;
         let first = shape.rank() - axes;
@@ -100,7 +100,7 @@ fn whole(axes: usize, direction: FftDirection) -> Result<Kernel> {
 }
 
 /// The lengths of the transform, from input 1.
-fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
+pub(in crate::kernels) fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
     let lengths = ctx.input(1)?;
     if lengths.shape().dims() != [axes] {
         invalid!("fft_length must have shape [{axes}]");
@@ -129,7 +129,7 @@ fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     values
 }
 
-fn check_lengths(shape: &[usize], wanted: &[usize]) -> Result<()> {
+pub(in crate::kernels) fn check_lengths(shape: &[usize], wanted: &[usize]) -> Result<()> {
     let first = shape.len() - wanted.len();
     for (axis, &len) in (first..).zip(wanted) {
         if shape[axis] < len && shape[axis] > 0 {
@@ -144,7 +144,7 @@ fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
-        check_rank(input, axes)?;
+        check_rank(input.shape(), axes)?;
         let lengths = lengths(ctx, axes)?;
         check_lengths(input.shape(), &lengths)?;
         let first = input.shape().rank() - axes;
@@ -171,7 +171,7 @@ fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
-        check_rank(input, axes)?;
+        check_rank(input.shape(), axes)?;
         let lengths = lengths(ctx, axes)?;
         let len = lengths[axes - 1];
         let half = len / 2 + 1;

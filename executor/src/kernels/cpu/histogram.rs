@@ -49,7 +49,7 @@ fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f3
     let mut out = ctx.allocate(Int32, input.shape().clone())?;
     for (o, v) in out.values_mut::<i32>()?.iter_mut().zip(input.values::<T>()?) {
         // A value that is no number is above all bounds, as none is above it.
-        let value = v.to_f64().unwrap_or(f64::NAN);
+        let value = number(*v);
         let is_below = |bound: &f32| {
             let order = value.partial_cmp(&f64::from(*bound));
             order != Some(Ordering::Less)
@@ -67,34 +67,55 @@ fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
     })
 }
 
+fn number<T: ToPrimitive>(value: T) -> f64 {
+    value.to_f64().unwrap_or(f64::NAN)
+}
+
+/// Bins of one width.
+pub(in crate::kernels) struct Bins {
+    pub(in crate::kernels) count: usize,
+    /// Where the first begins.
+    pub(in crate::kernels) low: f64,
+    pub(in crate::kernels) width: f64,
+}
+
+impl Bins {
+    /// So many as input 2 says, between both ends in input 1.
+    pub(in crate::kernels) fn of(ctx: &KernelContext<'_>) -> Result<Bins> {
+        let (range, bins) = (ctx.input(1)?, ctx.input(2)?);
+        if range.shape().rank() != 1 || range.num_elements() != 2 {
+            invalid!("value_range should be a vector of 2 elements, got shape {}", range.shape());
+        }
+        if bins.shape().rank() != 0 {
+            invalid!("nbins should be a scalar, got shape {}", bins.shape());
+        }
+        let bins = bins.item::<i32>()?;
+        if bins <= 0 {
+            invalid!("nbins should be a positive number, but got '{bins}'");
+        }
+        let [low, high] = dispatch!(real, range.dtype(), T => {
+            let ends = range.values::<T>()?;
+            Ok([number(ends[0]), number(ends[1])])
+        })?;
+        if low >= high || low.is_nan() || high.is_nan() {
+            invalid!("value_range should satisfy value_range[0] < value_range[1], but got '[{low}, {high}]'");
+        }
+        Ok(Bins { count: bins as usize, low, width: (high - low) / f64::from(bins) })
+    }
+}
+
 fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let (values, range, bins) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    if range.shape().rank() != 1 || range.num_elements() != 2 {
-        invalid!("value_range should be a vector of 2 elements, got shape {}", range.shape());
-    }
-    if bins.shape().rank() != 0 {
-        invalid!("nbins should be a scalar, got shape {}", bins.shape());
-    }
-    let bins = bins.item::<i32>()?;
-    if bins <= 0 {
-        invalid!("nbins should be a positive number, but got '{bins}'");
-    }
-    let number = |v: T| v.to_f64().unwrap_or(f64::NAN);
-    let (low, high) = (number(range.values::<T>()?[0]), number(range.values::<T>()?[1]));
-    if low >= high || low.is_nan() || high.is_nan() {
-        invalid!("value_range should satisfy value_range[0] < value_range[1], but got '[{low}, {high}]'");
-    }
+    let (values, bins) = (ctx.input(0)?.values::<T>()?, Bins::of(ctx)?);
     // Into a single bin everything goes.
-    if bins > 1 && values.values::<T>()?.iter().any(|&v| number(v).is_nan()) {
+    if bins.count > 1 && values.iter().any(|&v| number(v).is_nan()) {
         invalid!("Histogram values must not contain NaN");
     }
-    let mut all = Tensor::zeros(Int64, Shape::new(&[bins as usize])?)?;
+    let mut all = Tensor::zeros(Int64, Shape::new(&[bins.count])?)?;
     let found = all.values_mut::<i64>()?;
-    let step = (high - low) / f64::from(bins);
-    for &v in values.values::<T>()? {
-        let bin = ((number(v) - low) / step).floor();
+    for &v in values {
+        let bin = ((number(v) - bins.low) / bins.width).floor();
         // What is outside counts to the first or the last bin.
-        let bin = if bin > 0.0 { (bin as usize).min(bins as usize - 1) } else { 0 };
+        let bin = if bin > 0.0 { (bin as usize).min(bins.count - 1) } else { 0 };
         found[bin] += 1;
     }
     let out = counts(dtype, found)?;
@@ -102,42 +123,62 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
     Ok(())
 }
 
+/// What is counted: numbers, by rows if there are any.
+pub(in crate::kernels) struct Counted {
+    pub(in crate::kernels) rows: Option<usize>,
+    /// Numbers of a row.
+    pub(in crate::kernels) columns: usize,
+    pub(in crate::kernels) bins: usize,
+    pub(in crate::kernels) is_weighted: bool,
+}
+
+impl Counted {
+    pub(in crate::kernels) fn of(ctx: &KernelContext<'_>) -> Result<Counted> {
+        let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
+        let dense = ctx.node().op.name() == "DenseBincount";
+        if dense && input.rank() > 2 {
+            invalid!("Shape must be at most rank 2 but is rank {}", input.rank());
+        }
+        if size.shape().rank() != 0 {
+            invalid!("Shape must be rank 0 but is rank {}", size.shape().rank());
+        }
+        let size = size.to_i64s()?[0];
+        let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
+        let is_weighted = weights.num_elements() > 0;
+        let alike = if dense { weights == input } else { weights.num_elements() == input.num_elements() };
+        if is_weighted && !alike {
+            invalid!(
+                "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
+                weights equal to 1. Received {weights}"
+            );
+        }
+        let (rows, columns) = match (dense, input.dims()) {
+            (true, &[rows, columns]) => (Some(rows), columns),
+            _ => (None, input.num_elements()),
+        };
+        Ok(Counted { rows, columns, bins, is_weighted })
+    }
+
+    pub(in crate::kernels) fn shape(&self) -> Result<Shape> {
+        Ok(match self.rows {
+            Some(rows) => Shape::new(&[rows, self.bins])?,
+            None => Shape::new(&[self.bins])?,
+        })
+    }
+}
+
 /// Sums of weights (ones, where there are none) by number; of a matrix, row by row.
 fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<()> {
-    let (input, size, weights) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let dense = ctx.node().op.name() == "DenseBincount";
-    if dense && input.shape().rank() > 2 {
-        invalid!("Shape must be at most rank 2 but is rank {}", input.shape().rank());
-    }
-    if size.shape().rank() != 0 {
-        invalid!("Shape must be rank 0 but is rank {}", size.shape().rank());
-    }
-    let size = size.to_i64s()?[0];
-    let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
-    let weighted = weights.num_elements() > 0;
-    let alike =
-        if dense { weights.shape() == input.shape() } else { weights.num_elements() == input.num_elements() };
-    if weighted && !alike {
-        invalid!(
-            "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
-            weights equal to 1. Received {}",
-            weights.shape()
-        );
-    }
-    let (rows, columns) = match (dense, input.shape().dims()) {
-        (true, &[rows, columns]) => (Some(rows), columns),
-        _ => (None, input.num_elements()),
-    };
-    let shape = rows.map_or_else(|| vec![bins], |rows| vec![rows, bins]);
-    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&shape)?)?;
-    let (sums, weights, numbers) = (out.values_mut::<T>()?, weights.values::<T>()?, input.to_i64s()?);
-    for (i, &number) in numbers.iter().enumerate() {
+    let counted = Counted::of(ctx)?;
+    let mut out = Tensor::zeros(T::DTYPE, counted.shape()?)?;
+    let (sums, weights) = (out.values_mut::<T>()?, ctx.input(2)?.values::<T>()?);
+    for (i, &number) in ctx.input(0)?.to_i64s()?.iter().enumerate() {
         let Ok(bin) = usize::try_from(number) else { invalid!("Input arr must be non-negative!") };
-        if bin >= bins {
+        if bin >= counted.bins {
             continue;
         }
-        let place = &mut sums[rows.map_or(0, |_| i / columns) * bins + bin];
-        *place = match (binary, weighted) {
+        let place = &mut sums[i / counted.columns * counted.bins + bin];
+        *place = match (binary, counted.is_weighted) {
             (true, _) => T::ONE,
             (_, true) => place.plus(weights[i]),
             _ => place.plus(T::ONE),
@@ -167,11 +208,11 @@ fn halved<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// Row by row, the first place among sorted inputs that is not less than the value, or that is greater.
-fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, dtype: DType) -> Result<()> {
-    let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
-    let (&[rows, width], &[value_rows, count]) = (sorted.shape().dims(), values.shape().dims()) else {
-        invalid!("sorted input and values must be matrices, got {} and {}", sorted.shape(), values.shape());
+/// Of matrices of as many rows, sorted inputs and values: how many of each a row has.
+pub(in crate::kernels) fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Result<[usize; 2]> {
+    let (sorted, values) = (ctx.shape(0)?, ctx.shape(1)?);
+    let (&[rows, width], &[value_rows, count]) = (sorted.dims(), values.dims()) else {
+        invalid!("sorted input and values must be matrices, got {sorted} and {values}");
     };
     if rows != value_rows {
         invalid!("Leading dim_size of both tensors must match.");
@@ -179,6 +220,14 @@ fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, d
     if dtype == Int32 && width >= i32::MAX as usize {
         invalid!("width of sorted inputs must be below {}", i32::MAX);
     }
+    Ok([width, count])
+}
+
+/// Row by row, the first place among sorted inputs that is not less than the value, or that is greater.
+fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, dtype: DType) -> Result<()> {
+    let [width, count] = widths(ctx, dtype)?;
+    let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
+    let rows = values.shape()[0];
     let (inputs, wanted) = (sorted.values::<T>()?, values.values::<T>()?);
     let mut places = Vec::with_capacity(rows * count);
     for row in 0..rows {

@@ -4,6 +4,7 @@ mod decompose;
 mod least_squares;
 mod matrix;
 
+use super::broadcast::Plan;
 use super::dispatch::COMPLEX;
 use crate::error::{Error, Result};
 use crate::invalid;
@@ -95,12 +96,47 @@ struct Batch<F> {
     columns: usize,
 }
 
+/// The sizes of a batch, and rows and columns of its matrices.
+pub(in crate::kernels) fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2])> {
+    let [sizes @ .., rows, columns] = input.dims() else {
+        invalid!("Input tensor 0 must have rank >= 2, got shape {input}");
+    };
+    Ok((sizes, [*rows, *columns]))
+}
+
+/// The sizes of a batch of square matrices, and how many rows these have.
+pub(in crate::kernels) fn square(input: &Shape) -> Result<(&[usize], usize)> {
+    let (sizes, [rows, columns]) = matrices(input)?;
+    if rows != columns {
+        invalid!("Input matrix must be square, got {rows} != {columns}");
+    }
+    Ok((sizes, rows))
+}
+
+/// Checks that there is a right side for each system of equations.
+pub(in crate::kernels) fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
+    let ((of_a, rows), (of_b, [right_rows, _])) = (square(a)?, matrices(b)?);
+    if of_a != of_b || rows != right_rows {
+        invalid!("Input matrix and rhs are incompatible: {a} vs. {b}");
+    }
+    Ok(())
+}
+
+/// How batches of triangular matrices and of right sides go together.
+pub(in crate::kernels) fn triangular_plan(a: &Shape, b: &Shape) -> Result<Plan> {
+    let ((of_a, rows), (of_b, [right_rows, _])) = (square(a)?, matrices(b)?);
+    if rows != right_rows {
+        invalid!("In[0] and In[1] are incompatible: {a} vs. {b}");
+    }
+    let Some(plan) = Plan::fit(&Shape::new(of_a)?, &Shape::new(of_b)?)? else {
+        invalid!("In[0] and In[1] must have compatible batch dimensions: {a} vs. {b}");
+    };
+    Ok(plan)
+}
+
 impl<F: Entry> Batch<F> {
     fn of(input: &Tensor) -> Result<Batch<F>> {
-        let [sizes @ .., rows, columns] = input.shape().dims() else {
-            invalid!("Input tensor 0 must have rank >= 2, got shape {}", input.shape());
-        };
-        let (rows, columns) = (*rows, *columns);
+        let (sizes, [rows, columns]) = matrices(input.shape())?;
         let values: Vec<F> = read(input)?;
         let count = sizes.iter().product();
         let size = rows * columns;
@@ -109,11 +145,8 @@ impl<F: Entry> Batch<F> {
     }
 
     fn square(input: &Tensor) -> Result<Batch<F>> {
-        let batch = Batch::of(input)?;
-        if batch.rows != batch.columns {
-            invalid!("Input matrix must be square, got {} != {}", batch.rows, batch.columns);
-        }
-        Ok(batch)
+        square(input.shape())?;
+        Batch::of(input)
     }
 
     fn shape(&self, inner: &[usize]) -> Result<Shape> {
@@ -192,14 +225,8 @@ fn log_determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
-    let (a, b) = (Batch::<F>::square(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
-    if a.sizes != b.sizes || a.rows != b.rows {
-        invalid!(
-            "Input matrix and rhs are incompatible: {} vs. {}",
-            ctx.input(0)?.shape(),
-            ctx.input(1)?.shape()
-        );
-    }
+    check_systems(ctx.shape(0)?, ctx.shape(1)?)?;
+    let (a, b) = (Batch::<F>::of(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
     let mut values = Vec::new();
     for (a, b) in a.matrices.iter().zip(&b.matrices) {
         let lu = decompose::Lu::of(if adjoint { a.adjoint() } else { a.clone() });
@@ -213,18 +240,8 @@ fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
 }
 
 fn triangular_solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint: bool) -> Result<()> {
-    let (a, b) = (Batch::<F>::square(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
-    if a.rows != b.rows {
-        invalid!("In[0] and In[1] are incompatible: {} vs. {}", ctx.input(0)?.shape(), ctx.input(1)?.shape());
-    }
-    let plan = super::broadcast::Plan::fit(&Shape::new(&a.sizes)?, &Shape::new(&b.sizes)?)?;
-    let Some(plan) = plan else {
-        invalid!(
-            "In[0] and In[1] must have compatible batch dimensions: {} vs. {}",
-            ctx.input(0)?.shape(),
-            ctx.input(1)?.shape()
-        );
-    };
+    let plan = triangular_plan(ctx.shape(0)?, ctx.shape(1)?)?;
+    let (a, b) = (Batch::<F>::of(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
     let repeats = plan.repeats();
     let mut values = Vec::new();
     plan.walk(0, plan.shape().num_elements(), |_, len, [i, j]| {

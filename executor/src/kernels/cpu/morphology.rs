@@ -27,20 +27,22 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The sizes of a call.
-struct Sizes {
+pub(in crate::kernels) struct Sizes {
     batch: usize,
-    rows: Reach,
-    columns: Reach,
-    depth: usize,
+    pub(in crate::kernels) rows: Reach,
+    pub(in crate::kernels) columns: Reach,
+    pub(in crate::kernels) depth: usize,
 }
 
 impl Sizes {
-    fn of(input: &Tensor, filter: &Tensor, dilation: &Dilation) -> Result<Sizes> {
-        let &[batch, rows, columns, depth] = input.shape().dims() else {
-            crate::invalid!("input must be 4-dimensional: {}", input.shape());
+    /// Of inputs 0 and 1, the image and the filter.
+    pub(in crate::kernels) fn of(ctx: &KernelContext<'_>, dilation: &Dilation) -> Result<Sizes> {
+        let (input, filter) = (ctx.shape(0)?, ctx.shape(1)?);
+        let &[batch, rows, columns, depth] = input.dims() else {
+            crate::invalid!("input must be 4-dimensional: {input}");
         };
-        let &[filter_rows, filter_columns, filter_depth] = filter.shape().dims() else {
-            crate::invalid!("filter must be 3-dimensional: {}", filter.shape());
+        let &[filter_rows, filter_columns, filter_depth] = filter.dims() else {
+            crate::invalid!("filter must be 3-dimensional: {filter}");
         };
         if depth != filter_depth {
             crate::invalid!("input and filter must have the same depth: {depth} vs {filter_depth}");
@@ -50,8 +52,17 @@ impl Sizes {
         Ok(Sizes { batch, rows, columns, depth })
     }
 
-    fn output(&self) -> Result<Shape> {
+    pub(in crate::kernels) fn output(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.rows.output, self.columns.output, self.depth])?)
+    }
+
+    /// Checks that what comes back, input 2, has the output's shape.
+    pub(in crate::kernels) fn check_arrived(&self, ctx: &KernelContext<'_>) -> Result<()> {
+        let (arrived, output) = (ctx.shape(2)?, self.output()?);
+        if *arrived != output {
+            crate::invalid!("out_backprop has incompatible size: {arrived}, not {output}");
+        }
+        Ok(())
     }
 
     /// Image, row and column of an output pixel.
@@ -83,8 +94,8 @@ impl Sizes {
 }
 
 fn dilate<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+    let sizes = Sizes::of(ctx, dilation)?;
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
-    let sizes = Sizes::of(input, filter, dilation)?;
     let mut out = ctx.allocate(T::DTYPE, sizes.output()?)?;
     if out.num_elements() > 0 {
         let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
@@ -126,11 +137,9 @@ fn gradient<T: Stored>(
     shape: Shape,
     goes_to: impl Fn(&Sizes, (usize, usize, usize), Option<(usize, usize)>) -> Option<usize>,
 ) -> Result<()> {
+    let sizes = Sizes::of(ctx, dilation)?;
+    sizes.check_arrived(ctx)?;
     let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let sizes = Sizes::of(input, filter, dilation)?;
-    if *arrived.shape() != sizes.output()? {
-        crate::invalid!("out_backprop has incompatible size: {}, not {}", arrived.shape(), sizes.output()?);
-    }
     let mut out = Tensor::zeros(T::DTYPE, shape)?;
     if arrived.num_elements() > 0 && out.num_elements() > 0 {
         let to = out.values_mut::<T>()?;

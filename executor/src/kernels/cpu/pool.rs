@@ -21,14 +21,14 @@ const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
 /// How a kernel finds out how to pool.
 #[derive(Clone, Copy)]
-enum Windows {
+pub(in crate::kernels) enum Windows {
     Attrs(Pool),
     /// Window sizes and strides are inputs, from this one on.
     Inputs(usize),
 }
 
 impl Windows {
-    fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
+    pub(in crate::kernels) fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
         let first = match self {
             Windows::Attrs(pool) => return Ok(*pool),
             Windows::Inputs(first) => *first,
@@ -61,7 +61,8 @@ fn made(windows: Windows, compute: Compute) -> Result<Kernel> {
     })
 }
 
-const WINDOWS: &[&str] = &["ksize", "strides"];
+/// Inputs that say how to pool.
+pub(in crate::kernels) const WINDOWS: &[&str] = &["ksize", "strides"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MaxPool", REAL, |i| dispatch!(real, i.output_type(0), T => images(i, max_pool::<T>))),

@@ -1,7 +1,7 @@
 //! What quantisation does to numbers, without leaving their type, and its gradients.
 
 pub(in crate::kernels) mod fake;
-mod round_trip;
+pub(in crate::kernels) mod round_trip;
 
 use super::dispatch::dispatch;
 use crate::kernel::{Kernel, KernelDef};

@@ -195,17 +195,20 @@ macro_rules! clip {
 clip!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 clip!(complex: f32, f64);
 
-fn clip<T: Clip>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (x, low, high) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let shape = x.shape().clone();
-    if [low, high].iter().any(|b| b.shape().rank() != 0 && *b.shape() != shape) {
+/// Checks that each bound is one for all elements, or one for each.
+pub(in crate::kernels) fn check_bounds(ctx: &KernelContext<'_>) -> Result<()> {
+    let (shape, low, high) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
+    if [low, high].iter().any(|bound| bound.rank() != 0 && *bound != shape) {
         invalid!(
-            "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. input shape: {shape}clip_value_min shape: {}clip_value_max shape: {}",
-            low.shape(),
-            high.shape()
+            "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. input shape: {shape}clip_value_min shape: {low}clip_value_max shape: {high}"
         );
     }
-    let (low, high) = (low.clone(), high.clone());
+    Ok(())
+}
+
+fn clip<T: Clip>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    check_bounds(ctx)?;
+    let (low, high) = (ctx.input(1)?.clone(), ctx.input(2)?.clone());
     let mut out = ctx.take_input(0)?;
     let values = out.values_mut::<T>()?;
     match (low.values::<T>()?, high.values::<T>()?) {

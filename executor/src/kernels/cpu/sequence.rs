@@ -185,15 +185,22 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-    if a.shape() != b.shape() {
-        invalid!("Both inputs must be of same shape: {} vs. {}", a.shape(), b.shape());
+/// Checks that both inputs are as many vectors of three.
+pub(in crate::kernels) fn check_cross(ctx: &KernelContext<'_>) -> Result<()> {
+    let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
+    if a != b {
+        invalid!("Both inputs must be of same shape: {a} vs. {b}");
     }
-    if a.shape().last() != Some(&3) {
+    if a.last() != Some(&3) {
         let message = "Cross-products are only defined for 3-element vectors.";
         return Err(Error::new(Code::FailedPrecondition, message));
     }
+    Ok(())
+}
+
+fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    check_cross(ctx)?;
+    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
     let mut out = ctx.allocate(T::DTYPE, a.shape().clone())?;
     let pairs = a.values::<T>()?.chunks_exact(3).zip(b.values::<T>()?.chunks_exact(3));
     for (o, (u, v)) in out.values_mut::<T>()?.chunks_exact_mut(3).zip(pairs) {

@@ -8,7 +8,7 @@ use crate::kernel::{Kernel, KernelContext, KernelDef};
 use bytemuck::Pod;
 use graph::ops::space::{Blocks, Patches};
 use graph::ops::window::{Padding, Window};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Node, Shape, Tensor};
 
 const ND: &[(&str, &[DType])] = &[("Tblock_shape", INDEX)];
 
@@ -35,40 +35,64 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Kernel::sync(move |ctx| move_blocks(ctx, Some(block), false))
         })
     },
-    KernelDef::of("ExtractImagePatches", &[], |i| {
-        let patches = Patches::of_images(i.node)?;
-        Kernel::sync(move |ctx| {
-            let input = ctx.input(0)?;
-            let &[n, h, w, c] = input.shape().dims() else {
-                crate::invalid!("input must be 4-dimensional: {}", input.shape());
-            };
-            let [ksize_rows, ksize_columns] = patches.ksizes;
-            let volume = Patches {
-                ksizes: [1, ksize_rows, ksize_columns],
-                strides: [1, patches.strides[0], patches.strides[1]],
-                rates: [1, patches.rates[0], patches.rates[1]],
-                padding: patches.padding,
-                centred: patches.centred,
-            };
-            let out = extract(input, [n, 1, h, w, c], &volume)?;
-            let &[n, _, h, w, c] = out.shape().dims() else { return Ok(()) };
-            ctx.set_output(0, out.reshaped(Shape::new(&[n, h, w, c])?)?);
-            Ok(())
-        })
-    }),
-    KernelDef::of("ExtractVolumePatches", &[], |i| {
-        let patches = Patches::of_volumes(i.node)?;
-        Kernel::sync(move |ctx| {
-            let input = ctx.input(0)?;
-            let &[n, d, h, w, c] = input.shape().dims() else {
-                crate::invalid!("input must be 5-dimensional: {}", input.shape());
-            };
-            let out = extract(input, [n, d, h, w, c], &patches)?;
-            ctx.set_output(0, out);
-            Ok(())
-        })
-    }),
+    KernelDef::of("ExtractImagePatches", &[], |i| extracting(Extraction::of_images(i.node)?)),
+    KernelDef::of("ExtractVolumePatches", &[], |i| extracting(Extraction::of_volumes(i.node)?)),
 ];
+
+/// Which patches to take. An image is a volume of one plane.
+pub(in crate::kernels) struct Extraction {
+    patches: Patches<3>,
+    is_of_images: bool,
+}
+
+/// The patches of one input.
+pub(in crate::kernels) struct Extracted {
+    /// Over planes, rows and columns.
+    pub(in crate::kernels) windows: [Window; 3],
+    pub(in crate::kernels) channels: usize,
+    /// The output's.
+    pub(in crate::kernels) shape: Shape,
+}
+
+impl Extraction {
+    pub(in crate::kernels) fn of_images(node: &Node) -> Result<Extraction> {
+        let Patches { ksizes, strides, rates, padding, centred } = Patches::of_images(node)?;
+        let [ksizes, strides, rates] = [ksizes, strides, rates].map(|[rows, columns]| [1, rows, columns]);
+        Ok(Extraction { patches: Patches { ksizes, strides, rates, padding, centred }, is_of_images: true })
+    }
+
+    pub(in crate::kernels) fn of_volumes(node: &Node) -> Result<Extraction> {
+        Ok(Extraction { patches: Patches::of_volumes(node)?, is_of_images: false })
+    }
+
+    pub(in crate::kernels) fn of(&self, input: &Shape) -> Result<Extracted> {
+        let Extraction { patches, is_of_images } = self;
+        let [n, d, h, w, channels] = match *input.dims() {
+            [n, h, w, c] if *is_of_images => [n, 1, h, w, c],
+            [n, d, h, w, c] if !is_of_images => [n, d, h, w, c],
+            _ => crate::invalid!("input must be {}-dimensional: {input}", if *is_of_images { 4 } else { 5 }),
+        };
+        let centre = |window: Window| {
+            if patches.centred && patches.padding == Padding::Same { window.centred() } else { window }
+        };
+        let windows = [patches.window(d, 0)?, patches.window(h, 1)?, patches.window(w, 2)?].map(centre);
+        let [planes, rows, columns] = windows.map(|window| window.output);
+        let len = patches.len()?.checked_mul(channels);
+        let len = len.ok_or_else(|| Error::invalid("a patch's size overflows"))?;
+        let shape = [n, planes, rows, columns, len];
+        let shape = if *is_of_images { Shape::new(&[n, rows, columns, len])? } else { Shape::new(&shape)? };
+        Ok(Extracted { windows, channels, shape })
+    }
+}
+
+fn extracting(extraction: Extraction) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let input = ctx.input(0)?;
+        let out = extract(input, extraction.of(input.shape())?)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
 
 /// Calls a function of byte slices with words as long as the elements, or as short as divides them.
 macro_rules! by_width {
@@ -229,14 +253,10 @@ fn elements_mut<W: Pod>(bytes: &mut [u8]) -> &mut [W] {
 }
 
 /// Each patch as the channels of an output pixel: plane, row, column of the patch, then the input's channel.
-fn extract(input: &Tensor, [n, d, h, w, c]: [usize; 5], patches: &Patches<3>) -> Result<Tensor> {
-    let centre = |window: Window| {
-        if patches.centred && patches.padding == Padding::Same { window.centred() } else { window }
-    };
-    let windows = [patches.window(d, 0)?, patches.window(h, 1)?, patches.window(w, 2)?].map(centre);
+fn extract(input: &Tensor, Extracted { windows, channels: c, shape }: Extracted) -> Result<Tensor> {
     let [planes, rows, columns] = &windows;
-    let len = patches.len()?.checked_mul(c).ok_or_else(|| Error::invalid("a patch's size overflows"))?;
-    let shape = Shape::new(&[n, planes.output, rows.output, columns.output, len])?;
+    let (d, h, w) = (planes.input, rows.input, columns.input);
+    let len = shape.last().copied().unwrap_or(0);
     let mut out = Tensor::zeros(input.dtype(), shape)?;
     if out.num_elements() == 0 {
         return Ok(out);

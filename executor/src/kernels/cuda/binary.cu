@@ -59,6 +59,12 @@ __device__ inline i64 power(i64 x, i64 y) {
     return product;
 }
 
+// What shifts go by: within the bits that there are.
+template <class T> __device__ inline int places(T by) {
+    const T most = sizeof(T) * 8 - 1;
+    return (int)(by > most ? most : by > 0 ? by : (T)0);
+}
+
 ZIP(AddV2, x + y)
 ZIP(Sub, x - y)
 ZIP(Mul, x *y)
@@ -78,6 +84,11 @@ ZIP(Atan2, atan2(x, y))
 ZIP(Xdivy, x == (W)0 ? (W)0 : x / y)
 ZIP(Xlogy, x == (W)0 ? (W)0 : x *log(y))
 ZIP(Xlog1py, x == (W)0 ? (W)0 : x *log1p(y))
+ZIP(BitwiseAnd, x &y)
+ZIP(BitwiseOr, x | y)
+ZIP(BitwiseXor, x ^ y)
+ZIP(LeftShift, x << places(y))
+ZIP(RightShift, x >> places(y))
 
 // The sum of several tensors, one after the other.
 template <class T> __global__ void add_to(const T *x, T *sum, i64 n) {

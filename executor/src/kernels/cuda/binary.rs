@@ -5,7 +5,7 @@ use super::support::{NUMBERS, allocate_or_reuse, function, is_unique, lane, laun
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::dispatch::{COMPLEX, FLOATS, INTEGERS};
 
 pub(super) static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
 
@@ -14,6 +14,7 @@ macro_rules! kernels {
         &[
             $($(KernelDef::enqueuing($op, &[("T", $types)], |init| zip(init, &SOURCE, $function, 0.0, broadcast)),)*)*
             KernelDef::enqueuing("AddN", &[("T", NUMBERS)], add_n),
+            KernelDef::enqueuing("AddN", &[("T", COMPLEX)], add_n),
         ]
     };
 }
@@ -21,11 +22,16 @@ macro_rules! kernels {
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     NUMBERS:
         "Add" = "AddV2" "AddV2" = "AddV2" "Sub" = "Sub" "Mul" = "Mul" "Div" = "Div" "FloorDiv" = "FloorDiv"
-        "FloorMod" = "FloorMod" "TruncateDiv" = "TruncateDiv" "Maximum" = "Maximum" "Minimum" = "Minimum" "Pow" = "Pow"
-        "SquaredDifference" = "SquaredDifference";
+        "FloorMod" = "FloorMod" "TruncateDiv" = "TruncateDiv" "TruncateMod" = "TruncateMod" "Mod" = "TruncateMod"
+        "Maximum" = "Maximum" "Minimum" = "Minimum" "Pow" = "Pow" "SquaredDifference" = "SquaredDifference";
     FLOATS:
         "RealDiv" = "RealDiv" "DivNoNan" = "DivNoNan" "MulNoNan" = "MulNoNan" "Atan2" = "Atan2" "Xdivy" = "Xdivy"
         "Xlogy" = "Xlogy" "Xlog1py" = "Xlog1py";
+    COMPLEX:
+        "Add" = "AddV2" "AddV2" = "AddV2" "Sub" = "Sub" "Mul" = "Mul" "Div" = "RealDiv" "RealDiv" = "RealDiv";
+    INTEGERS:
+        "BitwiseAnd" = "BitwiseAnd" "BitwiseOr" = "BitwiseOr" "BitwiseXor" = "BitwiseXor" "LeftShift" = "LeftShift"
+        "RightShift" = "RightShift";
 };
 
 /// Each tensor after the first is added to the sum so far.

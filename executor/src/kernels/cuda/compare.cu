@@ -16,6 +16,12 @@ ZIP(GreaterEqual, x >= y)
 ZIP(LogicalAnd, x && y)
 ZIP(LogicalOr, x || y)
 
+struct ApproximateEqual {
+    template <class T> static __device__ inline bool apply(Wide<T> x, Wide<T> y, double tolerance) {
+        return fabs(x - y) <= (Wide<T>)tolerance;
+    }
+};
+
 struct LogicalNot {
     template <class T> static __device__ inline bool apply(bool x, double) {
         return !x;

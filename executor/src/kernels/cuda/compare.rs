@@ -1,13 +1,14 @@
 //! Comparisons and logic.
 
-use super::elementwise::{broadcast, map, zip};
+use super::elementwise::{broadcast, map, same_shape, zip};
+use super::support::ORDERED;
 use crate::cuda::Source;
 use crate::kernel::KernelDef;
+use crate::kernels::cpu::dispatch::FLOATS;
 use graph::DType::{self, *};
 
 static SOURCE: Source = Source { file: "compare.cu", text: include_str!("compare.cu") };
 
-const ORDERED: &[DType] = &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
 const EQUAL: &[DType] =
     &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
 
@@ -15,6 +16,9 @@ macro_rules! kernels {
     ($($types:expr, $($op:literal)*;)*) => {
         &[
             $($(KernelDef::enqueuing($op, $types, |init| zip(init, &SOURCE, $op, 0.0, broadcast)),)*)*
+            KernelDef::enqueuing("ApproximateEqual", &[("T", FLOATS)], |init| {
+                zip(init, &SOURCE, "ApproximateEqual", init.attr::<f32>("tolerance")?.into(), same_shape)
+            }),
             KernelDef::enqueuing("LogicalNot", &[], |init| map(init, &SOURCE, "LogicalNot", 0.0)),
         ]
     };

@@ -12,6 +12,7 @@ const SIZES: &[&str] = &["k", "num_rows", "num_cols"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
+    KernelDef::of("BatchMatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
     KernelDef {
         host_memory: SIZES,
         ..KernelDef::of("MatrixDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Diag))
@@ -21,6 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::of("MatrixDiagV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Diag))
     },
     KernelDef::of("MatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
+    KernelDef::of("BatchMatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
     KernelDef {
         host_memory: &["k"],
         ..KernelDef::of("MatrixDiagPartV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Part))
@@ -30,6 +32,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::of("MatrixDiagPartV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Part))
     },
     KernelDef::of("MatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
+    KernelDef::of("BatchMatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
     KernelDef {
         host_memory: &["k"],
         ..KernelDef::of("MatrixSetDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Set))

@@ -1,5 +1,6 @@
-// Between which bounds, which are sorted, each value lies: how many are not above it. None is above NaN.
+// Values placed among bounds and bins, and counted there. Atomic sums come in no order.
 
+// Between which bounds, which are sorted, each value lies: how many are not above it. None is above NaN.
 template <class T> __global__ void bucketize(const T *x, const double *bounds, i32 *y, i64 n, i64 count) {
     EACH(i, n) {
         double value = (double)x[i];
@@ -13,4 +14,68 @@ template <class T> __global__ void bucketize(const T *x, const double *bounds, i
         }
         y[i] = (i32)low;
     }
+}
+
+// The first place among a row's sorted inputs that is not less than the value, or that is greater.
+struct LowerBound {
+    template <class W> static __device__ inline bool leads(W x, W value) {
+        return x < value;
+    }
+};
+struct UpperBound {
+    template <class W> static __device__ inline bool leads(W x, W value) {
+        return !(value < x);
+    }
+};
+template <class F, class T, class I>
+__global__ void bound(const T *sorted, const T *values, I *places, i64 n, i64 width, i64 count) {
+    EACH(i, n) {
+        const T *inputs = sorted + i / count * width;
+        i64 first = 0;
+        for (i64 length = width; length > 0;) {
+            i64 half = length / 2;
+            if (F::leads(wide(inputs[first + half]), wide(values[i]))) {
+                first += half + 1;
+                length -= half + 1;
+            } else {
+                length = half;
+            }
+        }
+        places[i] = (I)first;
+    }
+}
+
+__device__ inline void add(i32 *to, i32 by) {
+    atomicAdd(to, by);
+}
+__device__ inline void add(i64 *to, i64 by) {
+    atomicAdd((u64 *)to, (u64)by);
+}
+__device__ inline void add(float *to, float by) {
+    atomicAdd(to, by);
+}
+__device__ inline void add(double *to, double by) {
+    atomicAdd(to, by);
+}
+
+// How many values are in each of so many bins of one width: what is outside counts to the first or the last one.
+template <class T, class U>
+__global__ void fixed_width(const T *x, U *counts, i64 n, double low, double width, i64 bins) {
+    EACH(i, n) {
+        double bin = floor(((double)x[i] - low) / width);
+        add(counts + (bin > 0 ? bin < (double)bins ? (i64)bin : bins - 1 : 0), (U)1);
+    }
+}
+
+// Weights, or ones, summed by number, in each row by itself. A number without a bin counts nowhere.
+template <class T, class I>
+__global__ void bincount(const I *numbers, const T *weights, T *sums, i64 n, i64 columns, i64 bins) {
+    EACH(i, n) {
+        i64 bin = numbers[i];
+        if (bin >= 0 && bin < bins)
+            add(sums + i / columns * bins + bin, weights ? weights[i] : (T)1);
+    }
+}
+template <class T> __global__ void presence(T *sums, i64 n) {
+    EACH(i, n) sums[i] = (T)(sums[i] != (T)0);
 }

@@ -72,14 +72,14 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
         "Size" "T" &["output"];
         "Rank" "T" &["output"];
     of_shapes:
-        "NoOp" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Range";
+        "NoOp" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Range" "LinSpace";
     elsewhere:
-        "Assert" "Placeholder" "PlaceholderV2" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg" "FakeParam" "ToBool"
-        "DeviceIndex";
-    int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "Mod" "Maximum" "Minimum" "Neg"
-        "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less" "LessEqual" "Greater"
-        "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice" "Pad" "PadV2" "Tile"
-        "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ReverseV2" "BroadcastTo";
+        "Assert" "Placeholder" "PlaceholderV2" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg"
+        "StatelessRandomGetKeyCounterAlg" "FakeParam" "ToBool" "DeviceIndex";
+    int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "TruncateMod" "Mod" "Maximum"
+        "Minimum" "Neg" "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less"
+        "LessEqual" "Greater" "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice"
+        "Pad" "PadV2" "Tile" "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ClipByValue" "ReverseV2" "BroadcastTo";
     int32 "dtype": "Const";
     int32 "Tparams": "Gather" "GatherV2";
 };

@@ -2,24 +2,29 @@
 //! kernels of its own. They enqueue and return; what fails on the GPU later fails who waits for it.
 
 mod activation;
+mod bessel;
 mod bias;
 mod binary;
 mod boxes;
 mod cast;
 mod color;
 mod compare;
+mod complex;
 mod concat;
 mod constant;
 mod conv;
 mod diagonal;
 mod einsum;
 mod elementwise;
+mod fft;
 pub(super) mod fused;
 mod gather;
 mod histogram;
 mod host;
 mod identity;
+mod linalg;
 mod matmul;
+mod morphology;
 mod moved;
 mod nccl;
 mod normalization;
@@ -41,6 +46,7 @@ mod slice;
 mod softmax;
 mod space;
 mod sparse;
+mod special;
 mod stack;
 mod support;
 mod tensor_array;
@@ -57,23 +63,28 @@ use crate::kernel::KernelDef;
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
     activation::KERNELS,
+    bessel::KERNELS,
     bias::KERNELS,
     binary::KERNELS,
     boxes::KERNELS,
     cast::KERNELS,
     color::KERNELS,
     compare::KERNELS,
+    complex::KERNELS,
     concat::KERNELS,
     constant::KERNELS,
     conv::KERNELS,
     conv::volumes::KERNELS,
     diagonal::KERNELS,
     einsum::KERNELS,
+    fft::KERNELS,
     fused::KERNELS,
     gather::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,
+    linalg::KERNELS,
     matmul::KERNELS,
+    morphology::KERNELS,
     nccl::KERNELS,
     normalization::KERNELS,
     pad::KERNELS,
@@ -93,6 +104,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     softmax::KERNELS,
     space::KERNELS,
     sparse::KERNELS,
+    special::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
     topk::KERNELS,

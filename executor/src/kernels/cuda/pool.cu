@@ -58,6 +58,14 @@ template <class I, int S> struct Images {
         at.image = rest;
         return at;
     }
+    // The first pack of the same image.
+    __device__ inline I start(const Place<I, S> &at) const {
+        I packs_before = at.image * packs;
+#pragma unroll
+        for (int axis = 0; axis < S; axis++)
+            packs_before *= space[axis];
+        return packs_before;
+    }
     // Calls `f` with each pack of a box that is in the same image and the same part of its pixel as `at`, in their order,
     // and with where it is in space.
     template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
@@ -145,13 +153,15 @@ __global__ void max_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S
     }
 }
 
-// In which pack each window's first of its largest elements is; -1 if nothing is under it.
-template <class T, int N, class I, int S>
-__global__ void places_of_maxima(const Pack<T, N> *x, Pack<I, N> *places, i64 n, Windows<I, S> w) {
+// The first of the largest elements under each window. `places` gets where they are: which elements of their image, or
+// of the batch; less than 0 if nothing is under a window. `y`, if it is there, gets the elements.
+template <class T, int N, class I, int S, class A = I, bool in_batch = true>
+__global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.output.place((I)i);
+        const I start = in_batch ? 0 : w.input.start(at);
         Wide<T> best[N];
-        Pack<I, N> found;
+        Pack<A, N> found;
         EACH_OF_PACK(v) {
             best[v] = 0;
             found.at[v] = -1;
@@ -162,31 +172,60 @@ __global__ void places_of_maxima(const Pack<T, N> *x, Pack<I, N> *places, i64 n,
                 Wide<T> value = wide(values.at[v]);
                 if (found.at[v] < 0 || value > best[v]) {
                     best[v] = value;
-                    found.at[v] = in;
+                    found.at[v] = (A)(in - start) * N + v;
                 }
             }
         });
         places[i] = found;
+        if (y)
+            y[i] = packed<T, N>(best);
     }
 }
 
-// What arrived at each window goes to the first of its largest elements.
-template <class T, int N, class I, int S>
-__global__ void max_pool_gradient(const Pack<I, N> *places, const Pack<T, N> *dy, Pack<T, N> *dx, i64 n,
+// What arrived at each window goes to the element that it has in `places`, which is one under it.
+template <class T, int N, class I, int S, class A = I, bool in_batch = true>
+__global__ void max_pool_gradient(const Pack<A, N> *places, const Pack<T, N> *dy, Pack<T, N> *dx, i64 n,
                                   Windows<I, S> w) {
     EACH(i, n) {
         const auto at = w.input.place((I)i);
+        const I start = in_batch ? 0 : w.input.start(at);
         Wide<T> sums[N];
         EACH_OF_PACK(v) sums[v] = 0;
         w.output.each(at, w.over(at), [&](I out, I, I, I) {
-            const Pack<I, N> found = places[out];
+            const Pack<A, N> found = places[out];
             const Pack<T, N> slopes = dy[out];
             EACH_OF_PACK(v) {
-                if (found.at[v] == (I)i)
+                if (found.at[v] == (A)((I)i - start) * N + v)
                     sums[v] += wide(slopes.at[v]);
             }
         });
         dx[i] = packed<T, N>(sums);
+    }
+}
+
+// Each window takes what arrived at its first element that equals the pooled one.
+template <class T, int N, class I, int S>
+__global__ void max_pool_second_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dx,
+                                         Pack<T, N> *dy, i64 n, Windows<I, S> w) {
+    EACH(i, n) {
+        const auto at = w.output.place((I)i);
+        const Pack<T, N> pooled = y[i];
+        Wide<T> taken[N];
+        bool is_found[N];
+        EACH_OF_PACK(v) {
+            taken[v] = 0;
+            is_found[v] = false;
+        }
+        w.input.each(at, w.under(at), [&](I in, I, I, I) {
+            const Pack<T, N> values = x[in], slopes = dx[in];
+            EACH_OF_PACK(v) {
+                if (!is_found[v] && wide(values.at[v]) == wide(pooled.at[v])) {
+                    is_found[v] = true;
+                    taken[v] = wide(slopes.at[v]);
+                }
+            }
+        });
+        dy[i] = packed<T, N>(taken);
     }
 }
 

@@ -20,6 +20,29 @@ struct alignas(16) u128 {
     u64 low, high;
 };
 
+template <class P> struct alignas(2 * sizeof(P)) Complex {
+    P re, im;
+};
+typedef Complex<float> c64;
+typedef Complex<double> c128;
+
+template <class P> __device__ inline Complex<P> operator-(Complex<P> x) {
+    return {-x.re, -x.im};
+}
+template <class P> __device__ inline Complex<P> operator+(Complex<P> x, Complex<P> y) {
+    return {x.re + y.re, x.im + y.im};
+}
+template <class P> __device__ inline Complex<P> operator-(Complex<P> x, Complex<P> y) {
+    return {x.re - y.re, x.im - y.im};
+}
+template <class P> __device__ inline Complex<P> operator*(Complex<P> x, Complex<P> y) {
+    return {x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re};
+}
+template <class P> __device__ inline Complex<P> operator/(Complex<P> x, Complex<P> y) {
+    P square = y.re * y.re + y.im * y.im;
+    return {(x.re * y.re + x.im * y.im) / square, (x.im * y.re - x.re * y.im) / square};
+}
+
 // Neighbours that are read and written as one: tensors begin at a multiple of 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];

@@ -63,3 +63,40 @@ __global__ void fake_quantized_gradient_by(const float *dy, const float *x, cons
         above[i] = range.is_there ? (double)(dy[i] * (float)(x[i] > range.most)) : 0.0;
     }
 }
+
+template <class T> __device__ inline T most_finite();
+template <> __device__ inline float most_finite<float>() {
+    return __int_as_float(0x7f7fffff);
+}
+template <> __device__ inline double most_finite<double>() {
+    return __longlong_as_double(0x7fefffffffffffffLL);
+}
+
+// Rounded to levels between two ends, of each of `count` slices of an axis, and brought back.
+template <class T>
+__global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n, i64 count, i64 inner, double lowest,
+                           double highest, i64 is_bounded, i64 is_half_up) {
+    const T first = (T)lowest, last = (T)highest, none = most_finite<T>();
+    EACH(i, n) {
+        const i64 slice = i / inner % count;
+        T from = low[slice], to = high[slice];
+        // The larger scale would leave the levels on the other side.
+        const T by_from = first * from > (T)0 ? first / from : none, by_to = last * to > (T)0 ? last / to : none;
+        const T scale = by_from < by_to ? by_from : by_to;
+        const T inverse = by_from < by_to ? from / first : to / last;
+        if (by_from < by_to)
+            to = last * inverse;
+        else
+            from = first * inverse;
+        const T value = is_bounded && x[i] == x[i] ? fmax(fmin(x[i], to), from) : x[i];
+        y[i] = (is_half_up ? floor(value * scale + (T)0.5) : rint(value * scale)) * inverse;
+    }
+}
+template <class T>
+__global__ void round_trip_gradient(const T *dy, const T *x, const T *low, const T *high, T *dx, i64 n, i64 count,
+                                    i64 inner) {
+    EACH(i, n) {
+        const i64 slice = i / inner % count;
+        dx[i] = dy[i] * (T)(x[i] >= low[slice] && x[i] <= high[slice]);
+    }
+}

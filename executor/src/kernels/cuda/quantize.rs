@@ -1,13 +1,15 @@
 //! Numbers rounded to the levels that a quantised model would have, and the gradients of that.
 
 use super::cast;
+use super::moved::zeros;
 use super::reduce::Reduction;
-use super::support::{allocate, function, launch, read, write};
+use super::support::{allocate, function, launch, read, type_name, upload, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::quantize::fake::{Levels, channels_of, check_ends, check_same, ends};
-use graph::{DType, Shape};
+use crate::kernels::cpu::quantize::round_trip::{RoundTrip, check_range, gradient_slices};
+use graph::{DType, Element, Shape, Tensor};
 
 static SOURCE: Source = Source { file: "quantize.cu", text: include_str!("quantize.cu") };
 
@@ -20,7 +22,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FakeQuantWithMinMaxVarsPerChannelGradient", &[], |init| {
         by_inputs_gradient(init, true)
     }),
+    // Bounds are brought over.
+    KernelDef { host_memory: BOUNDS, ..KernelDef::of("QuantizeAndDequantizeV2", WIDE, round_trip) },
+    KernelDef {
+        host_memory: &["input_min", "input_max", "num_bits"],
+        ..KernelDef::of("QuantizeAndDequantizeV3", WIDE, round_trip)
+    },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::of("QuantizeAndDequantizeV4", WIDE, round_trip) },
+    KernelDef {
+        host_memory: BOUNDS,
+        ..KernelDef::of("QuantizeAndDequantizeV4Grad", WIDE, round_trip_gradient)
+    },
 ];
+
+const WIDE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double])];
+const BOUNDS: &[&str] = &["input_min", "input_max"];
 
 /// `Ends` of the `.cu` file.
 fn words([from, to]: [f32; 2], Levels([lowest, highest]): Levels) -> [i64; 4] {
@@ -108,6 +124,84 @@ fn by_inputs_gradient(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel
             let arguments = Arguments::new().address(read(&wide)?).address(write(&side)?).count(count);
             launch(ctx, &single, count, arguments)?;
             ctx.set_output(i + 1, side);
+        }
+        Ok(())
+    })
+}
+
+fn round_trip(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (attrs, dtype) = (RoundTrip::of(init)?, init.output_type(0));
+    let rounded = function(init, &SOURCE, format!("round_trip<{}>", type_name(dtype)?))?;
+    let [least, most] = ["Min", "Max"].map(|named| Reduction::new(init, named, dtype));
+    let (least, most) = (least?, most?);
+    Kernel::sync(move |ctx| {
+        let slices @ [outer, count, inner] = attrs.slices(ctx)?;
+        let [lowest, highest] = attrs.levels(ctx)?;
+        let x = ctx.device_input(0)?;
+        let [low, high] = if attrs.range_given {
+            let (min, max) = (ctx.input(1)?, ctx.input(2)?);
+            match dtype {
+                DType::Float => check_ranges::<f32>(min, max)?,
+                _ => check_ranges::<f64>(min, max)?,
+            }
+            [upload(ctx, min)?, upload(ctx, max)?]
+        } else {
+            let ends = [(); 2].map(|()| allocate(ctx, dtype, Shape::new(&[count])?));
+            let [low, high] = ends;
+            let (low, high) = (low?, high?);
+            let axes = [(outer, true), (count, false), (inner, true)];
+            least.run(ctx, x, &low, &axes)?;
+            most.run(ctx, x, &high, &axes)?;
+            [low, high]
+        };
+        let (y, n) = (allocate(ctx, dtype, x.shape.clone())?, slices.iter().product());
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(read(&low)?)
+            .address(read(&high)?)
+            .address(write(&y)?)
+            .count(n)
+            .count(count)
+            .count(inner)
+            .real(lowest)
+            .real(highest)
+            .flag(attrs.range_given)
+            .flag(attrs.half_up);
+        launch(ctx, &rounded, n, arguments)?;
+        ctx.set_output(0, y);
+        Ok(())
+    })
+}
+
+fn check_ranges<T: Element + PartialOrd>(min: &Tensor, max: &Tensor) -> Result<()> {
+    min.values::<T>()?.iter().zip(max.values::<T>()?).try_for_each(|(low, high)| check_range(low, high))
+}
+
+/// Nothing flows to the bounds.
+fn round_trip_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (axis, dtype) = (init.attr::<i64>("axis")?, init.output_type(0));
+    let gradient = function(init, &SOURCE, format!("round_trip_gradient<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let [_, count, inner] = gradient_slices(ctx, axis)?;
+        let (dy, x) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let (min, max) = (ctx.input(2)?, ctx.input(3)?);
+        let (low, high) = (upload(ctx, min)?, upload(ctx, max)?);
+        let shapes = [min.shape().clone(), max.shape().clone()];
+        let (dx, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
+        let arguments = Arguments::new()
+            .address(read(dy)?)
+            .address(read(x)?)
+            .address(read(&low)?)
+            .address(read(&high)?)
+            .address(write(&dx)?)
+            .count(n)
+            .count(count)
+            .count(inner);
+        launch(ctx, &gradient, n, arguments)?;
+        ctx.set_output(0, dx);
+        for (i, shape) in shapes.into_iter().enumerate() {
+            let none = zeros(ctx, dtype, shape)?;
+            ctx.set_output(i + 1, none);
         }
         Ok(())
     })

@@ -99,6 +99,13 @@ struct Normal {
     }
 };
 
+struct Bits {
+    template <class T> static __device__ inline void make(u32 (&bits)[4], T *out) {
+        for (int i = 0; i < Group<T>::count; i++)
+            out[i] = (T)(sizeof(T) == 4 ? bits[i] : bits[2 * i] | (u64)bits[2 * i + 1] << 32);
+    }
+};
+
 // A thread a group.
 template <class D, class T> __global__ void random(T *out, i64 n, u64 key, u64 low, u64 high) {
     const int count = Group<T>::count;

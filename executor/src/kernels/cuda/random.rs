@@ -17,6 +17,9 @@ const OF_NODE: Types = &[("dtype", FLOATS), ("T", INDEX)];
 const INT64: &[DType] = &[DType::Int64];
 const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
 const KEY: &[&str] = &["shape", "key", "counter", "alg"];
+const WORDS: &[DType] = &[DType::Int32, DType::Int64, DType::UInt32, DType::UInt64];
+const KEYED_WORDS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
+const SEEDED_WORDS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", INDEX)];
 const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
 
 macro_rules! kernels {
@@ -69,6 +72,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "StatelessRandomUniform" SEEDED &["shape", "seed"], seeds, "random<Uniform, ";
     "StatelessRandomNormal" SEEDED &["shape", "seed"], seeds, "random<Normal, ";
     "StatelessTruncatedNormal" SEEDED &["shape", "seed"], seeds, "random_truncated<";
+    "StatelessRandomUniformFullInt" SEEDED_WORDS &["shape", "seed"], seeds, "random<Bits, ";
+    "StatelessRandomUniformFullIntV2" KEYED_WORDS KEY, key, "random<Bits, ";
     "StatelessRandomUniformV2" KEYED KEY, key, "random<Uniform, ";
     "StatelessRandomNormalV2" KEYED KEY, key, "random<Normal, ";
     "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
@@ -87,7 +92,7 @@ fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel
     let draws_again = kernel.starts_with("random_truncated");
     let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
     // Numbers that a group of four words makes, and how far apart the groups' parts of the stream begin.
-    let made = if dtype == DType::Double { 2 } else { 4 };
+    let made = if dtype.size() == Some(8) { 2 } else { 4 };
     let apart = made * RESERVED / 4;
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;

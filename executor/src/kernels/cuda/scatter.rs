@@ -68,6 +68,7 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "TensorScatterMin" "T" ADDED on_tensor "Min";
     "TensorScatterMax" "T" ADDED on_tensor "Max";
     "TensorScatterUpdate" "T" MOVED on_tensor "Update";
+    "ScatterNdNonAliasingAdd" "T" ADDED on_tensor "Add";
 };
 
 /// A kernel of the `.cu` file for an update, which is of elements of one type, or only moves them.
@@ -202,11 +203,13 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
 /// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
 fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let scatter = Slices::new(init, named, init.input_type(2), init.input_type(1))?;
+    let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";
     Kernel::sync(move |ctx| {
         let mut params = ctx.take_device_input(0)?;
         let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
         check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
-        let depth = check_slices(&params.shape, &indices.shape, &indices.shape, &updates.shape)?;
+        let read_in = if is_as_variable { one_for_each(&indices.shape) } else { indices.shape[..].into() };
+        let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
         own(ctx, &mut params)?;
         scatter.run(ctx, &params, indices, updates, depth)?;
         ctx.set_output(0, params);

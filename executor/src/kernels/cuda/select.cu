@@ -8,3 +8,13 @@ __global__ void select(const bool *condition, const E *yes, const E *no, E *out,
         out[i] = condition[at[0]] ? yes[at[1]] : no[at[2]];
     }
 }
+
+// Between bounds, each one for all elements or one for each. NaN stays; where the bounds cross, the lower one holds.
+template <class T>
+__global__ void clip(const T *x, const T *low, const T *high, T *y, i64 n, i64 low_step, i64 high_step) {
+    EACH(i, n) {
+        const Wide<T> value = wide(x[i]), least = wide(low[i * low_step]), most = wide(high[i * high_step]);
+        const Wide<T> lowered = value > most ? most : value;
+        y[i] = narrow<T>(lowered < least ? least : lowered);
+    }
+}

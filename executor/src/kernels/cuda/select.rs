@@ -1,9 +1,14 @@
 //! Choosing elements by condition.
 
-use super::support::{Axes, MOVED, allocate, function, launch, moved_type_name, read, repeated, write};
+use super::support::{
+    Axes, MOVED, ORDERED, allocate, allocate_or_reuse, function, launch, moved_type_name, read, repeated,
+    type_name, write,
+};
 use crate::cuda::{Arguments, Source};
+use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::select::check_bounds;
 use graph::{PartialShape, Shape};
 use smallvec::SmallVec;
 
@@ -12,6 +17,7 @@ static SOURCE: Source = Source { file: "select.cu", text: include_str!("select.c
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Select", &[("T", MOVED)], |init| choosing(init, rows)),
     KernelDef::enqueuing("SelectV2", &[("T", MOVED)], |init| choosing(init, broadcast)),
+    KernelDef::enqueuing("ClipByValue", &[("T", ORDERED)], clip),
 ];
 
 /// The result's shape, and where the condition's elements are along it.
@@ -78,4 +84,29 @@ fn broadcast(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     };
     let places = repeated(condition, &shape);
     Ok((shape, places))
+}
+
+fn clip(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let clip = function(init, &SOURCE, format!("clip<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        check_bounds(ctx)?;
+        let mut x = ctx.take_device_input(0)?;
+        let (low, high) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        let shape = x.shape.clone();
+        let y = allocate_or_reuse(ctx, &mut x, dtype, shape)?;
+        let n = y.shape.num_elements();
+        let step = |bound: &DeviceTensor| usize::from(bound.shape.rank() > 0);
+        let arguments = Arguments::new()
+            .address(read(&x)?)
+            .address(read(low)?)
+            .address(read(high)?)
+            .address(write(&y)?)
+            .count(n)
+            .count(step(low))
+            .count(step(high));
+        launch(ctx, &clip, n, arguments)?;
+        ctx.set_output(0, y);
+        Ok(())
+    })
 }

@@ -24,3 +24,11 @@ __global__ void reverse_sequence(const E *x, const I *lengths, E *y, i64 n, i64 
         y[i] = x[place < length ? i + (length - 1 - 2 * place) * step : i];
     }
 }
+
+// Products of vectors of three, whose parts are rounded to the type as on the CPU.
+template <class T> __global__ void cross(const T *a, const T *b, T *y, i64 n) {
+    EACH(i, n) {
+        const i64 first = i - i % 3, j = first + (i + 1) % 3, k = first + (i + 2) % 3;
+        y[i] = narrow<T>(wide(narrow<T>(wide(a[j]) * wide(b[k]))) - wide(narrow<T>(wide(a[k]) * wide(b[j]))));
+    }
+}

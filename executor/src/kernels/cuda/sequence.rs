@@ -4,8 +4,8 @@ use super::support::{Axes, MOVED, allocate, function, launch, moved_type_name, r
 use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::INDEX;
-use crate::kernels::cpu::sequence::{sequences, shifts};
+use crate::kernels::cpu::dispatch::{INDEX, REALS};
+use crate::kernels::cpu::sequence::{check_cross, sequences, shifts};
 
 static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
 
@@ -15,6 +15,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["shift", "axis"],
         ..KernelDef::enqueuing("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], roll)
     },
+    KernelDef::enqueuing("Cross", &[("T", REALS)], cross),
 ];
 
 fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -53,6 +54,20 @@ fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(strides[sequence])
             .count(x.shape[sequence]);
         launch(ctx, &reverse, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn cross(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let cross = function(init, &SOURCE, format!("cross<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        check_cross(ctx)?;
+        let (a, b) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let (out, n) = (allocate(ctx, dtype, a.shape.clone())?, a.shape.num_elements());
+        let arguments = Arguments::new().address(read(a)?).address(read(b)?).address(write(&out)?).count(n);
+        launch(ctx, &cross, n, arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

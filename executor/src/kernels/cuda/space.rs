@@ -1,13 +1,15 @@
-//! Between space and batches: blocks of space moved into the batch and back.
+//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
 
-use super::support::{MOST_AXES, MOVED, allocate, function, launch, moved_type_name, read, write};
+use super::conv::volumes;
+use super::support::{MOST_AXES, MOVED, ORDERED, allocate, function, launch, moved_type_name, read, write};
 use crate::cuda::{Arguments, Source};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
-use crate::kernels::cpu::space::plan;
+use crate::kernels::cpu::space::{Extraction, plan};
 use graph::Shape;
 use graph::ops::space::Blocks;
+use graph::ops::window::DataFormat;
 
 static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu") };
 
@@ -32,6 +34,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["crops"],
         ..KernelDef::enqueuing("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
     },
+    KernelDef::enqueuing("ExtractImagePatches", &[("T", MOVED)], |init| {
+        extracting(init, Extraction::of_images(init.node)?)
+    }),
+    KernelDef::enqueuing("ExtractVolumePatches", &[("T", ORDERED)], |init| {
+        extracting(init, Extraction::of_volumes(init.node)?)
+    }),
 ];
 
 /// `of_squares`: blocks are squares, whose size is an attribute.
@@ -79,4 +87,26 @@ fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<
         padded(narrow[1..=axes].to_vec()),
     ];
     Ok([axes, wide[0], depth].into_iter().map(|v| v as i64).chain(tables.concat()))
+}
+
+/// As a convolution over volumes takes them.
+fn extracting(init: &KernelInit<'_>, extraction: Extraction) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let patches = function(init, &volumes::SOURCE, format!("patches<{}>", moved_type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let x = ctx.device_input(0)?;
+        let extracted = extraction.of(&x.shape)?;
+        let out = allocate(ctx, dtype, extracted.shape)?;
+        let n = out.shape.num_elements();
+        let windows = extracted.windows.each_ref();
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(0)
+            .structure(volumes::words(DataFormat::Nhwc, extracted.channels, windows));
+        launch(ctx, &patches, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }

@@ -22,6 +22,10 @@ pub(super) const MOVED: &[DType] = &[
     Complex128,
 ];
 
+/// Types that have an order.
+pub(super) const ORDERED: &[DType] =
+    &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
+
 /// Types that several threads can add to one element of, without a loop.
 pub(super) const SUMMED: &[DType] = &[Float, Double];
 
@@ -52,6 +56,8 @@ pub(super) fn type_name(dtype: DType) -> Result<&'static str> {
         UInt16 => "u16",
         UInt32 => "u32",
         UInt64 => "u64",
+        Complex64 => "c64",
+        Complex128 => "c128",
         other => return Err(Error::unimplemented(format!("no GPU kernel for elements of type {other}"))),
     })
 }

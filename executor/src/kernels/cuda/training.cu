@@ -102,11 +102,21 @@ STEP(PowerSign, 2, {
     s[0] -= lr * exp(base * decay * (sign_of(g) * sign_of(s[1]))) * g;
 })
 
+// Nearer to zero by so many times `l1`, and not beyond it.
+template <class W> __device__ inline W shrunk(W x, W times, W l1) {
+    W rest = fabs(x) - times * l1;
+    return l1 > (W)0 ? sign_of(x) * (rest < (W)0 ? (W)0 : rest) : x;
+}
+STEP(AdagradDA, 3, {
+    W lr = scalar[0], steps = (W)*(const i64 *)scalar.of[3];
+    s[1] += g;
+    s[2] += g * g;
+    s[0] = -lr * shrunk<W>(s[1], steps, scalar[1]) / (scalar[2] * steps * lr + sqrt(s[2]));
+})
+
 // The point that minimises the distance to `x` and both penalties.
 template <class W> __device__ inline W proximal(W x, W lr, W l1, W l2) {
-    W rest = fabs(x) - lr * l1;
-    W nearer = l1 > (W)0 ? sign_of(x) * (rest < (W)0 ? (W)0 : rest) : x;
-    return nearer / ((W)1 + l2 * lr);
+    return shrunk(x, lr, l1) / ((W)1 + l2 * lr);
 }
 STEP(ProximalGradientDescent, 1, s[0] = proximal<W>(s[0] - scalar[0] * g, scalar[0], scalar[1], scalar[2]);)
 STEP(ProximalAdagrad, 2, {

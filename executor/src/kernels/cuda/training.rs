@@ -43,6 +43,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         of rows: "SparseApplyAdagrad" "ResourceSparseApplyAdagrad";
     AdagradV2 2 "update_slots": "ApplyAdagradV2" "ResourceApplyAdagradV2",
         of rows: "SparseApplyAdagradV2" "ResourceSparseApplyAdagradV2";
+    AdagradDA 3 "": "ApplyAdagradDA" "ResourceApplyAdagradDA",
+        of rows: "SparseApplyAdagradDA" "ResourceSparseApplyAdagradDA";
     RmsProp 3 "": "ApplyRMSProp" "ResourceApplyRMSProp",
         of rows: "SparseApplyRMSProp" "ResourceSparseApplyRMSProp";
     CenteredRmsProp 4 "": "ApplyCenteredRMSProp" "ResourceApplyCenteredRMSProp",

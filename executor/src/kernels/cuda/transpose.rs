@@ -1,8 +1,14 @@
 //! Reordering and repeating elements.
 
-use super::moved::taking;
-use super::support::MOVED;
-use crate::kernel::KernelDef;
+use super::complex;
+use super::moved::{Mover, taking};
+use super::support::{MOVED, allocate, function, launch, read, type_name, write};
+use crate::cuda::Arguments;
+use crate::device::DeviceTensor;
+use crate::error::Result;
+use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::COMPLEX;
+use crate::kernels::cpu::strided::Layout;
 use crate::kernels::cpu::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
 use graph::DType;
 use graph::ops::transpose::BlockAttrs;
@@ -13,6 +19,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["perm"],
         ..KernelDef::enqueuing("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
+    },
+    KernelDef {
+        host_memory: &["perm"],
+        ..KernelDef::enqueuing("ConjugateTranspose", &[("T", COMPLEX)], conjugate_transpose)
     },
     KernelDef {
         host_memory: &["multiples"],
@@ -35,3 +45,25 @@ pub(super) const KERNELS: &[KernelDef] = &[
         taking(init, move |ctx| blocks(ctx, attrs, false))
     }),
 ];
+
+fn conjugate_transpose(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let name = type_name(dtype)?;
+    let conjugate = function(init, &complex::SOURCE, format!("map<Conj, {name}, {name}>"))?;
+    let mover = Mover::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let (taken, x) = (transpose(ctx)?, ctx.device_input(0)?);
+        let (turned, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
+        let arguments = Arguments::new().address(read(x)?).address(write(&turned)?).count(n).real(0.0);
+        launch(ctx, &conjugate, n, arguments)?;
+        let out = if taken.is_whole(n) {
+            DeviceTensor { shape: taken.shape, ..turned }
+        } else {
+            let out = allocate(ctx, dtype, taken.shape)?;
+            mover.copy(ctx, &taken.dims, (&turned, &taken.from), (&out, &Layout::packed(&taken.dims)))?;
+            out
+        };
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

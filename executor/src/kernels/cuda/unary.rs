@@ -4,7 +4,7 @@ use super::elementwise::{map, same_size, zip};
 use super::support::NUMBERS;
 use crate::cuda::Source;
 use crate::kernel::KernelDef;
-use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::dispatch::{COMPLEX, FLOATS, INTEGERS};
 
 pub(super) static SOURCE: Source = Source { file: "unary.cu", text: include_str!("unary.cu") };
 
@@ -27,6 +27,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     FLOATS: "Rint" "Reciprocal" "Exp" "Expm1" "Log" "Log1p" "Sqrt" "Rsqrt" "Floor" "Ceil" "Sin" "Cos" "Tan" "Asin"
         "Acos" "Atan" "Sinh" "Cosh" "Tanh" "Asinh" "Acosh" "Atanh" "Sigmoid" "Erf" "Erfc" "Lgamma" "Digamma" "IsNan"
         "IsInf" "IsFinite";
+    COMPLEX: "Neg" "Square";
+    INTEGERS: "Invert" "PopulationCount";
     => "Reciprocal" = "Inv";
     gradients: "SqrtGrad" "RsqrtGrad" "ReciprocalGrad" "TanhGrad" "SigmoidGrad"
 };

@@ -3,21 +3,22 @@
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::scalar::Real;
-use graph::{Element, Tensor};
+use graph::{Element, Shape, Tensor};
+use std::cmp::Ordering;
 
 /// The attributes.
-pub(super) struct RoundTrip {
+pub(in crate::kernels) struct RoundTrip {
     signed: bool,
     /// `None` where the number of bits is input 3.
     bits: Option<i64>,
-    range_given: bool,
-    half_up: bool,
+    pub(in crate::kernels) range_given: bool,
+    pub(in crate::kernels) half_up: bool,
     narrow: bool,
     axis: i64,
 }
 
 impl RoundTrip {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<RoundTrip> {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<RoundTrip> {
         let has = |name| init.node.op.attr_spec(name).is_some();
         let signed = init.attr("signed_input")?;
         let bits = if has("num_bits") { Some(init.attr("num_bits")?) } else { None };
@@ -37,6 +38,52 @@ impl RoundTrip {
             axis,
         })
     }
+
+    /// The lowest and the highest level.
+    pub(in crate::kernels) fn levels(&self, ctx: &KernelContext<'_>) -> Result<[f64; 2]> {
+        let bits = match self.bits {
+            Some(bits) => bits,
+            None => {
+                let bits = i64::from(ctx.scalar(3, "num_bits")?.item::<i32>()?);
+                check_bits(bits, self.signed)?;
+                bits
+            }
+        };
+        let (lowest, highest) = match (self.signed, self.narrow) {
+            (true, narrow) => (-(1i64 << (bits - 1)) + i64::from(narrow), (1i64 << (bits - 1)) - 1),
+            (false, _) => (0, (1i64 << bits) - 1),
+        };
+        Ok([lowest as f64, highest as f64])
+    }
+
+    /// How elements fall to slices: before the axis, along it, and after it. Bounds that are given are checked.
+    pub(in crate::kernels) fn slices(&self, ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
+        let slices = slices(ctx.shape(0)?, self.axis)?;
+        if self.range_given {
+            // The form whose bits are an input is the one that looks at no rank.
+            check_bounds([ctx.shape(1)?, ctx.shape(2)?], self.axis, slices[1], self.bits.is_none())?;
+        }
+        Ok(slices)
+    }
+}
+
+/// The slices of a gradient's input, whose bounds are checked.
+pub(in crate::kernels) fn gradient_slices(ctx: &KernelContext<'_>, axis: i64) -> Result<[usize; 3]> {
+    let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
+    if dy != x {
+        crate::invalid!("gradient and input must have the same shape, got {dy} and {x}");
+    }
+    let slices = slices(x, axis)?;
+    check_bounds([ctx.shape(2)?, ctx.shape(3)?], axis, slices[1], true)?;
+    Ok(slices)
+}
+
+/// Checks the bounds of a slice that are given.
+pub(in crate::kernels) fn check_range<T: PartialOrd>(low: T, high: T) -> Result<()> {
+    if !matches!(low.partial_cmp(&high), Some(Ordering::Less | Ordering::Equal)) {
+        crate::invalid!("Invalid range: input_min must not be greater than input_max");
+    }
+    Ok(())
 }
 
 fn check_bits(bits: i64, signed: bool) -> Result<()> {
@@ -47,9 +94,8 @@ fn check_bits(bits: i64, signed: bool) -> Result<()> {
     Ok(())
 }
 
-/// How elements fall to slices: before the axis, along it, and after it.
-fn slices(x: &Tensor, axis: i64) -> Result<[usize; 3]> {
-    let dims = x.shape().dims();
+fn slices(x: &Shape, axis: i64) -> Result<[usize; 3]> {
+    let dims = x.dims();
     if axis == -1 {
         return Ok([1, 1, x.num_elements()]);
     }
@@ -61,44 +107,28 @@ fn slices(x: &Tensor, axis: i64) -> Result<[usize; 3]> {
 }
 
 /// Checks that there is a bound for each slice; a single one is a scalar, or, if so said, a vector of one.
-fn check_bounds(min: &Tensor, max: &Tensor, axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
+fn check_bounds([min, max]: [&Shape; 2], axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
     for (name, bound) in [("input_min", min), ("input_max", max)] {
         let fits = match axis {
             -1 if may_be_vector => bound.num_elements() == 1,
-            -1 => bound.shape().rank() == 0,
-            _ => bound.shape().dims() == [count],
+            -1 => bound.rank() == 0,
+            _ => bound.dims() == [count],
         };
         if !fits {
-            crate::invalid!("{name} must have {count} elements, got shape {}", bound.shape());
+            crate::invalid!("{name} must have {count} elements, got shape {bound}");
         }
     }
     Ok(())
 }
 
 pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &RoundTrip) -> Result<()> {
+    let [outer, count, inner] = attrs.slices(ctx)?;
+    let [lowest, highest] = attrs.levels(ctx)?.map(T::of);
     let (x, min, max) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let [outer, count, inner] = slices(x, attrs.axis)?;
-    let bits = match attrs.bits {
-        Some(bits) => bits,
-        None => {
-            let bits = i64::from(ctx.scalar(3, "num_bits")?.item::<i32>()?);
-            check_bits(bits, attrs.signed)?;
-            bits
-        }
-    };
-    if attrs.range_given {
-        // The form whose bits are an input is the one that looks at no rank.
-        check_bounds(min, max, attrs.axis, count, attrs.bits.is_none())?;
-    }
     let values = x.values::<T>()?;
     let place = |o: usize, slice: usize| (o * count + slice) * inner..(o * count + slice + 1) * inner;
     let mut out = ctx.allocate(T::DTYPE, x.shape().clone())?;
     let results = out.values_mut::<T>()?;
-    let (lowest, highest) = match (attrs.signed, attrs.narrow) {
-        (true, narrow) => (-(1i64 << (bits - 1)) + i64::from(narrow), (1i64 << (bits - 1)) - 1),
-        (false, _) => (0, (1i64 << bits) - 1),
-    };
-    let (lowest, highest) = (T::of(lowest as f64), T::of(highest as f64));
     for slice in 0..count {
         let (mut low, mut high) = if attrs.range_given {
             (min.values::<T>()?[slice], max.values::<T>()?[slice])
@@ -110,8 +140,8 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
             });
             found.unwrap_or((T::zero(), T::zero()))
         };
-        if attrs.range_given && (low > high || low.is_nan() || high.is_nan()) {
-            crate::invalid!("Invalid range: input_min must not be greater than input_max");
+        if attrs.range_given {
+            check_range(low, high)?;
         }
         // The larger scale would leave the levels on the other side.
         let scale_of = |level: T, end: T| if level * end > T::zero() { level / end } else { T::max_value() };
@@ -146,12 +176,8 @@ fn half_to_even<T: Real>(x: T) -> T {
 
 /// Gradients pass where the input lies within bounds; nothing flows to the bounds.
 pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let [_, count, inner] = gradient_slices(ctx, axis)?;
     let (dy, x, min, max) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
-    if dy.shape() != x.shape() {
-        crate::invalid!("gradient and input must have the same shape, got {} and {}", dy.shape(), x.shape());
-    }
-    let [_, count, inner] = slices(x, axis)?;
-    check_bounds(min, max, axis, count, true)?;
     let mut dx = ctx.allocate(T::DTYPE, x.shape().clone())?;
     let (low, high) = (min.values::<T>()?, max.values::<T>()?);
     let pairs = dy.values::<T>()?.iter().zip(x.values::<T>()?);

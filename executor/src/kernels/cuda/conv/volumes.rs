@@ -17,7 +17,8 @@ use graph::ops::window::{DataFormat, Window};
 use graph::{DType, Shape};
 use std::sync::Arc;
 
-static SOURCE: Source = Source { file: "volumes.cu", text: include_str!("../volumes.cu") };
+pub(in crate::kernels::cuda) static SOURCE: Source =
+    Source { file: "volumes.cu", text: include_str!("../volumes.cu") };
 
 pub(in crate::kernels::cuda) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv3D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
@@ -97,7 +98,7 @@ impl Convolver {
             sizes,
             taps: windows.iter().map(|window| window.filter).product::<usize>() * sizes.in_channels,
             positions: windows.iter().map(|window| window.output).product(),
-            words: &words(&self.conv, &sizes),
+            words: &words(self.conv.format, sizes.in_channels, windows).collect::<Vec<_>>(),
         };
         match self.direction {
             Direction::Forward => self.forward(ctx, &work, output),
@@ -237,12 +238,15 @@ fn element(start: Address, dtype: DType, number: usize) -> Address {
     Address(start.0 + (number * dtype.size().unwrap_or(1)) as u64)
 }
 
-/// `Volumes` of the `.cu` file.
-fn words(conv: &Conv, sizes: &ConvSizes) -> Vec<i64> {
-    let windows = [&sizes.planes, &sizes.rows, &sizes.columns];
+/// `Volumes` of the `.cu` file: how a filter lies over planes, rows and columns.
+pub(in crate::kernels::cuda) fn words(
+    format: DataFormat,
+    channels: usize,
+    windows: [&Window; 3],
+) -> impl Iterator<Item = i64> + use<> {
     let per_axis = |of: fn(&Window) -> usize| windows.map(of);
-    let ([d, h, w], c) = (per_axis(|window| window.input), sizes.in_channels);
-    let steps = match conv.format {
+    let ([d, h, w], c) = (per_axis(|window| window.input), channels);
+    let steps = match format {
         DataFormat::Nhwc => [d * h * w * c, h * w * c, w * c, c, 1],
         DataFormat::Nchw => [c * d * h * w, h * w, w, 1, d * h * w],
     };
@@ -252,7 +256,7 @@ fn words(conv: &Conv, sizes: &ConvSizes) -> Vec<i64> {
         per_axis(|window| window.filter),
         per_axis(|window| window.stride),
         per_axis(|window| window.dilation),
-        per_axis(|window| window.pad_before),
+        per_axis(|window| window.pad_before.wrapping_sub(window.skip_before)),
     ];
-    [c].into_iter().chain(axes.into_iter().flatten()).chain(steps).map(|word| word as i64).collect()
+    [c].into_iter().chain(axes.into_iter().flatten()).chain(steps).map(|word| word as i64)
 }

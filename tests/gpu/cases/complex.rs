@@ -1,0 +1,68 @@
+//! Inputs of complex numbers: of what transforms them, and of arithmetic.
+
+use super::{Fallible, Random, TWO, numbers};
+use executor::testing::run_op;
+use graph::{DType, Tensor};
+
+pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
+    let t = types.first().copied().unwrap_or(DType::Float);
+    let is_complex = matches!(t, DType::Complex64 | DType::Complex128);
+    let axes = match name {
+        name if name.ends_with("FFT2D") => 2,
+        name if name.ends_with("FFT3D") => 3,
+        _ => 1,
+    };
+    let mut all = Vec::new();
+    match name {
+        name if name.starts_with("FFT") || name.starts_with("IFFT") => {
+            for dims in [
+                &[2, 1, 3, 8][..],
+                &[1, 4, 6, 35],
+                &[2, 3, 1, 17],
+                &[0, 3, 4, 2],
+                &[3, 0, 2, 4],
+                &[2, 1, 1, 64],
+            ] {
+                // The innermost axes alone, and some lines of them.
+                all.push(vec![tensor(t, &dims[dims.len() - axes..], random)?]);
+                all.push(vec![tensor(t, dims, random)?]);
+            }
+        }
+        name if name.contains("RFFT") => {
+            for lengths in [[3, 4, 8], [2, 5, 7], [1, 1, 1], [2, 3, 0], [4, 6, 12]] {
+                let lengths = numbers(&lengths[3 - axes..])?;
+                for dims in [&[2, 4, 6, 13][..], &[0, 4, 6, 12]] {
+                    all.push(vec![tensor(t, dims, random)?, lengths.clone()]);
+                }
+            }
+        }
+        "ConjugateTranspose" => {
+            for (dims, perm) in [(&[3, 5][..], &[1, 0][..]), (&[2, 3, 4], &[0, 2, 1]), (&[1, 4], &[1, 0])] {
+                all.push(vec![tensor(t, dims, random)?, super::WithInt::with_int(numbers(perm)?, types[1])?]);
+            }
+        }
+        "Add" | "AddV2" | "Sub" | "Mul" | "Div" | "RealDiv" if is_complex => {
+            for (x, y) in TWO {
+                all.push(vec![tensor(t, x, random)?, tensor(t, y, random)?]);
+            }
+        }
+        "Real" | "Imag" | "ComplexAbs" | "Angle" | "Conj" | "Neg" | "Square" if is_complex => {
+            for dims in super::ONE {
+                all.push(vec![tensor(t, dims, random)?]);
+            }
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(all))
+}
+
+/// Numbers of which each part is in [-3, 3).
+fn tensor(t: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor> {
+    let part = match t {
+        DType::Complex64 => DType::Float,
+        DType::Complex128 => DType::Double,
+        real => return random.tensor(real, dims),
+    };
+    let parts = [random.tensor(part, dims)?, random.tensor(part, dims)?];
+    Ok(run_op("Complex", &parts, &[("T", part.into()), ("Tout", t.into())])?.remove(0))
+}
