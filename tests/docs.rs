@@ -93,10 +93,10 @@ fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
-    let all = kernels::of_op(device_type, op.name());
+    let all = kernels::of_op(device_type, op.name()).iter().filter(|kernel| kernel.mark.is_none());
     // A row that is on the host as a whole says so; the others speak of types.
     let (hosted, kernels): (Vec<&KernelDef>, Vec<&KernelDef>) =
-        all.iter().partition(|kernel| kernel.host_memory == ALL_ARGUMENTS);
+        all.partition(|kernel| kernel.host_memory == ALL_ARGUMENTS);
     let types = match kernels[..] {
         [] if !hosted.is_empty() || device_type != "CPU" => String::new(),
         [] => "**none**".to_owned(),

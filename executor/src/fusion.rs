@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::error::Result;
+use crate::hosted::keep_on_host;
 use crate::kernels;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
@@ -9,7 +10,7 @@ use graph::passes::fuse_products;
 use graph::{Graph, Node};
 
 /// A device's partition with chains of element-wise ops as one node each, and on a GPU products with the bias and the
-/// activation that follow them, where the device has kernels for them. Nobody sees the difference but who looks at
+/// activation that follow them, where the device has kernels for them; truth values of the host stay there. Nobody sees the difference but who looks at
 /// nodes: traces and the partition itself.
 ///
 /// # Errors
@@ -17,7 +18,7 @@ use graph::{Graph, Node};
 pub fn fuse(graph: Graph, device: &dyn Device) -> Result<Graph> {
     // The CPU's kernel of such a product runs the kernels of its parts.
     let graph = match device.has_own_memory() {
-        true => fuse_products(graph, &|node| has_kernel(device, node))?,
+        true => fuse_products(keep_on_host(graph, device)?, &|node| has_kernel(device, node))?,
         false => graph,
     };
     Ok(graph::passes::fuse(graph, &|node| is_fusible(device, node))?)

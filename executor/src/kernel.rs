@@ -20,6 +20,8 @@ pub struct KernelDef {
     pub op: &'static str,
     /// Type attributes and the types that the kernel takes for them; attributes not named may be any.
     pub types: &'static [(&'static str, &'static [DType])],
+    /// An attribute without which a node is not this row's.
+    pub mark: Option<&'static str>,
     /// Names of arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
     /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
@@ -42,6 +44,7 @@ impl KernelDef {
     pub const NEW: KernelDef = KernelDef {
         op: "",
         types: &[],
+        mark: None,
         host_memory: &[],
         is_brief: false,
         capture: Capture::Never,
@@ -102,12 +105,13 @@ impl KernelDef {
 
     /// Whether the kernel takes the node's attributes.
     pub fn supports(&self, node: &Node) -> bool {
-        self.types.iter().all(|(attr, allowed)| match node.attr::<DType>(attr) {
+        let takes = |(attr, allowed): &(&str, &[DType])| match node.attr::<DType>(attr) {
             Ok(dtype) => allowed.contains(&dtype),
             Err(_) => {
                 node.attr::<Vec<DType>>(attr).is_ok_and(|list| list.iter().all(|d| allowed.contains(d)))
             }
-        })
+        };
+        self.mark.is_none_or(|mark| node.attrs.get(mark).is_some()) && self.types.iter().all(takes)
     }
 }
 

@@ -18,6 +18,7 @@ pub mod function;
 mod fusion;
 pub mod gpus;
 pub mod handle;
+mod hosted;
 pub mod io;
 pub mod journal;
 pub mod kernel;

@@ -44,6 +44,8 @@ pub struct SegmentInfo {
     pub name: Arc<str>,
     /// How many kernels it has.
     pub kernels: usize,
+    /// How many of them enqueue something.
+    pub works: usize,
     /// By input: what kernels do with the variable that it leads to, if it does.
     pub inputs: Vec<Access>,
 }

@@ -18,6 +18,9 @@ pub fn rows(device_type: &str) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>>
                     .flat_map(|node| types.iter().map(move |&dtype| typed(op, node, attr, dtype)))
                     .collect();
             }
+            if let Some(mark) = def.mark {
+                nodes = nodes.into_iter().map(|node| node.with_attr(mark, true)).collect();
+            }
             rows.push((def, nodes));
         }
     }

@@ -196,6 +196,12 @@ impl Captured {
         Ok(Outcome::Done(self.outputs.iter().map(give).collect::<Result<_>>()?))
     }
 
+    /// How many copies a run makes, in and out.
+    pub(super) fn copies(&self) -> usize {
+        let copied_in = self.inputs.iter().filter(|place| matches!(place, Place::Copied(_))).count();
+        copied_in + self.made.iter().filter(|made| made.is_copied).count()
+    }
+
     /// Whether everything is where the graph looks for it.
     fn finds(&self, inputs: &[Value], variables: &Variables, values: &Locked<'_>) -> Result<bool> {
         for (i, (place, input)) in self.inputs.iter().zip(inputs).enumerate() {

@@ -11,6 +11,9 @@ const MOST_CAPTURED: usize = 4;
 /// A graph that is of no use for so many runs in a row makes room for another.
 const MOST_MISSES: u32 = 3;
 
+/// What a graph copies is known when it was launched so often.
+const TRIALS: u32 = 8;
+
 /// A graph that was launched less often was not worth its capture; after so many of them none is made.
 const WORTH: u32 = 16;
 const MOST_WORTHLESS: u32 = 16;
@@ -41,6 +44,8 @@ struct Entry<S, G> {
     signature: S,
     runs: u32,
     launches: u32,
+    /// A graph is more work than its kernels.
+    is_hopeless: bool,
     /// Runs in a row in which the graph was of no use.
     misses: u32,
     captured: Option<G>,
@@ -58,15 +63,15 @@ impl<S: PartialEq, G> Known<S, G> {
         }
         let entry = match self.entries.iter().position(|entry| entry.signature == signature) {
             Some(at) => self.entries.remove(at),
-            None => Entry { signature, runs: 0, launches: 0, misses: 0, captured: None },
+            None => Entry { signature, runs: 0, launches: 0, is_hopeless: false, misses: 0, captured: None },
         };
         if self.entries.len() >= MOST_KNOWN {
             self.entries.remove(0);
         }
-        let Entry { runs, captured, .. } = &entry;
+        let Entry { runs, captured, is_hopeless, .. } = &entry;
         let turn = match captured {
             Some(_) => Turn::Repeat,
-            None if *runs >= RUNS_BEFORE => Turn::Capture,
+            None if *runs >= RUNS_BEFORE && !is_hopeless => Turn::Capture,
             None => Turn::Walk,
         };
         self.entries.push(Entry { runs: entry.runs.saturating_add(1), ..entry });
@@ -88,6 +93,18 @@ impl<S: PartialEq, G> Known<S, G> {
         }
         if let Some(entry) = self.entries.last_mut() {
             (entry.captured, entry.launches, entry.misses) = (Some(captured), 0, 0);
+        }
+    }
+
+    /// Whether it can be said by now if the graph of this run is worth it.
+    pub(super) fn is_tried(&self) -> bool {
+        self.entries.last().is_some_and(|entry| entry.launches >= TRIALS)
+    }
+
+    /// Inputs as of this run are not captured again: their graph is more work than its kernels.
+    pub(super) fn let_go(&mut self) {
+        if let Some(entry) = self.entries.last_mut() {
+            (entry.captured, entry.is_hopeless) = (None, true);
         }
     }
 
@@ -164,6 +181,20 @@ mod tests {
         turns(&mut known, "eee");
         assert_eq!(turns(&mut known, "acde"), [Repeat; 4]);
         assert_eq!(turns(&mut known, "bbb"), [Walk, Walk, Capture]);
+    }
+
+    #[test]
+    fn a_graph_that_is_more_work_than_its_kernels_is_not_captured_again() {
+        let mut known = Known::new();
+        turns(&mut known, "aaabbb");
+        for _ in 0..TRIALS {
+            assert!(!known.is_tried());
+            known.launched();
+        }
+        assert!(known.is_tried());
+        known.let_go();
+        assert_eq!(turns(&mut known, "bbba"), [Walk, Walk, Walk, Repeat]);
+        assert!(!known.is_tried());
     }
 
     #[test]

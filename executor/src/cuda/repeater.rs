@@ -121,7 +121,13 @@ impl GraphRepeater {
                 }
             }
         }
+        let is_tried = known.is_tried();
         let Some(captured) = known.captured() else { return Ok(None) };
+        // A copy is as much work for the host as a kernel.
+        if is_tried && captured.copies() >= self.segment.works {
+            known.let_go();
+            return Ok(None);
+        }
         match captured.repeat(&self.engine, inputs, &variables)? {
             Outcome::Done(outputs) => {
                 known.launched();

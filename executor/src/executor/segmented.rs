@@ -171,7 +171,9 @@ pub(super) fn segment(
     let kernels: Vec<Member> = kernels.collect();
     let name = nodes.first().map(|&id| plan.nodes[id as usize].node.name.clone()).unwrap_or_default();
     let accesses = inputs.iter().map(|input| input.access).collect();
-    let info = SegmentInfo { name, kernels: kernels.len(), inputs: accesses };
+    let capture_of = |&id: &u32| device.find_kernel(&plan.nodes[id as usize].node).map(|def| def.capture);
+    let works = nodes.iter().filter_map(capture_of).filter(|capture| capture.works()).count();
+    let info = SegmentInfo { name, kernels: kernels.len(), works, inputs: accesses };
     let repeater = device.repeater(info)?;
     Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }

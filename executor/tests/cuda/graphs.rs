@@ -208,6 +208,33 @@ fn a_segment_finds_what_another_gives_without_a_copy() -> Fallible {
 }
 
 #[test]
+fn a_graph_that_copies_as_often_as_it_has_kernels_is_given_up() -> Fallible {
+    let gpu = gpu(1 << 20)?;
+    let text = "
+        x <- float, _origin=\"in\"
+        y <- float, _origin=\"in\"
+        z <- float, _origin=\"in\"
+        w <- float, _origin=\"in\"
+        a = MatMul[T=float](x, y)
+        b = MatMul[T=float](a, z)
+        c = Relu[T=float](b)
+        d = MatMul[T=float](c, LAST)
+        d -> float
+    ";
+    let run = |last: &str| -> Fallible<usize> {
+        let partition = Partition::of_text(&text.replace("LAST", last), &gpu.device)?;
+        for _ in 0..20 {
+            let feeds = ["x", "y", "z", "w"].map(|name| Ok((name, square(4)?)));
+            partition.step(&feeds.into_iter().collect::<Fallible<Vec<_>>>()?, &["d"])?;
+        }
+        Ok(launches(&gpu.driver.log()))
+    };
+    // With all four copied in, and with three.
+    assert_eq!((run("w")?, run("z")?), (8, 18));
+    Ok(())
+}
+
+#[test]
 fn a_dead_tensor_passes_a_segment_by() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;

@@ -3,6 +3,7 @@
 //! tensors never leave the host.
 
 use crate::error::{Error, Result};
+use crate::hosted::ON_HOST;
 use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use crate::kernels;
 use crate::repeat::Capture;
@@ -33,6 +34,14 @@ fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 const INT32: &[DType] = &[DType::Int32];
+
+/// A row for what is made of truth values that are on the host.
+const fn hosted(op: &'static str) -> KernelDef {
+    KernelDef { mark: Some(ON_HOST), ..passing(op, &[], ALL_ARGUMENTS) }
+}
+
+/// They come before the rows for any node of the same ops.
+pub(super) const HOSTED: &[KernelDef] = &[hosted("LogicalAnd"), hosted("LogicalOr"), hosted("LogicalNot")];
 
 macro_rules! rows {
     (

@@ -62,6 +62,7 @@ use crate::kernel::KernelDef;
 /// The families. Of several rows that take a node the first is its kernel.
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
+    host::HOSTED,
     activation::KERNELS,
     bessel::KERNELS,
     bias::KERNELS,
