@@ -207,7 +207,9 @@ fn rounds_of_faults_end_with_the_variables_of_an_undisturbed_job() -> Fallible {
             .map_or(Ok(default), |text| text.parse::<u64>().map_err(|e| format!("{name}: {e}")))
     };
     let (rounds, seed) = (number("ANABRANCH_FAULT_ROUNDS", 5)?, number("ANABRANCH_FAULT_SEED", 1)?);
-    let undisturbed = start("fault-loop-undisturbed", false)?.end(PATIENCE)?;
+    let mut job = start("fault-loop-undisturbed", false)?;
+    let undisturbed = job.end(PATIENCE).map_err(|error| format!("undisturbed: {error}\n{}", job.logs()))?;
+    drop(job);
     let (mut failures, mut happened) = (Vec::new(), 0);
     for seed in seed..seed.saturating_add(rounds) {
         let started = Instant::now();
