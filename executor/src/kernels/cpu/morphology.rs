@@ -1,9 +1,11 @@
 //! Dilation of greyscale images: of each window, in each channel, the greatest sum of a pixel and the filter's element
-//! over it. A gradient goes to the first pixel, or element of the filter, that gave the greatest sum.
+//! over it. A gradient goes to the first pixel, or element of the filter, that gave the greatest sum; sums of sixteen-bit
+//! floats are of 32 bits, and more exact than TensorFlow's.
 
 use super::dispatch::{REALS, dispatch};
-use super::scalar::Stored;
+use super::scalar::{Semiring, Stored};
 use super::threads::for_rows;
+use super::wide::Lane;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::morphology::{Dilation, Reach};
@@ -117,21 +119,27 @@ fn dilate<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result
     Ok(())
 }
 
-fn input_gradient<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+fn input_gradient<T: Stored + Lane<Wide: Semiring>>(
+    ctx: &mut KernelContext<'_>,
+    dilation: &Dilation,
+) -> Result<()> {
     let shape = ctx.input(0)?.shape().clone();
     gradient::<T>(ctx, dilation, shape, |sizes, place, winner| {
         winner.map(|(_, pixel)| pixel).or_else(|| sizes.default(place))
     })
 }
 
-fn filter_gradient<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
+fn filter_gradient<T: Stored + Lane<Wide: Semiring>>(
+    ctx: &mut KernelContext<'_>,
+    dilation: &Dilation,
+) -> Result<()> {
     let shape = ctx.input(1)?.shape().clone();
     gradient::<T>(ctx, dilation, shape, |_, _, winner| Some(winner.map_or(0, |(tap, _)| tap)))
 }
 
 /// Adds each element of `out_backprop` to the element of the result that `goes_to` names by where its pixel's channels
 /// begin, told the tap and the pixel of the greatest sum.
-fn gradient<T: Stored>(
+fn gradient<T: Stored + Lane<Wide: Semiring>>(
     ctx: &mut KernelContext<'_>,
     dilation: &Dilation,
     shape: Shape,
@@ -142,7 +150,7 @@ fn gradient<T: Stored>(
     let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let mut out = Tensor::zeros(T::DTYPE, shape)?;
     if arrived.num_elements() > 0 && out.num_elements() > 0 {
-        let to = out.values_mut::<T>()?;
+        let mut to = vec![T::Wide::ZERO; out.num_elements()];
         let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
         for (pixel, arrived) in arrived.values::<T>()?.chunks_exact(sizes.depth).enumerate() {
             let place = sizes.place(pixel);
@@ -155,10 +163,11 @@ fn gradient<T: Stored>(
                     }
                 }
                 if let Some(at) = goes_to(&sizes, place, winner) {
-                    to[at + channel] = to[at + channel].plus(arrived);
+                    to[at + channel] = to[at + channel].plus(arrived.to_wide());
                 }
             }
         }
+        out.values_mut::<T>()?.iter_mut().zip(to).for_each(|(out, sum)| *out = T::of_wide(sum));
     }
     ctx.set_output(0, out);
     Ok(())
