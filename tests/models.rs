@@ -6,7 +6,7 @@ mod models;
 mod support;
 
 use client::Session;
-use graph::{Output, Tensor};
+use graph::{Graph, Output, Tensor};
 use models::{Batch, Layers, Lstm, Model, ResNet, lstm, mlp, small_cnn};
 use std::cell::Cell;
 use support::Fallible;
@@ -72,8 +72,14 @@ fn resnet_50_has_its_parameters() -> Fallible {
     })?;
     assert_eq!(model.parameters(), 25_557_032);
     assert_eq!(shape.take(), Some(graph::Shape::new(&[2, 1000])?));
-    let nodes = model.graph.nodes().filter(|(_, node)| node.op.name() == "Conv2D");
-    assert_eq!(nodes.count(), 53);
+    let count = |graph: &Graph, op: &str| graph.nodes().filter(|(_, node)| node.op.name() == op).count();
+    assert_eq!(count(&model.graph, "Conv2D"), 53);
+    // On a GPU normalisations are one with the activations behind them, all but those of the four projections; and their
+    // gradients with those, where no other way leads back from there.
+    let fused = graph::passes::fuse_norms(model.graph, &|_| true)?;
+    let joined =
+        ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];
+    assert_eq!(joined.map(|op| count(&fused, op)), [49, 4, 0, 33, 16]);
     Ok(())
 }
 

@@ -6,19 +6,23 @@ use crate::hosted::keep_on_host;
 use crate::kernels;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
-use graph::passes::fuse_products;
+use graph::passes::{fuse_norms, fuse_products};
 use graph::{Graph, Node};
 
 /// A device's partition with chains of element-wise ops as one node each, and on a GPU products with the bias and the
-/// activation that follow them, where the device has kernels for them; truth values of the host stay there. Nobody sees the difference but who looks at
-/// nodes: traces and the partition itself.
+/// activation that follow them, and normalisations with what follows them and their gradients with what precedes those,
+/// where the device has kernels for them; truth values of the host stay there. Nobody sees the difference but who looks
+/// at nodes: traces and the partition itself.
 ///
 /// # Errors
 /// As [`graph::passes::fuse`].
 pub fn fuse(graph: Graph, device: &dyn Device) -> Result<Graph> {
-    // The CPU's kernel of such a product runs the kernels of its parts.
+    // The CPU's kernels of such products and normalisations run the kernels of their parts.
     let graph = match device.has_own_memory() {
-        true => fuse_products(keep_on_host(graph, device)?, &|node| has_kernel(device, node))?,
+        true => {
+            let takes = |node: &Node| has_kernel(device, node);
+            fuse_products(fuse_norms(keep_on_host(graph, device)?, &takes)?, &takes)?
+        }
         false => graph,
     };
     Ok(graph::passes::fuse(graph, &|node| is_fusible(device, node))?)

@@ -1,7 +1,9 @@
 //! Passes over graphs in textual form.
 
 use anabranch_graph::ops::Evaluate;
-use anabranch_graph::passes::{FoldOptions, fold, fuse, fuse_products, merge, prune, unread, validate};
+use anabranch_graph::passes::{
+    FoldOptions, fold, fuse, fuse_norms, fuse_products, merge, prune, unread, validate,
+};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
@@ -16,6 +18,7 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
         "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
         "unread" => unread(&graph, &keep),
         "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
+        "fuse_norms" => fuse_norms(graph, &|_| true),
         "fuse_products" => fuse_products(graph, &|_| true),
         "fuse_products with biases" => fuse_products(graph, &is_only_biased),
         other => Err(Error::invalid(format!("no pass {other}"))),
@@ -685,6 +688,176 @@ fn fuse_products_passes_over_long_graphs() -> Result<()> {
     let graph = fuse_products(Graph::from_text(&text)?, &|_| true)?;
     validate(&graph)?;
     assert_eq!(graph.len(), 1 + 30_000);
+    Ok(())
+}
+
+/// A block of a residual network, forward and back, and what goes into running averages.
+#[test]
+fn fuse_norms_takes_sums_activations_and_their_gradients() -> Result<()> {
+    check(
+        "fuse_norms",
+        "",
+        r#"
+        x = Placeholder[dtype=float]
+        v = Placeholder[dtype=float]
+        dz = Placeholder[dtype=float]
+        first = NoOp
+        a = FusedBatchNormV3[T=float, U=float, epsilon=0.5](x, v, v, v, v, ^first)
+        b = Relu[T=float](a)
+        c = Neg[T=float](b)
+        project = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        d = FusedBatchNormV3[T=float, U=float, exponential_avg_factor=0.1](c, v, v, v, v)
+        sum = AddV2[T=float](project, d)
+        z = Relu6[T=float](sum)
+        averages = NoOp(^a, ^d)
+        new = Neg[T=float](d:1)
+        new_project = Neg[T=float](project:2)
+        seen = Neg[T=float](z)
+        back_z = Relu6Grad[T=float](dz, z)
+        back_d = FusedBatchNormGradV3[T=float, U=float](back_z, c, v, d:3, d:4, d:5)
+        other = Neg[T=float](back_z)
+        back_c = Neg[T=float](back_d)
+        back_b = ReluGrad[T=float](back_c, b)
+        back_a = FusedBatchNormGradV3[T=float, U=float, epsilon=0.5](back_b, x, v, a:3, a:4, a:5)
+        scale = Neg[T=float](back_a:1)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=float]
+            v = Placeholder[dtype=float]
+            dz = Placeholder[dtype=float]
+            first = NoOp
+            b = _FusedBatchNormEx[T=float, U=float, activation_mode="Relu", data_format="NHWC", epsilon=0.5, exponential_avg_factor=1.0, is_training=true, num_side_inputs=0](x, v, v, v, v, ^first)
+            c = Neg[T=float](b)
+            project = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+            z = _FusedBatchNormEx[T=float, U=float, activation_mode="Relu6", data_format="NHWC", epsilon=0.0001, exponential_avg_factor=0.1, is_training=true, num_side_inputs=1](c, v, v, v, v, project)
+            averages = NoOp(^b, ^z)
+            new = Neg[T=float](z:1)
+            new_project = Neg[T=float](project:2)
+            seen = Neg[T=float](z)
+            back_z = Relu6Grad[T=float](dz, z)
+            back_d = FusedBatchNormGradV3[T=float, U=float](back_z, c, v, z:3, z:4, z:5)
+            other = Neg[T=float](back_z)
+            back_c = Neg[T=float](back_d)
+            back_a = _FusedBatchNormActivationGrad[T=float, U=float, activation_mode="Relu", data_format="NHWC", epsilon=0.5, is_training=true](back_c, x, v, b:3, b:4, v)
+            scale = Neg[T=float](back_a:1)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_norms_takes_what_is_not_in_training() -> Result<()> {
+    check(
+        "fuse_norms",
+        "",
+        r#"
+        x = Placeholder[dtype=half]
+        v = Placeholder[dtype=float]
+        w = Placeholder[dtype=float]
+        a = FusedBatchNormV2[T=half, U=float, data_format="NCHW", is_training=false](x, v, w, v, w)
+        b = Relu[T=half](a)
+        seen = Neg[T=half](b)
+        db = ReluGrad[T=half](x, b)
+        da = FusedBatchNormGradV2[T=half, U=float, data_format="NCHW", is_training=false](db, x, v, v, w)
+        p = Placeholder[dtype=bool]
+        side = Switch[T=half](x, p)
+        c = FusedBatchNormV3[T=half, U=float, is_training=false](x, v, v, v, v)
+        late = Neg[T=float](c:1)
+        sum = Add[T=half](c, side:1)
+        d = Relu[T=half](sum)
+        e = FusedBatchNormV3[T=half, U=float, is_training=false](x, v, v, v, v)
+        sum_e = Add[T=half](side:1, e)
+        f = Relu[T=half](sum_e)
+        "#,
+        expect![[r#"
+            x = Placeholder[dtype=half]
+            v = Placeholder[dtype=float]
+            w = Placeholder[dtype=float]
+            b = _FusedBatchNormEx[T=half, U=float, activation_mode="Relu", data_format="NCHW", epsilon=0.0001, exponential_avg_factor=1.0, is_training=false, num_side_inputs=0](x, v, w, v, w)
+            seen = Neg[T=half](b)
+            da = _FusedBatchNormActivationGrad[T=half, U=float, activation_mode="Relu", data_format="NCHW", epsilon=0.0001, is_training=false](x, x, v, v, w, w)
+            p = Placeholder[dtype=bool]
+            side = Switch[T=half](x, p)
+            c = FusedBatchNormV3[T=half, U=float, is_training=false](x, v, v, v, v)
+            late = Neg[T=float](c:1)
+            sum = Add[T=half](c, side:1)
+            d = Relu[T=half](sum)
+            f = _FusedBatchNormEx[T=half, U=float, activation_mode="Relu", data_format="NHWC", epsilon=0.0001, exponential_avg_factor=1.0, is_training=false, num_side_inputs=1](x, v, v, v, v, side:1)
+        "#]],
+    )
+}
+
+#[test]
+fn fuse_norms_leaves_what_is_seen_what_comes_later_and_what_is_not_its_own() -> Result<()> {
+    let text = r#"
+        x = Placeholder[dtype=float]
+        v = Placeholder[dtype=float]
+        seen = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        seen_active = Relu[T=float](seen)
+        fetched = Identity[T=float](seen)
+        deviation = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        from_it = Neg[T=float](deviation:2)
+        sum = AddV2[T=float](deviation, from_it)
+        active_sum = Relu[T=float](sum)
+        twice = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        doubled = AddV2[T=float](twice, twice)
+        active_double = Relu[T=float](doubled)
+        here = FusedBatchNormV3[T=float, U=float](x, v, v, v, v) @"/device:GPU:0"
+        there = Relu[T=float](here) @"/device:GPU:1"
+        p = Placeholder[dtype=bool]
+        chosen = Switch[T=float](x, p)
+        lives = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        may_be_dead = AddV2[T=float](lives, chosen:1)
+        active_dead = Relu[T=float](may_be_dead)
+        averages = NoOp(^lives)
+        volumes = FusedBatchNormV3[T=float, U=float, data_format="NDHWC"](x, v, v, v, v)
+        active_volumes = Relu[T=float](volumes)
+        one = FusedBatchNormV3[T=float, U=float](x, v, v, v, v)
+        also = Relu[T=float](one)
+        as_well = Relu[T=float](one)
+        back = ReluGrad[T=float](x, also)
+        of_other_scale = FusedBatchNormGradV3[T=float, U=float](back, x, p2, one:3, one:4, one:5)
+        p2 = Placeholder[dtype=float]
+        back_seen = ReluGrad[T=float](x, also)
+        of_seen = FusedBatchNormGradV3[T=float, U=float](back_seen, x, v, one:3, one:4, one:5)
+        is_seen = Neg[T=float](back_seen)
+        back_other = ReluGrad[T=float](x, also)
+        of_other_epsilon = FusedBatchNormGradV3[T=float, U=float, epsilon=0.5](back_other, x, v, one:3, one:4, one:5)
+    "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(fuse_norms(graph.clone(), &|_| true)?.to_text(), graph.to_text());
+    Ok(())
+}
+
+/// The gradient would read the variable again, which may have changed by then.
+#[test]
+fn fuse_norms_reads_no_reference_again() -> Result<()> {
+    let text = r#"
+        x = Placeholder[dtype=float]
+        v = VariableV2[dtype=float, shape=<2>]
+        read = Identity[T=float](v)
+        a = FusedBatchNormV3[T=float, U=float](x, read, read, read, read)
+        b = Relu[T=float](a)
+        c = Relu[T=float](a)
+        db = ReluGrad[T=float](x, b)
+        da = FusedBatchNormGradV3[T=float, U=float](db, x, read, a:3, a:4, a:5)
+    "#;
+    let graph = Graph::from_text(text)?;
+    assert_eq!(fuse_norms(graph.clone(), &|_| true)?.to_text(), graph.to_text());
+    Ok(())
+}
+
+#[test]
+fn fuse_norms_passes_over_long_graphs() -> Result<()> {
+    let mut text = String::from("x0 = Placeholder[dtype=float]\nv = Placeholder[dtype=float]\n");
+    for i in 1..=20_000 {
+        let before = i - 1;
+        text += &format!("n{i} = FusedBatchNormV3[T=float, U=float](x{before}, v, v, v, v)\n");
+        text += &format!("s{i} = AddV2[T=float](n{i}, x{before})\nx{i} = Relu[T=float](s{i})\n");
+        text += &format!("m{i} = Neg[T=float](n{i}:1)\n");
+    }
+    let graph = fuse_norms(Graph::from_text(&text)?, &|_| true)?;
+    validate(&graph)?;
+    assert_eq!(graph.len(), 2 + 2 * 20_000);
     Ok(())
 }
 

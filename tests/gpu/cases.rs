@@ -392,21 +392,35 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         | "StatelessRandomUniformFullInt" => {
             all.push(vec![numbers(&[1001])?.with_int(t)?, numbers(&[3, 4])?.with_int(second)?]);
         }
-        name if name.starts_with("FusedBatchNorm") => {
+        name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
+            let sides = node.attr::<i64>("num_side_inputs").unwrap_or(0);
             // The last in parts.
             for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 40], &[8, 3, 200, 3]] {
                 let channels = [dims[axis]];
                 let x = random.tensor(t, dims)?;
                 let mut of = || random.tensor(DType::Float, &channels);
                 let (scale, second, third) = (of()?, of()?, of()?);
+                let variance: Vec<f32> = (0..channels[0]).map(|c| 0.5 + (c % 7) as f32 * 0.5).collect();
+                let variance = Tensor::vector(&variance)?;
                 if !name.contains("Grad") {
-                    all.push(vec![x, scale, second, third, of()?]);
+                    let last = if node.attr("is_training")? { of()? } else { variance };
+                    let mut inputs = vec![x, scale, second, third, last];
+                    // What is beside it is as large, or one value for each channel.
+                    if sides > 0 {
+                        let channels = vec![random.tensor(t, &channels)?; sides as usize];
+                        all.push([&inputs[..], &channels].concat());
+                    }
+                    for _ in 0..sides {
+                        inputs.push(random.tensor(t, dims)?);
+                    }
+                    all.push(inputs);
                     continue;
                 }
-                let variance: Vec<f32> = (0..channels[0]).map(|c| 0.5 + (c % 7) as f32 * 0.5).collect();
-                let mut inputs = vec![random.tensor(t, dims)?, x, scale, second, Tensor::vector(&variance)?];
-                if types.len() > 5 {
+                let mut inputs = vec![random.tensor(t, dims)?, x, scale, second, variance];
+                if name == "_FusedBatchNormActivationGrad" {
+                    inputs.push(third);
+                } else if types.len() > 5 {
                     inputs.push(Tensor::zeros(DType::Float, Shape::scalar())?);
                 }
                 all.push(inputs);

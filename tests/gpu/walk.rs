@@ -48,9 +48,26 @@ impl Case {
 
 /// The rows of the GPU's table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the second fifth of
 /// them out: tools that watch a GPU take their time, and what breaks a GPU for its process breaks it for a share.
+/// `ANABRANCH_GPU_OP` leaves out ops whose names have not this in them: who writes a kernel asks for it alone.
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
-    Ok(rows("GPU")?.into_iter().skip(share - 1).step_by(shares).collect())
+    let asked = std::env::var(OP).unwrap_or_default();
+    let rows = rows("GPU")?.into_iter().skip(share - 1).step_by(shares);
+    Ok(rows.filter(|(def, _)| def.op.contains(&asked)).collect())
+}
+
+const SHARE: &str = "ANABRANCH_GPU_SHARE";
+const OP: &str = "ANABRANCH_GPU_OP";
+
+/// Whether no row is left out.
+pub(crate) fn is_whole() -> bool {
+    [SHARE, OP].into_iter().all(|name| std::env::var_os(name).is_none())
+}
+
+/// Numbers for the cases of an op, whatever other ops there are.
+fn random(op: &str) -> Random {
+    let prime = 0x0100_0000_01b3u64;
+    Random(op.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(prime)))
 }
 
 /// Runs `check` on every case of every row in the process's share; it tells what is wrong.
@@ -58,9 +75,9 @@ pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
 /// # Errors
 /// All that is wrong.
 pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
-    let mut random = Random(1);
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in shared_rows()? {
+        let mut random = random(def.op);
         for node in nodes.into_iter().flat_map(variants) {
             for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
                 let case = Case { def, node: node.clone(), inputs };
@@ -80,11 +97,11 @@ pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<u
 
 /// The first of one, if there is no variable.
 fn share() -> Fallible<(usize, usize)> {
-    let Ok(text) = std::env::var("ANABRANCH_GPU_SHARE") else { return Ok((1, 1)) };
+    let Ok(text) = std::env::var(SHARE) else { return Ok((1, 1)) };
     let numbers =
         text.split_once('/').and_then(|(share, shares)| Some((share.parse().ok()?, shares.parse().ok()?)));
     match numbers {
         Some((share, shares)) if (1..=shares).contains(&share) => Ok((share, shares)),
-        _ => Err(format!("ANABRANCH_GPU_SHARE is {text}, no share such as 2/5").into()),
+        _ => Err(format!("{SHARE} is {text}, no share such as 2/5").into()),
     }
 }

@@ -124,9 +124,25 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             };
             CONVOLUTIONS.iter().map(node).collect::<Fallible<_>>()?
         }
-        name if name.starts_with("FusedBatchNorm") => {
-            let node = |format: &'static str| Ok(plain(op)?.with_attr("data_format", format));
-            ["NHWC", "NCHW"].into_iter().map(node).collect::<Fallible<_>>()?
+        name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
+            let plain = plain(op)?;
+            let activations: &[&str] = match name {
+                "_FusedBatchNormEx" => &["Identity", "Relu", "Relu6"],
+                "_FusedBatchNormActivationGrad" => &["Relu", "Relu6"],
+                _ => &[],
+            };
+            let with_activations = |node: Node| match activations {
+                [] => vec![node],
+                all => all.iter().map(|a| node.clone().with_attr("activation_mode", *a)).collect(),
+            };
+            let formats = ["NHWC", "NCHW"].map(|format| plain.clone().with_attr("data_format", format));
+            let mut nodes: Vec<Node> = formats.into_iter().flat_map(with_activations).collect();
+            nodes.extend(with_activations(plain.clone().with_attr("is_training", false)));
+            if name == "_FusedBatchNormEx" {
+                let beside = |sides: i64| with_activations(plain.clone().with_attr("num_side_inputs", sides));
+                nodes.extend([beside(1), beside(2)].concat());
+            }
+            nodes
         }
         "ExtractImagePatches" | "ExtractVolumePatches" => {
             let spread = |space: &[i64]| [&[1][..], space, &[1]].concat();

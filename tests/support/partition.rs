@@ -36,26 +36,31 @@ fn key_attrs(name: &str) -> String {
     )
 }
 
+/// A graph's text, in which lines may be indented. `name <- type` receives, `node -> type` sends.
+pub fn transferring(text: &str) -> Fallible<Graph> {
+    let mut lines = String::new();
+    for line in text.trim().lines().map(str::trim) {
+        lines += &if let Some((name, dtype)) = line.split_once(" <- ") {
+            format!("{name} = _Recv[tensor_type={dtype}, {}]\n", key_attrs(name))
+        } else if let Some((output, dtype)) = line.split_once(" -> ") {
+            let name = output.replace(':', "_");
+            format!("send_{name} = _Send[T={dtype}, {}]({output})\n", key_attrs(&name))
+        } else {
+            format!("{line}\n")
+        };
+    }
+    Ok(Graph::from_text(&lines)?)
+}
+
 impl Partition {
     pub fn new(graph: &Graph, device: &Arc<dyn Device>) -> Fallible<Partition> {
         let executor = Executor::new(graph, device.clone(), Pool::new(2)?, &KernelCache::new())?;
         Ok(Partition(Arc::new(executor)))
     }
 
-    /// Of a graph's text, in which lines may be indented. `name <- type` receives, `node -> type` sends.
+    /// Of a graph's text, as [`transferring`] reads it.
     pub fn of_text(text: &str, device: &Arc<dyn Device>) -> Fallible<Partition> {
-        let mut lines = String::new();
-        for line in text.trim().lines().map(str::trim) {
-            lines += &if let Some((name, dtype)) = line.split_once(" <- ") {
-                format!("{name} = _Recv[tensor_type={dtype}, {}]\n", key_attrs(name))
-            } else if let Some((output, dtype)) = line.split_once(" -> ") {
-                let name = output.replace(':', "_");
-                format!("send_{name} = _Send[T={dtype}, {}]({output})\n", key_attrs(&name))
-            } else {
-                format!("{line}\n")
-            };
-        }
-        Partition::new(&Graph::from_text(&lines)?, device)
+        Partition::new(&transferring(text)?, device)
     }
 
     pub fn begin(&self, trace: bool) -> Begun {

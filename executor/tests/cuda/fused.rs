@@ -1,6 +1,8 @@
 //! What a GPU computes as one: which nodes become one, and what that enqueues.
 
 use super::Fallible;
+use super::cases::Random;
+use super::partition::{Partition, transferring};
 use super::recording::Recording;
 use super::streams::Gpu;
 use super::training::run;
@@ -210,6 +212,91 @@ fn a_fused_partition_runs_as_two_pieces_of_work_without_races() -> Fallible {
         ["product 2 2 2 x 1 [false, false] [4, 4, 4] + bias > relu on 0", "chain<Chain, float, true> on 0"];
     assert_eq!(log, [step, step].concat());
     assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+fn norm(op: &str, activation: &'static str) -> Fallible<Node> {
+    Ok(node(op)?.with_attr("U", DType::Float).with_attr("activation_mode", activation))
+}
+
+#[test]
+fn a_norm_is_one_pass_with_a_sum_and_an_activation() -> Fallible {
+    let passes = |op: &str, sides: i64, shapes: &[&[usize]]| -> Fallible<Vec<String>> {
+        let node = norm(op, "Relu")?.with_attr("num_side_inputs", sides).with_attr("is_training", false);
+        let (shape, mut log) = enqueued(&Gpu::new(1 << 20)?, &node, shapes)?;
+        assert_eq!(shape, Shape::new(&[2, 3, 3, 4])?);
+        log.retain(|line| line.contains('<'));
+        Ok(log)
+    };
+    let (images, channels): (&[usize], &[usize]) = (&[2, 3, 3, 4], &[4]);
+    let vectors = [images, channels, channels, channels, channels];
+    let ex = "_FusedBatchNormEx";
+    let whole = ["normalize<float, Relu> on 0"];
+    assert_eq!(passes(ex, 0, &vectors)?, whole);
+    assert_eq!(passes(ex, 1, &[&vectors[..], &[images]].concat())?, whole);
+    let apart = [
+        "normalize<float, Identity> on 0",
+        "zip_axes<AddV2, float, float> on 0",
+        "map<Relu, float, float> on 0",
+    ];
+    assert_eq!(passes(ex, 1, &[&vectors[..], &[channels]].concat())?, apart);
+    Ok(())
+}
+
+/// The end of a block of a residual network, forward and back, of images `x` and what is beside them.
+const BLOCK: &str = "
+    x <- T
+    scale <- float
+    offset <- float
+    slope <- T
+    norm = FusedBatchNormV3[T=T, U=float, epsilon=0.1](x, scale, offset, scale, scale)
+    active = Relu[T=T](norm)
+    more = Mul[T=T](active, active)
+    second = FusedBatchNormV3[T=T, U=float, exponential_avg_factor=0.1](more, scale, offset, scale, scale)
+    sum = AddV2[T=T](second, x)
+    end = Relu6[T=T](sum)
+    back_end = Relu6Grad[T=T](slope, end)
+    back_second = FusedBatchNormGradV3[T=T, U=float](back_end, more, scale, second:3, second:4, second:5)
+    back_active = Mul[T=T](back_second, active)
+    back_norm = ReluGrad[T=T](back_active, active)
+    back_x = FusedBatchNormGradV3[T=T, U=float, epsilon=0.1](back_norm, x, scale, norm:3, norm:4, norm:5)
+    all = AddV2[T=T](back_x, back_end)
+    end -> T
+    all -> T
+    second:1 -> float
+    second:2 -> float
+    back_second:1 -> float
+    back_x:1 -> float
+    back_x:2 -> float
+";
+
+#[test]
+fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fallible {
+    let fetches = ["end", "all", "second_1", "second_2", "back_second_1", "back_x_1", "back_x_2"];
+    let run = |dtype: DType, fuses: bool| -> Fallible<(Vec<Tensor>, usize)> {
+        let graph =
+            transferring(&BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")))?;
+        let options = GpuOptions { graphs: false, memory_fraction: 1.0, ..GpuOptions::default() };
+        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let partition = Partition::new(&if fuses { fuse(graph, &*gpu.device)? } else { graph }, &gpu.device)?;
+        let mut random = Random(1);
+        let images = |random: &mut Random| random.tensor(dtype, &[2, 3, 3, 4]);
+        let feeds = [
+            ("x", images(&mut random)?),
+            ("scale", random.tensor(DType::Float, &[4])?),
+            ("offset", random.tensor(DType::Float, &[4])?),
+            ("slope", images(&mut random)?),
+        ];
+        let given = partition.step(&feeds, &fetches)?;
+        let passes = gpu.driver.log().iter().filter(|line| line.contains('<')).count();
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+        Ok((given, passes))
+    };
+    for dtype in [DType::Float, DType::Half, DType::BFloat16] {
+        let ((apart, more), (whole, fewer)) = (run(dtype, false)?, run(dtype, true)?);
+        assert_eq!(whole, apart, "{dtype}");
+        assert_eq!((more, fewer), (16, 12), "{dtype}");
+    }
     Ok(())
 }
 

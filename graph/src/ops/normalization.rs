@@ -245,7 +245,7 @@ fn infer_batch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-fn infer_batch_grad(infer: &mut Infer<'_>) -> Result<()> {
+pub(super) fn infer_batch_grad(infer: &mut Infer<'_>) -> Result<()> {
     let attrs = BatchNorm::of(infer)?;
     let (x, axis) = data(infer, 1, &attrs)?;
     let x = x.merge(&infer.input(0))?;

@@ -1,6 +1,6 @@
 //! Fusion: element-wise ops whose values only each other reads become one node, which passes over memory once.
 
-use super::join::{Joined, Joins, control_of, join};
+use super::join::{Becomes, Joined, Joins, control_of, join};
 use super::waits::Waits;
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
@@ -37,10 +37,11 @@ pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     let mut joins = Joins::default();
     for chain in &chains {
         let (last, inner) = chain.split_last().unwrap_or((&chain[0], &[]));
-        joins.extend(inner.iter().map(|id| (*id, None)));
+        joins.extend(inner.iter().map(|id| (*id, Becomes::PartOf(*last))));
         let program = Program::of(&graph, &topology, chain);
         let control = control_of(&topology, chain);
-        joins.insert(*last, Some(program.joined(graph.node(*last), fused, control)?));
+        let joined = program.joined(graph.node(*last), fused, control)?;
+        joins.insert(*last, Becomes::One(joined));
     }
     join(&graph, &topology, &joins)
 }

@@ -7,10 +7,16 @@ use crate::node::Node;
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What becomes of nodes that are joined: the last of them is the one node, the others go.
-pub(super) type Joins = FxHashMap<NodeId, Option<Joined>>;
+/// What becomes of nodes that are joined.
+pub(super) type Joins = FxHashMap<NodeId, Becomes>;
 
-/// The one node, which stands where the last stood.
+pub(super) enum Becomes {
+    One(Joined),
+    /// Part of this one: whoever needs an output that others may see takes the same output of that.
+    PartOf(NodeId),
+}
+
+/// The one node, which stands where one of them stood.
 pub(super) struct Joined {
     pub(super) node: Node,
     /// What it reads, by slot.
@@ -30,24 +36,28 @@ pub(super) fn control_of(topology: &Topology, joined: &[NodeId]) -> Vec<NodeId> 
 /// The graph with nodes joined.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node that goes though others read it.
+/// `InvalidArgument` naming a node that is part of none.
 pub(super) fn join(graph: &Graph, topology: &Topology, joins: &Joins) -> Result<Graph> {
     let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
     let mut new_ids = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
         let node = match joins.get(&id) {
-            Some(None) => continue,
-            Some(Some(joined)) => joined.node.clone(),
+            Some(Becomes::PartOf(_)) => continue,
+            Some(Becomes::One(joined)) => joined.node.clone(),
             None => node.clone(),
         };
         new_ids[id.index()] = Some(out.add_unconnected(node)?);
     }
     let new_id = |id: NodeId| {
-        new_ids[id.index()].ok_or_else(|| Error::invalid(format!("fusion lost '{}'", graph.node(id).name)))
+        let whole = match joins.get(&id) {
+            Some(Becomes::PartOf(whole)) => *whole,
+            _ => id,
+        };
+        new_ids[whole.index()].ok_or_else(|| Error::invalid(format!("fusion lost '{}'", graph.node(id).name)))
     };
     for id in graph.ids() {
         let Some(to) = new_ids[id.index()] else { continue };
-        if let Some(Some(joined)) = joins.get(&id) {
+        if let Some(Becomes::One(joined)) = joins.get(&id) {
             for (slot, input) in joined.inputs.iter().enumerate() {
                 out.connect(Output { node: new_id(input.node)?, index: input.index }, to, slot);
             }

@@ -1,7 +1,7 @@
 //! Products and what follows them: a bias and an activation become part of the product's node, whose kernel has the
 //! elements at hand when it writes them.
 
-use super::join::{Joined, Joins, control_of, join};
+use super::join::{Becomes, Joined, Joins, control_of, join};
 use super::waits::Waits;
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
@@ -45,8 +45,8 @@ pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Grap
             if has_type(fused, &node) && takes(&node) && !inner.iter().any(would_read_later) {
                 let inputs = inputs(&topology, members);
                 let control = control_of(&topology, members);
-                joins.extend(inner.iter().map(|id| (*id, None)));
-                joins.insert(*last, Some(Joined { node, inputs, control }));
+                joins.extend(inner.iter().map(|id| (*id, Becomes::PartOf(*last))));
+                joins.insert(*last, Becomes::One(Joined { node, inputs, control }));
                 break;
             }
         }

@@ -33,6 +33,11 @@ impl<'a> Waits<'a> {
         Ok(Waits { topology, references, at_start })
     }
 
+    /// Whether the node may give a reference.
+    pub(super) fn may_be_reference(&self, id: NodeId) -> bool {
+        self.references[id.index()]
+    }
+
     /// Whether the node may read a reference, and later than by itself if it were one with these others, who wait for
     /// something that it does not wait for.
     pub(super) fn would_read_later(&self, id: NodeId, others: &[NodeId]) -> bool {

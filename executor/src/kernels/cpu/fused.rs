@@ -32,16 +32,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("_FusedBatchNormEx", &[("T", FLOATS)], |init| {
         let attrs = ["T", "U", "epsilon", "exponential_avg_factor", "data_format", "is_training"];
-        let normalised = Link::new(init, "FusedBatchNormV3", 5, copied(init, &attrs)?)?;
-        let mut then = Vec::new();
-        for _ in 0..init.attr::<i64>("num_side_inputs")? {
-            then.push(Link::new(init, "AddV2", 2, copied(init, &["T"])?)?);
-        }
-        let mode = init.attr::<String>("activation_mode")?;
-        if mode != "Identity" {
-            then.push(follower(init, &mode)?);
-        }
-        chain(init, normalised, then)
+        let normalised = Link::new(init, "FusedBatchNormV3", NORMALIZED, copied(init, &attrs)?)?;
+        chain(init, normalised, behind_normalization(init)?)
     }),
     KernelDef::of("_UnaryOpsComposition", &[("T", FLOATS)], |init| {
         let names = texts(init, "op_names")?;
@@ -103,6 +95,26 @@ pub(in crate::kernels) fn fused_ops(init: &KernelInit<'_>, first: usize) -> Resu
     let then =
         texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<Link>>>()?;
     check_inputs(init, first, &then)?;
+    Ok(then)
+}
+
+/// Inputs of a normalisation by itself.
+pub(in crate::kernels) const NORMALIZED: usize = 5;
+
+/// The ops of a `_FusedBatchNormEx` that stand behind its normalisation: sums with what is beside it, an activation.
+///
+/// # Errors
+/// `Unimplemented` naming an activation that is not known; `InvalidArgument` if they take more inputs or fewer.
+pub(in crate::kernels) fn behind_normalization(init: &KernelInit<'_>) -> Result<Vec<Link>> {
+    let mut then = Vec::new();
+    for _ in 0..init.attr::<i64>("num_side_inputs")? {
+        then.push(Link::new(init, "AddV2", 2, copied(init, &["T"])?)?);
+    }
+    let mode = init.attr::<String>("activation_mode")?;
+    if mode != "Identity" {
+        then.push(follower(init, &mode)?);
+    }
+    check_inputs(init, NORMALIZED, &then)?;
     Ok(then)
 }
 

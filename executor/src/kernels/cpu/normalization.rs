@@ -8,8 +8,8 @@ use self::columns::{each_row, sums};
 use super::dispatch::{FLOATS, dispatch};
 use super::image::{from_nhwc, to_nhwc};
 use super::wide::{Lane, narrowed, widened};
-use crate::error::Result;
-use crate::kernel::{Kernel, KernelContext, KernelDef};
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::ops::normalization::BatchNorm;
 use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
@@ -41,15 +41,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FusedBatchNormGrad", SINGLE, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        Kernel::sync(move |ctx| backward::<f32>(ctx, &attrs))
+        Kernel::sync(move |ctx| backward::<f32>(ctx, &attrs, None))
     }),
     KernelDef::of("FusedBatchNormGradV2", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs)))
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, None)))
     }),
     KernelDef::of("FusedBatchNormGradV3", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs)))
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, None)))
+    }),
+    KernelDef::of("_FusedBatchNormActivationGrad", MIXED, |i| {
+        let (attrs, through) = (BatchNorm::of(i.node)?, Some(through(i)?));
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, through)))
     }),
     KernelDef::of("LRN", HALF_OR_SINGLE, |i| {
         let attrs = local::Neighbours::of(i)?;
@@ -154,8 +158,7 @@ fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) 
             let running = [mean.clone(), variance.clone()];
             (mean, variance, running)
         };
-        let factor: Vec<f32> =
-            variance.iter().zip(scale).map(|(v, s)| s / (v + attrs.epsilon).sqrt()).collect();
+        let factor = factors(&variance, scale, attrs);
         let mut y = Tensor::unspecified(DType::Float, x.shape().clone())?;
         each_row(y.values_mut()?, channels, |row, y| {
             let x = &values[row * channels..][..channels];
@@ -175,11 +178,32 @@ fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) 
     Ok(())
 }
 
+/// What each channel's distances from the mean are multiplied by.
+fn factors(variance: &[f32], scale: &[f32], attrs: &BatchNorm) -> Vec<f32> {
+    variance.iter().zip(scale).map(|(v, s)| s / (v + attrs.epsilon).sqrt()).collect()
+}
+
 fn add(sum: &mut [f32], v: &[f32]) {
     sum.iter_mut().zip(v).for_each(|(s, v)| *s += v);
 }
 
-fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) -> Result<()> {
+/// Whether what comes back to an activation gets through to where its output is this.
+type Through = fn(f32) -> bool;
+
+fn through(init: &KernelInit<'_>) -> Result<Through> {
+    match &*init.attr::<String>("activation_mode")? {
+        "Relu" => Ok(|y| y > 0.0),
+        "Relu6" => Ok(|y| y > 0.0 && y < 6.0),
+        other => Err(Error::unimplemented(format!("{}: '{other}'", init.node.op.name()))),
+    }
+}
+
+/// With an activation behind the normalisation, whose outputs are computed anew to see what gets `through` it.
+fn backward<T: Lane<Wide = f32>>(
+    ctx: &mut KernelContext<'_>,
+    attrs: &BatchNorm,
+    through: Option<Through>,
+) -> Result<()> {
     let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
     let channels = channels_of(attrs, x.shape())?;
     if dy.shape() != x.shape() {
@@ -198,10 +222,24 @@ fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm)
     let (dx, d_scale, d_offset) = if x.num_elements() == 0 {
         (Tensor::zeros(T::DTYPE, shape)?, vec![0.0; channels], vec![0.0; channels])
     } else {
-        let (dy, x) = (load::<T>(dy, attrs.format)?, load::<T>(x, attrs.format)?);
+        let (mut dy, x) = (load::<T>(dy, attrs.format)?, load::<T>(x, attrs.format)?);
         let share = 1.0 / (x.num_elements() / channels) as f32;
         let mut dx = Tensor::unspecified(DType::Float, x.shape().clone())?;
-        let (dy, x) = (dy.values::<f32>()?, x.values::<f32>()?);
+        let x = x.values::<f32>()?;
+        if let Some(through) = through {
+            check_vector(ctx, 5, "offset", channels, "")?;
+            let offset = ctx.input(5)?.values::<f32>()?;
+            let factor = factors(variance, scale, attrs);
+            each_row(dy.values_mut::<f32>()?, channels, |row, dy| {
+                let x = &x[row * channels..][..channels];
+                for ((((dy, x), m), f), o) in dy.iter_mut().zip(x).zip(mean).zip(&factor).zip(offset) {
+                    let y = T::of_wide((x - m) * f + o).to_wide();
+                    // The product, so that NaN stays NaN where nothing flows.
+                    *dy *= f32::from(u8::from(through(y)));
+                }
+            });
+        }
+        let dy = dy.values::<f32>()?;
         let deviation: Vec<f32> = variance.iter().map(|v| 1.0 / (v + attrs.epsilon).sqrt()).collect();
         let d_offset = sums(dy, channels, |_, dy, sum| add(sum, dy));
         let moments = sums(dy, channels, |row, dy, sum| {

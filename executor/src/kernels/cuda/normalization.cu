@@ -87,30 +87,78 @@ __global__ void statistics(const Moments *found, const float *old_mean, const fl
     }
 }
 
-// N elements at a time.
-template <int N, class T>
-__device__ inline void normalized(const T *x, const float *scale, const float *offset, const float *mean,
+// What a normalisation makes of a channel's elements, by the same bits in each kernel that computes it. Who only wants
+// slopes has no offset.
+struct Line {
+    float middle, deviation, factor, offset;
+
+    static __device__ inline Line of(const float *scale, const float *offset, const float *mean, const float *variance,
+                                     float epsilon, i64 c) {
+        float deviation = 1.0f / sqrtf(variance[c] + epsilon);
+        Line line = {mean[c], deviation, scale[c] * deviation, offset ? offset[c] : 0.0f};
+        return line;
+    }
+    template <class T> __device__ inline T at(T x) const {
+        return narrow<T>(__fmaf_rn(wide(x) - middle, factor, offset));
+    }
+};
+
+// What may follow a normalisation, and how much of what comes back gets through to it.
+struct Identity {
+    static const bool is_all = true;
+    static __device__ inline float apply(float y) {
+        return y;
+    }
+    static __device__ inline float through(float y) {
+        return 1.0f;
+    }
+};
+struct Relu {
+    static const bool is_all = false;
+    static __device__ inline float apply(float y) {
+        return y <= 0.0f ? 0.0f : y;
+    }
+    static __device__ inline float through(float y) {
+        return y > 0.0f;
+    }
+};
+struct Relu6 {
+    static const bool is_all = false;
+    static __device__ inline float apply(float y) {
+        return y <= 0.0f ? 0.0f : y > 6.0f ? 6.0f : y;
+    }
+    static __device__ inline float through(float y) {
+        return y > 0.0f && y < 6.0f;
+    }
+};
+
+// N elements at a time; `side` is added if it is there.
+template <int N, class A, class T>
+__device__ inline void normalized(const T *x, const T *side, const float *scale, const float *offset, const float *mean,
                                   const float *variance, T *y, i64 n, float epsilon, const Data &data) {
     int next = data.inner == 1;
     EACH(i, n / N) {
         i64 channel = i * N / data.inner % data.channels;
-        Pack<T, N> in = ((const Pack<T, N> *)x)[i], out;
+        Pack<T, N> in = ((const Pack<T, N> *)x)[i], more = {}, out;
+        if (side)
+            more = ((const Pack<T, N> *)side)[i];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            i64 c = channel + k * next;
-            float factor = scale[c] / sqrtf(variance[c] + epsilon);
-            out.at[k] = narrow<T>((wide(in.at[k]) - mean[c]) * factor + offset[c]);
+            T value = Line::of(scale, offset, mean, variance, epsilon, channel + k * next).at(in.at[k]);
+            if (side)
+                value = narrow<T>(wide(value) + wide(more.at[k]));
+            out.at[k] = narrow<T>(A::apply(wide(value)));
         }
         ((Pack<T, N> *)y)[i] = out;
     }
 }
-template <class T>
-__global__ void normalize(const T *x, const float *scale, const float *offset, const float *mean, const float *variance,
-                          T *y, i64 n, double epsilon, Data data) {
+template <class T, class A>
+__global__ void normalize(const T *x, const T *side, const float *scale, const float *offset, const float *mean,
+                          const float *variance, T *y, i64 n, double epsilon, Data data) {
     if (data.has_packs(4))
-        normalized<4>(x, scale, offset, mean, variance, y, n, (float)epsilon, data);
+        normalized<4, A>(x, side, scale, offset, mean, variance, y, n, (float)epsilon, data);
     else
-        normalized<1>(x, scale, offset, mean, variance, y, n, (float)epsilon, data);
+        normalized<1, A>(x, side, scale, offset, mean, variance, y, n, (float)epsilon, data);
 }
 
 // Sums of slopes, and of slopes times distances from the mean.
@@ -123,16 +171,21 @@ struct Slopes {
     }
 };
 
-template <class T>
-__global__ void slopes(const T *dy, const T *x, const float *mean, Slopes *found, i64 width, i64 parts, Data data) {
+template <class T, class A>
+__global__ void slopes(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
+                       const float *variance, double epsilon, Slopes *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
         Share share(i, width, parts, data.channels, data.count());
         Slopes own = {0, 0};
-        float middle = share.channel < data.channels ? mean[share.channel] : 0.0f;
+        Line line = {};
+        if (share.channel < data.channels)
+            line = Line::of(scale, offset, mean, variance, (float)epsilon, share.channel);
         data.each(share, [&](i64 place) {
             float slope = wide(dy[place]);
+            if (!A::is_all)
+                slope *= A::through(wide(line.at(x[place])));
             own.sum += slope;
-            own.moment += slope * (wide(x[place]) - middle);
+            own.moment += slope * (wide(x[place]) - line.middle);
         });
         own = over_rows<Slopes>(own, (int)width);
         if (share.row == 0 && share.channel < data.channels)
@@ -154,38 +207,41 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
 }
 
 // N elements at a time.
-template <int N, class T>
-__device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *mean, const float *variance,
-                                   const float *d_scale, const float *d_offset, T *dx, i64 n, float epsilon,
-                                   bool training, const Data &data) {
+template <int N, class A, class T>
+__device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
+                                   const float *variance, const float *d_scale, const float *d_offset, T *dx, i64 n,
+                                   float epsilon, bool training, const Data &data) {
     int next = data.inner == 1;
     float share = 1.0f / (float)data.count();
     EACH(i, n / N) {
         i64 channel = i * N / data.inner % data.channels;
         Pack<T, N> slopes = ((const Pack<T, N> *)dy)[i], in = {}, out;
-        if (training)
+        if (training || !A::is_all)
             in = ((const Pack<T, N> *)x)[i];
 #pragma unroll
         for (int k = 0; k < N; k++) {
             i64 c = channel + k * next;
-            float deviation = 1.0f / sqrtf(variance[c] + epsilon), slope = wide(slopes.at[k]);
+            Line line = Line::of(scale, offset, mean, variance, epsilon, c);
+            float slope = wide(slopes.at[k]);
+            if (!A::is_all)
+                slope *= A::through(wide(line.at(in.at[k])));
             if (training) {
                 slope -= d_offset[c] * share;
-                slope -= (wide(in.at[k]) - mean[c]) * (d_scale[c] * deviation * share);
+                slope -= (wide(in.at[k]) - line.middle) * (d_scale[c] * line.deviation * share);
             }
-            out.at[k] = narrow<T>(scale[c] * deviation * slope);
+            out.at[k] = narrow<T>(line.factor * slope);
         }
         ((Pack<T, N> *)dx)[i] = out;
     }
 }
-template <class T>
-__global__ void data_gradient(const T *dy, const T *x, const float *scale, const float *mean, const float *variance,
-                              const float *d_scale, const float *d_offset, T *dx, i64 n, double epsilon, i64 training,
-                              Data data) {
+template <class T, class A>
+__global__ void data_gradient(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
+                              const float *variance, const float *d_scale, const float *d_offset, T *dx, i64 n,
+                              double epsilon, i64 training, Data data) {
     if (data.has_packs(4))
-        data_slopes<4>(dy, x, scale, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
+        data_slopes<4, A>(dy, x, scale, offset, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
     else
-        data_slopes<1>(dy, x, scale, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
+        data_slopes<1, A>(dy, x, scale, offset, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
 }
 
 // Local response: `bias + alpha * sum of squares` of a channel and those near it, to the power of -beta.

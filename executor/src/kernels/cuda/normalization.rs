@@ -7,8 +7,9 @@ use super::reduce::{WORTH_A_PART, parts_of};
 use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::fused::{Link, NORMALIZED, behind_normalization, follow};
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::normalization::BatchNorm;
@@ -25,6 +26,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FusedBatchNormGrad", &[("T", &[Float])], backward),
     KernelDef::enqueuing("FusedBatchNormGradV2", MIXED, backward),
     KernelDef::enqueuing("FusedBatchNormGradV3", MIXED, backward),
+    KernelDef::enqueuing("_FusedBatchNormEx", MIXED, forward_then),
+    KernelDef::enqueuing("_FusedBatchNormActivationGrad", MIXED, backward_through),
     KernelDef::enqueuing("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
     KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
 ];
@@ -74,20 +77,16 @@ impl Layout {
         parts_of(self.outer * self.inner, self.channels.div_ceil(width), WORTH_A_PART / width)
     }
 
-    /// Enqueues a kernel over the parts of the channels, which reads `inputs` and gives `bytes` for each part.
+    /// Enqueues a kernel over the parts of the channels, which takes `arguments` first and gives `bytes` for each part.
     fn over_parts(
         &self,
         ctx: &KernelContext<'_>,
         kernel: &Function,
-        inputs: &[&DeviceTensor],
+        arguments: Arguments,
         bytes: usize,
     ) -> Result<DeviceTensor> {
         let (width, parts, lane) = (self.width(), self.parts(), lane(ctx)?);
         let found = lane.scratch(&ctx.node().name, self.channels * parts * bytes)?;
-        let mut arguments = Arguments::new();
-        for input in inputs {
-            arguments = arguments.address(read(input)?);
-        }
         let arguments = arguments.address(write(&found)?).count(width).count(parts).structure(self.words());
         lane.launch_blocks(kernel, self.channels.div_ceil(width) * parts, &arguments)?;
         Ok(found)
@@ -126,68 +125,82 @@ fn kernel_of(init: &KernelInit<'_>, named: &str) -> Result<Arc<Function>> {
     function(init, &SOURCE, format!("{named}<{}>", type_name(init.output_type(0))?))
 }
 
+/// The same of one that knows what follows the normalisation.
+fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result<Arc<Function>> {
+    if ![NONE, "Relu", "Relu6"].contains(&activation) {
+        let op = init.node.op.name();
+        return Err(Error::unimplemented(format!("{op}: activation_mode '{activation}' on GPUs")));
+    }
+    function(init, &SOURCE, format!("{named}<{}, {activation}>", type_name(init.output_type(0))?))
+}
+
+/// No activation.
+const NONE: &str = "Identity";
+
+/// The kernels of a normalisation.
+struct Forward {
+    attrs: BatchNorm,
+    moments: Arc<Function>,
+    statistics: Arc<Function>,
+    normalize: Arc<Function>,
+    /// Without what follows it.
+    alone: Arc<Function>,
+    /// What follows it, by itself.
+    then: Vec<Link>,
+}
+
+/// Of each channel: what goes into running averages, mean and variance, then what the batch is normalised by.
+type Statistics = [DeviceTensor; 4];
+
 fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
-    let attrs = BatchNorm::of(init.node)?;
-    let (moments, normalize) = (kernel_of(init, "moments")?, kernel_of(init, "normalize")?);
-    let statistics_of = function(init, &SOURCE, "statistics".into())?;
-    Kernel::sync(move |ctx| {
-        let x = ctx.device_input(0)?;
-        let layout = Layout::of(&attrs, &x.shape)?;
-        let channels = layout.channels;
-        let (scale, offset) =
-            (vector(ctx, 1, "scale", channels, "")?, vector(ctx, 2, "offset", channels, "")?);
-        let (when, given) = match (attrs.training, attrs.average) {
-            (false, _) => ("When is_training=false, ", true),
-            (true, factor) => ("When exponential_avg_factor != 1, ", factor != 1.0),
+    Forward::make(init, NONE, Vec::new())
+}
+
+fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
+    Forward::make(init, &init.attr::<String>("activation_mode")?, behind_normalization(init)?)
+}
+
+impl Forward {
+    fn make(init: &KernelInit<'_>, activation: &str, then: Vec<Link>) -> Result<Kernel> {
+        let forward = Forward {
+            attrs: BatchNorm::of(init.node)?,
+            moments: kernel_of(init, "moments")?,
+            statistics: function(init, &SOURCE, "statistics".into())?,
+            normalize: kernel_before(init, "normalize", activation)?,
+            alone: kernel_before(init, "normalize", NONE)?,
+            then,
         };
-        if given {
-            vector(ctx, 3, "mean", channels, when)?;
-            vector(ctx, 4, "variance", channels, when)?;
-        }
-        let (old_mean, old_variance) = (ctx.device_input(3)?, ctx.device_input(4)?);
-        let per_channel = || allocate(ctx, Float, Shape::new(&[channels])?);
+        Kernel::sync(move |ctx| forward.run(ctx))
+    }
+
+    fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
+        let x = ctx.device_input(0)?;
+        let layout = Layout::of(&self.attrs, &x.shape)?;
+        self.check(ctx, layout.channels)?;
+        let statistics = self.statistics(ctx, &layout)?;
+        // One summand of the same shape is added on the way.
+        let side = match ctx.num_inputs() - NORMALIZED {
+            1 => Some(ctx.device_input(NORMALIZED)?).filter(|side| side.shape == x.shape),
+            _ => None,
+        };
+        let is_whole = side.is_some() || ctx.num_inputs() == NORMALIZED;
         let y = allocate(ctx, x.dtype, x.shape.clone())?;
         let n = y.shape.num_elements();
-        let statistics: [DeviceTensor; 4] = if n == 0 {
-            // What has no elements has no mean.
-            let (running, nan) = ([per_channel()?, per_channel()?], [0xff, 0xff]);
-            for (tensor, byte) in running.iter().zip(nan) {
-                lane(ctx)?.fill(tensor, byte)?;
-            }
-            let zero = zeros(ctx, Float, Shape::new(&[channels])?)?;
-            let [mean, variance] = running;
-            [mean, variance, zero.clone(), zero]
-        } else if attrs.training {
-            let made = [per_channel()?, per_channel()?, per_channel()?, per_channel()?];
-            let [running_mean, running_variance, mean, variance] = &made;
-            let found = layout.over_parts(ctx, &moments, &[x], MOMENTS)?;
-            let arguments = Arguments::new()
-                .address(read(&found)?)
-                .address(read(old_mean)?)
-                .address(read(old_variance)?)
-                .address(write(mean)?)
-                .address(write(variance)?)
-                .address(write(running_mean)?)
-                .address(write(running_variance)?)
-                .real(attrs.average.into())
-                .count(channels)
-                .count(layout.parts());
-            lane(ctx)?.launch_blocks(&statistics_of, channels, &arguments)?;
-            made
-        } else {
-            [old_mean.clone(), old_variance.clone(), old_mean.clone(), old_variance.clone()]
+        let arguments = match side {
+            Some(side) => Arguments::new().address(read(x)?).address(read(side)?),
+            None => Arguments::new().address(read(x)?).count(0),
         };
-        let arguments = Arguments::new()
-            .address(read(x)?)
-            .address(read(scale)?)
-            .address(read(offset)?)
+        let arguments = arguments
+            .address(read(ctx.device_input(1)?)?)
+            .address(read(ctx.device_input(2)?)?)
             .address(read(&statistics[2])?)
             .address(read(&statistics[3])?)
             .address(write(&y)?)
             .count(n)
-            .real(attrs.epsilon.into())
+            .real(self.attrs.epsilon.into())
             .structure(layout.words());
-        launch(ctx, &normalize, layout.threads(n), arguments)?;
+        let kernel = if is_whole { &self.normalize } else { &self.alone };
+        launch(ctx, kernel, layout.threads(n), arguments)?;
         let third = match ctx.num_outputs() {
             6 => Some(zeros(ctx, Float, Shape::scalar())?),
             _ => None,
@@ -196,14 +209,72 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
         for (i, tensor) in statistics.into_iter().chain(third).enumerate() {
             ctx.set_output(1 + i, tensor);
         }
+        if is_whole { Ok(()) } else { follow(ctx, &self.then, NORMALIZED) }
+    }
+
+    /// Checks the vectors of the channels.
+    fn check(&self, ctx: &KernelContext<'_>, channels: usize) -> Result<()> {
+        vector(ctx, 1, "scale", channels, "")?;
+        vector(ctx, 2, "offset", channels, "")?;
+        let (when, given) = match (self.attrs.training, self.attrs.average) {
+            (false, _) => ("When is_training=false, ", true),
+            (true, factor) => ("When exponential_avg_factor != 1, ", factor != 1.0),
+        };
+        if given {
+            vector(ctx, 3, "mean", channels, when)?;
+            vector(ctx, 4, "variance", channels, when)?;
+        }
         Ok(())
-    })
+    }
+
+    fn statistics(&self, ctx: &KernelContext<'_>, layout: &Layout) -> Result<Statistics> {
+        let (x, old_mean, old_variance) = (ctx.device_input(0)?, ctx.device_input(3)?, ctx.device_input(4)?);
+        let per_channel = || allocate(ctx, Float, Shape::new(&[layout.channels])?);
+        if x.shape.num_elements() == 0 {
+            // What has no elements has no mean.
+            let (mean, variance) = (per_channel()?, per_channel()?);
+            for tensor in [&mean, &variance] {
+                lane(ctx)?.fill(tensor, 0xff)?;
+            }
+            let zero = zeros(ctx, Float, Shape::new(&[layout.channels])?)?;
+            return Ok([mean, variance, zero.clone(), zero]);
+        }
+        if !self.attrs.training {
+            return Ok([old_mean, old_variance, old_mean, old_variance].map(Clone::clone));
+        }
+        let made = [per_channel()?, per_channel()?, per_channel()?, per_channel()?];
+        let [running_mean, running_variance, mean, variance] = &made;
+        let found = layout.over_parts(ctx, &self.moments, Arguments::new().address(read(x)?), MOMENTS)?;
+        let arguments = Arguments::new()
+            .address(read(&found)?)
+            .address(read(old_mean)?)
+            .address(read(old_variance)?)
+            .address(write(mean)?)
+            .address(write(variance)?)
+            .address(write(running_mean)?)
+            .address(write(running_variance)?)
+            .real(self.attrs.average.into())
+            .count(layout.channels)
+            .count(layout.parts());
+        lane(ctx)?.launch_blocks(&self.statistics, layout.channels, &arguments)?;
+        Ok(made)
+    }
 }
 
 fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
+    make_backward(init, NONE)
+}
+
+fn backward_through(init: &KernelInit<'_>) -> Result<Kernel> {
+    make_backward(init, &init.attr::<String>("activation_mode")?)
+}
+
+fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
     let attrs = BatchNorm::of(init.node)?;
-    let (slopes, of_data) = (kernel_of(init, "slopes")?, kernel_of(init, "data_gradient")?);
+    let slopes = kernel_before(init, "slopes", activation)?;
+    let of_data = kernel_before(init, "data_gradient", activation)?;
     let of_scale = function(init, &SOURCE, "scale_gradients".into())?;
+    let has_offset = activation != NONE;
     Kernel::sync(move |ctx| {
         let (dy, x) = (ctx.device_input(0)?, ctx.device_input(1)?);
         let layout = Layout::of(&attrs, &x.shape)?;
@@ -218,13 +289,21 @@ fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
         let scale = vector(ctx, 2, "scale", channels, "")?;
         let mean = vector(ctx, 3, "saved mean", channels, "")?;
         let variance = vector(ctx, 4, "saved variance", channels, "")?;
+        let given = || -> Result<Arguments> {
+            let arguments = Arguments::new().address(read(dy)?).address(read(x)?).address(read(scale)?);
+            let arguments = match has_offset {
+                true => arguments.address(read(vector(ctx, 5, "offset", channels, "")?)?),
+                false => arguments.count(0),
+            };
+            Ok(arguments.address(read(mean)?).address(read(variance)?))
+        };
         let (d_scale, d_offset) = (
             allocate(ctx, Float, Shape::new(&[channels])?)?,
             allocate(ctx, Float, Shape::new(&[channels])?)?,
         );
         let dx = allocate(ctx, x.dtype, x.shape.clone())?;
         let n = dx.shape.num_elements();
-        let found = layout.over_parts(ctx, &slopes, &[dy, x, mean], SLOPES)?;
+        let found = layout.over_parts(ctx, &slopes, given()?.real(attrs.epsilon.into()), SLOPES)?;
         let arguments = Arguments::new()
             .address(read(&found)?)
             .address(read(variance)?)
@@ -234,12 +313,7 @@ fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(channels)
             .count(layout.parts());
         lane(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
-        let arguments = Arguments::new()
-            .address(read(dy)?)
-            .address(read(x)?)
-            .address(read(scale)?)
-            .address(read(mean)?)
-            .address(read(variance)?)
+        let arguments = given()?
             .address(read(&d_scale)?)
             .address(read(&d_offset)?)
             .address(write(&dx)?)
