@@ -37,6 +37,8 @@ fn is_fusible(device: &dyn Device, node: &Node) -> bool {
         && chains().iter().any(|def| def.supports(node))
         && has_kernel(device, node)
         && (op != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
+        // More are rounded once, where a chain rounds each sum.
+        && (op != "AddN" || node.attr::<i64>("N").is_ok_and(|count| count == 2))
 }
 
 /// Whether the device has a kernel of the node whose tensors are in the device's memory.

@@ -92,7 +92,7 @@ impl Draw {
             self.floats.choose(&mut self.rng).cloned().ok_or_else(|| Error::internal("no source"))?;
         let rank = dims.len();
         let axis = if rank > 0 { self.rng.random_range(0..rank) } else { 0 };
-        let (output, dims) = match self.rng.random_range(0..18) {
+        let (output, dims) = match self.rng.random_range(0..23) {
             0 => {
                 let op = self.one_of(&["Neg", "Identity", "StopGradient", "Relu", "Tanh", "Snapshot"]);
                 let once = self.float(op, &[], &[x])?;
@@ -223,7 +223,10 @@ impl Draw {
                     _ => (self.float("Merge", &[("N", 2i64.into())], &[no, yes])?, dims),
                 }
             }
-            16 => return self.gradient(x, &dims),
+            16 => {
+                let summand = self.summand(&dims)?;
+                return self.gradient(x, &dims, summand);
+            }
             17 => {
                 let shape = self.float("Shape", &[], &[x])?;
                 let axes = self.integers(&[0])?;
@@ -231,18 +234,110 @@ impl Draw {
                 let row = self.node("Pack", &[("T", DType::Int32.into()), ("N", 1i64.into())], &[count])?;
                 (self.float("Reshape", &[], &[x, row])?, vec![dims.iter().product()])
             }
+            18.. => {
+                let (other, sizes) = self.resized(x, &dims)?;
+                // What may be taken for of one shape, if one of the two can be broadcast.
+                if self.rng.random() && is_smaller(&sizes, &dims) {
+                    self.gradient(x, &dims, (other, sizes.clone()))?;
+                } else if self.rng.random() && is_smaller(&dims, &sizes) {
+                    self.gradient(other, &sizes, (x, dims))?;
+                }
+                (other, sizes)
+            }
             _ => (x, dims),
         };
         self.floats.push((output, dims));
         Ok(())
     }
 
+    /// A tensor that has some of its sizes from another.
+    fn resized(&mut self, x: Output, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
+        let rank = dims.len();
+        if rank == 0 {
+            return Ok((x, Vec::new()));
+        }
+        let axis = self.rng.random_range(0..rank);
+        let at = self.constant(Tensor::scalar(axis as i32))?;
+        let mut sizes = dims.to_vec();
+        Ok(match self.rng.random_range(0..6) {
+            0 => {
+                let pads: Vec<i32> = (0..2 * rank).map(|_| self.one_of(&[0, 0, 1])).collect();
+                sizes
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, size)| *size += (pads[2 * i] + pads[2 * i + 1]) as usize);
+                let pads = self.constant(Tensor::from_slice(&pads, Shape::new(&[rank, 2])?)?)?;
+                (self.float("Pad", &[], &[x, pads])?, sizes)
+            }
+            1 => {
+                let same: Vec<Output> = self.floats.iter().filter(|f| f.1 == dims).map(|f| f.0).collect();
+                let y = self.one_of(&same);
+                sizes[axis] *= 2;
+                (self.float("ConcatV2", &[("N", 2i64.into())], &[x, y, at])?, sizes)
+            }
+            2 => {
+                let parts = self.float("Split", &[("num_split", (dims[axis] as i64).into())], &[at, x])?;
+                sizes[axis] = 1;
+                (Output::new(parts.node, self.rng.random_range(0..dims[axis])), sizes)
+            }
+            3 => {
+                let count = ("num", (dims[axis] as i64).into());
+                let parts = self.float("Unpack", &[count, ("axis", (axis as i64).into())], &[x])?;
+                sizes.remove(axis);
+                (Output::new(parts.node, self.rng.random_range(0..dims[axis])), sizes)
+            }
+            4 => {
+                sizes[0] = self.rng.random_range(1..4);
+                let rows = self.placeholder(Tensor::vector(&vec![0i32; sizes[0]])?)?;
+                let first = self.constant(Tensor::scalar(0i32))?;
+                let index = DType::Int32;
+                let types =
+                    [("Tparams", DType::Float.into()), ("Tindices", index.into()), ("Taxis", index.into())];
+                (self.node("GatherV2", &types, &[x, rows, first])?, sizes)
+            }
+            _ => {
+                let (rows, columns) = (dims[0], dims[1..].iter().product::<usize>());
+                let images = self.integers(&[rows as i32, -1, 1, 1])?;
+                let images = self.float("Reshape", &[], &[x, images])?;
+                self.floats.push((images, vec![rows, columns, 1, 1]));
+                let (size, stride) = (self.one_of(&[1, 2]).min(columns), self.one_of(&[1, 2]));
+                let padding = self.one_of(&["SAME", "VALID"]);
+                let attrs = [
+                    ("ksize", vec![1, size as i64, 1, 1].into()),
+                    ("strides", vec![1, stride as i64, 1, 1].into()),
+                    ("padding", padding.into()),
+                ];
+                let over = if padding == "SAME" { 1 } else { size };
+                let pooled = self.float("MaxPool", &attrs, &[images])?;
+                let (dims, sizes) = ([rows, columns, 1, 1], vec![rows, (columns - over) / stride + 1, 1, 1]);
+                if is_smaller(&sizes, &dims) {
+                    self.gradient(images, &dims, (pooled, sizes.clone()))?;
+                }
+                (pooled, sizes)
+            }
+        })
+    }
+
+    /// What may be added to a tensor of these sizes.
+    fn summand(&mut self, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
+        let smaller: Vec<_> = self.floats.iter().filter(|f| is_smaller(&f.1, dims)).cloned().collect();
+        Ok(match self.rng.random_range(0..4) {
+            0 | 1 => self.one_of(&smaller),
+            kind => {
+                let row: Vec<usize> = dims.iter().skip(dims.len() / 2).copied().collect();
+                let value = self.values(&row)?;
+                (if kind == 2 { self.constant(value)? } else { self.placeholder(value)? }, row)
+            }
+        })
+    }
+
     /// A sum with a smaller operand, and what becomes of a gradient on its way to both.
-    fn gradient(&mut self, x: Output, dims: &[usize]) -> Result<()> {
-        let row: Vec<usize> = dims.iter().skip(dims.len() / 2).copied().collect();
-        let value = self.values(&row)?;
-        let y = if self.rng.random() { self.constant(value)? } else { self.placeholder(value)? };
-        let z = self.float("AddV2", &[], &[x, y])?;
+    fn gradient(&mut self, x: Output, dims: &[usize], (y, row): (Output, Vec<usize>)) -> Result<()> {
+        let operands = if self.rng.random() { [x, y] } else { [y, x] };
+        let z = self.float("AddV2", &[], &operands)?;
+        if self.rng.random_range(0..4) == 0 {
+            self.gradient(z, dims, (y, row.clone()))?;
+        }
         let dz = self.float("TanhGrad", &[], &[z, z])?;
         let (of_x, of_y) = (self.float("Shape", &[], &[x])?, self.float("Shape", &[], &[y])?);
         let args = self.node("BroadcastGradientArgs", &[], &[of_x, of_y])?;
@@ -253,6 +348,12 @@ impl Draw {
         }
         Ok(())
     }
+}
+
+/// Whether broadcasting with the first sizes leaves the second as they are.
+fn is_smaller(sizes: &[usize], dims: &[usize]) -> bool {
+    let facing = dims.iter().rev().zip(sizes.iter().rev());
+    sizes.len() <= dims.len() && { facing }.all(|(own, other)| own == other || *other == 1)
 }
 
 fn draw(seed: u64) -> Result<(Graph, BTreeMap<String, Tensor>)> {
@@ -331,7 +432,7 @@ fn awaited(graph: &Graph) -> Result<Vec<BTreeSet<String>>> {
 #[test]
 fn random_graphs_give_the_same_bits() -> Result<()> {
     let (mut before, mut after) = (0, 0);
-    for seed in 0..400 {
+    for seed in 0..1500 {
         let (graph, fed) = draw(seed)?;
         let pruned = prune(&graph, &outs(&graph))?;
         let all = SimplifyOptions { keep: &outs(&pruned), ..SimplifyOptions::DEFAULT };

@@ -562,6 +562,55 @@ fn gradients_whose_operands_have_one_shape_are_not_summed() -> Result<()> {
     )
 }
 
+/// Nothing of the images is known, but that both ways lead past windows two apart.
+const BLOCK: &str = r#"
+        %versions producer=21 min_consumer=0
+        x = Placeholder[dtype=float]
+        dy = Placeholder[dtype=float]
+        v = Placeholder[dtype=float]
+        whole = Const[dtype=float, value=float<3,3,1,1>{1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}]
+        point = Const[dtype=float, value=float<1,1,1,1>{1.0}]
+        pads = Const[dtype=int32, value=int32<4,2>{0, 0, 1, 1, 1, 1, 0, 0}]
+        padded = Pad[T=float](x, pads)
+        a = Conv2D[T=float, strides=[1, 2, 2, 1], padding="VALID"](padded, whole)
+        b = FusedBatchNormV3[T=float, U=float](a, v, v, v, v)
+        c = Conv2D[T=float, strides=[1, 1, 1, 1], padding="SAME"](b, whole)
+        d = Conv2D[T=float, strides=[1, 2, 2, 1], padding="PADDING"](x, point)
+        sum = AddV2[T=float](c, d)
+        dz = ReluGrad[T=float](dy, sum)
+        of_c = Shape[T=float](c)
+        of_d = Shape[T=float](d)
+        args = BroadcastGradientArgs(of_c, of_d)
+        sum_c = Sum[T=float](dz, args)
+        dc = Reshape[T=float](sum_c, of_c)
+        sum_d = Sum[T=float](dz, args:1)
+        dd = Reshape[T=float](sum_d, of_d)
+        both = Mul[T=float](dc, dd)
+        "#;
+
+#[test]
+fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
+    for padding in ["SAME", "VALID"] {
+        let graph = Graph::from_text(&BLOCK.replace("PADDING", padding))?;
+        let after = simplified(&graph, Simplification::ALL, "both")?;
+        let find = |name: &str| after.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
+        let (both, dz) = (find("both")?, find("dz")?);
+        assert!(after.inputs(both).iter().all(|input| input.node == dz), "{}", after.to_text());
+        assert!(after.find("args").is_none(), "{}", after.to_text());
+    }
+    // Windows that are further apart, that reach further, or begin elsewhere.
+    for (from, to) in [
+        ("[1, 2, 2, 1], padding=\"PADDING\"", "[1, 3, 3, 1], padding=\"SAME\""),
+        ("PADDING\"](x, point)", "VALID\"](x, whole)"),
+        ("0, 0, 1, 1, 1, 1, 0, 0", "0, 0, 0, 1, 1, 1, 0, 0"),
+    ] {
+        let graph = Graph::from_text(&BLOCK.replace(from, to).replace("PADDING", "SAME"))?;
+        let after = simplified(&graph, Simplification::ALL, "both")?;
+        assert!(after.find("args").is_some(), "{}", after.to_text());
+    }
+    Ok(())
+}
+
 #[test]
 fn gradients_of_operands_that_may_have_been_repeated_are_summed() -> Result<()> {
     let text = r#"

@@ -296,6 +296,7 @@ const ARITHMETIC: &[&str] = &[
     "Pow",
 ];
 const GRADIENTS: &[&str] = &[
+    "AddN",
     "SqrtGrad",
     "RsqrtGrad",
     "ReciprocalGrad",

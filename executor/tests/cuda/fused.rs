@@ -260,9 +260,10 @@ const BLOCK: &str = "
     back_active = Mul[T=T](back_second, active)
     back_norm = ReluGrad[T=T](back_active, active)
     back_x = FusedBatchNormGradV3[T=T, U=float, epsilon=0.1](back_norm, x, scale, norm:3, norm:4, norm:5)
-    all = AddV2[T=T](back_x, back_end)
+    all = AddN[T=T, N=2](back_x, back_end)
+    through = ReluGrad[T=T](all, active)
     end -> T
-    all -> T
+    through -> T
     second:1 -> float
     second:2 -> float
     back_second:1 -> float
@@ -272,7 +273,7 @@ const BLOCK: &str = "
 
 #[test]
 fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fallible {
-    let fetches = ["end", "all", "second_1", "second_2", "back_second_1", "back_x_1", "back_x_2"];
+    let fetches = ["end", "through", "second_1", "second_2", "back_second_1", "back_x_1", "back_x_2"];
     let run = |dtype: DType, fuses: bool| -> Fallible<(Vec<Tensor>, usize)> {
         let graph =
             transferring(&BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")))?;
@@ -295,7 +296,7 @@ fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fall
     for dtype in [DType::Float, DType::Half, DType::BFloat16] {
         let ((apart, more), (whole, fewer)) = (run(dtype, false)?, run(dtype, true)?);
         assert_eq!(whole, apart, "{dtype}");
-        assert_eq!((more, fewer), (16, 12), "{dtype}");
+        assert_eq!((more, fewer), (17, 12), "{dtype}");
     }
     Ok(())
 }

@@ -1,55 +1,111 @@
 //! Outputs that surely have one shape, whatever it is: enough to see that gradients have the shape of what they are
 //! gradients of.
 
-use crate::graph::{NodeId, Output};
-use crate::node::Node;
+use super::sizes::{Seen, Size, Sizes, Windows};
+use crate::graph::Output;
 use crate::ops::Role;
-use crate::shape::PartialShape;
+use crate::shape::{Dim, PartialShape};
 use rustc_hash::FxHashMap;
 
-/// For each output the one that it has its shape from, by way of ops that keep it.
+/// What is known of shapes that are not known.
 #[derive(Debug, Default)]
-pub(super) struct Classes(FxHashMap<Output, Output>);
+pub(super) struct Classes {
+    /// For each output the one that it has its shape from, by way of ops that keep it.
+    roots: FxHashMap<Output, Output>,
+    /// The sizes of outputs that have some from others.
+    sizes: FxHashMap<Output, Sizes>,
+    windows: Windows,
+}
 
 impl Classes {
-    pub(super) fn root(&self, output: Output) -> Output {
-        self.0.get(&output).copied().unwrap_or(output)
+    fn root(&self, output: Output) -> Output {
+        self.roots.get(&output).copied().unwrap_or(output)
     }
 
-    /// Notes what a node says of its output's shape; of its producers it has been noted already.
-    pub(super) fn learn(
-        &mut self,
-        id: NodeId,
-        node: &Node,
-        inputs: &[Output],
-        shape: impl Fn(Output) -> PartialShape,
-    ) {
-        if node.op.role() != Role::Compute {
+    /// The output's sizes, if its rank is known.
+    fn sizes(&self, output: Output, shape: &dyn Fn(Output) -> PartialShape) -> Option<Sizes> {
+        shape(output).dims().map(|dims| self.sizes_of(output, dims))
+    }
+
+    /// The sizes of an output of which this is known.
+    pub(super) fn sizes_of(&self, output: Output, dims: &[Dim]) -> Sizes {
+        let root = self.root(output);
+        let learnt = self.sizes.get(&root);
+        let size = |axis: usize, known: Dim| match (known, learnt.and_then(|sizes| sizes.get(axis))) {
+            (Some(known), _) => Size::Known(known),
+            (None, Some(size)) => *size,
+            (None, None) => Size::Of(root, axis),
+        };
+        dims.iter().enumerate().map(|(axis, known)| size(axis, *known)).collect()
+    }
+
+    /// Whether two outputs surely have one shape.
+    pub(super) fn are_alike(
+        &self,
+        one: Output,
+        other: Output,
+        shape: &dyn Fn(Output) -> PartialShape,
+    ) -> bool {
+        let sizes = |output| self.sizes(output, shape);
+        self.root(one) == self.root(other) || sizes(one).is_some_and(|one| Some(one) == sizes(other))
+    }
+
+    /// Notes what a node says of its outputs' shapes; of its producers it has been noted already. `described` are, for
+    /// each input that is a shape, the output whose shape that is.
+    pub(super) fn learn(&mut self, seen: &Seen<'_>, described: &[Option<Output>]) {
+        if seen.node.op.role() != Role::Compute {
             return;
         }
-        if let Some(like) = self.like(node.op.name(), inputs, shape) {
-            self.0.insert(id.into(), self.root(like));
+        if let Some(like) = self.like(seen, described) {
+            self.roots.insert(seen.id.into(), self.root(like));
+            return;
+        }
+        let Ok(outputs) = seen.node.output_types() else { return };
+        let mut windows = std::mem::take(&mut self.windows);
+        let sizes = match BROADCASTING.contains(&seen.node.op.name()) {
+            true => seen.broadcast(self),
+            false => seen.sizes(self, &mut windows),
+        };
+        self.windows = windows;
+        let Some(sizes) = sizes else { return };
+        for index in 0..outputs.len() {
+            self.sizes.insert(Output::new(seen.id, index), sizes.clone());
         }
     }
 
-    /// The input whose shape the output has.
-    fn like(&self, op: &str, inputs: &[Output], shape: impl Fn(Output) -> PartialShape) -> Option<Output> {
+    /// The output whose shape the node's first output has.
+    fn like(&self, seen: &Seen<'_>, described: &[Option<Output>]) -> Option<Output> {
+        let (op, inputs) = (seen.node.op.name(), seen.inputs);
         if FIRST.contains(&op) {
             return inputs.first().copied();
         }
         if SECOND.contains(&op) {
             return inputs.get(1).copied();
         }
+        if let Some((_, input)) = DESCRIBED.iter().find(|(name, _)| *name == op) {
+            return *described.get(*input)?;
+        }
         let &[x, y] = inputs else { return None };
         if !BROADCASTING.contains(&op) {
             return None;
         }
-        let (of_x, of_y) = (shape(x), shape(y));
-        if self.root(x) == self.root(y) || takes_up(&of_x, &of_y) {
+        if self.root(x) == self.root(y) || self.takes_up(x, y, seen.shape) {
             Some(x)
         } else {
-            takes_up(&of_y, &of_x).then_some(y)
+            self.takes_up(y, x, seen.shape).then_some(y)
         }
+    }
+
+    /// Whether broadcasting with the other surely leaves the shape of the one as it is.
+    fn takes_up(&self, one: Output, other: Output, shape: &dyn Fn(Output) -> PartialShape) -> bool {
+        if takes_up(&shape(one), &shape(other)) {
+            return true;
+        }
+        let (Some(ours), Some(theirs)) = (self.sizes(one, shape), self.sizes(other, shape)) else {
+            return false;
+        };
+        let Some(missing) = ours.len().checked_sub(theirs.len()) else { return false };
+        ours[missing..].iter().zip(&theirs).all(|(own, other)| *other == Size::Known(1) || own == other)
     }
 }
 
@@ -77,14 +133,19 @@ const FIRST: &[&str] = &[
     "Exp",
     "Expm1",
     "Floor",
+    "FusedBatchNorm",
+    "FusedBatchNormV2",
+    "FusedBatchNormV3",
     "Identity",
     "IsFinite",
     "IsInf",
     "IsNan",
+    "LRN",
     "LeakyRelu",
     "Log",
     "Log1p",
     "LogicalNot",
+    "MaxPoolGrad",
     "Neg",
     "OnesLike",
     "PreventGradient",
@@ -112,8 +173,31 @@ const FIRST: &[&str] = &[
 ];
 
 /// The output has the shape of the second input.
-const SECOND: &[&str] =
-    &["EluGrad", "LeakyReluGrad", "Relu6Grad", "ReluGrad", "Select", "SeluGrad", "SoftplusGrad"];
+const SECOND: &[&str] = &[
+    "EluGrad",
+    "FusedBatchNormGrad",
+    "FusedBatchNormGradV2",
+    "FusedBatchNormGradV3",
+    "LeakyReluGrad",
+    "Relu6Grad",
+    "ReluGrad",
+    "Select",
+    "SeluGrad",
+    "SoftplusGrad",
+];
+
+/// The output has the shape that this input describes.
+const DESCRIBED: &[(&str, usize)] = &[
+    ("AvgPoolGrad", 0),
+    ("BroadcastTo", 1),
+    ("Conv2DBackpropInput", 0),
+    ("DepthwiseConv2dNativeBackpropInput", 0),
+    ("Fill", 0),
+    ("RandomStandardNormal", 0),
+    ("RandomUniform", 0),
+    ("Reshape", 1),
+    ("TruncatedNormal", 0),
+];
 
 /// The output has the shape that both inputs are broadcast to.
 const BROADCASTING: &[&str] = &[

@@ -3,6 +3,7 @@
 use super::classes::Classes;
 use super::rule::Rule;
 use super::site::Site;
+use super::sizes::Seen;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, NodeId, Output};
@@ -110,11 +111,26 @@ impl<'a> Draft<'a> {
         }
         if !self.gone.contains_key(&id) {
             let inputs = self.inputs(id);
+            let described: SmallVec<[Option<Output>; 4]> =
+                inputs.iter().map(|input| self.described(*input)).collect();
             let Draft { classes, shapes, changed, graph, .. } = self;
             let node = changed.get(&id).map_or(graph.node(id), |changed| &changed.node);
-            classes.learn(id, node, &inputs, |output| shapes.get(output));
+            let shape = |output| shapes.get(output);
+            let integers = |output| shapes.value(graph, output)?.to_i64s().ok();
+            let seen = Seen { id, node, inputs: &inputs, shape: &shape, integers: &integers };
+            classes.learn(&seen, &described);
         }
         Ok(())
+    }
+
+    /// The output whose shape a value is.
+    fn described(&self, value: Output) -> Option<Output> {
+        let is_shape = |op: &str| op == "Shape" || op == "ShapeN";
+        let is_known = value.node.index() < self.graph.len() && !self.fixed.contains(&value.node);
+        if !is_known || !is_shape(self.node(value.node).op.name()) {
+            return None;
+        }
+        self.inputs(value.node).get(value.index as usize).copied()
     }
 
     fn simplify_once(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<bool> {

@@ -12,6 +12,7 @@ mod reshape;
 mod rule;
 mod shape_values;
 mod site;
+mod sizes;
 mod transpose;
 
 use crate::error::Result;

@@ -63,8 +63,7 @@ impl<'a> Site<'a> {
 
     /// Whether both surely have one shape.
     pub(super) fn are_alike(&self, one: Output, other: Output) -> bool {
-        let (a, b) = (self.shape(one), self.shape(other));
-        (a.is_fully_defined() && a == b) || self.draft.classes.root(one) == self.draft.classes.root(other)
+        self.draft.classes.are_alike(one, other, &|output| self.shape(output))
     }
 
     /// The node that makes the output, if it is of one of these ops and may be looked through: its own readers cannot

@@ -86,7 +86,8 @@ impl<F> Chain<F> {
             if sources.len() < taken {
                 crate::invalid!("a fused op has no operand for '{op}', its op {at}");
             }
-            let alone = Alone::new(init, op, names.get(at).map_or(&init.node.name, |name| name.as_str()))?;
+            let name = names.get(at).map_or(&*init.node.name, |name| name.as_str());
+            let alone = Alone::new(init, op, name, taken)?;
             ops.push(ChainOp { function, operands: sources, form, alone });
         }
         let takes_equal_shapes = !ops.iter().any(|op| op.form == Form::Zip(Pairing::Bias));
@@ -176,10 +177,13 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(init: &KernelInit<'_>, op: &str, name: &str) -> Result<Alone> {
+    fn new(init: &KernelInit<'_>, op: &str, name: &str, operands: usize) -> Result<Alone> {
         let unknown = || Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()));
         let mut node = Node::new(name, graph::ops::lookup(op).ok_or_else(unknown)?);
         node.attrs.set("T", init.attr::<AttrValue>("T")?);
+        if node.op.attrs.iter().any(|spec| spec.name == "N") {
+            node.attrs.set("N", operands as i64);
+        }
         let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
         Ok(Alone { node, def, kernel: OnceLock::new() })
     }

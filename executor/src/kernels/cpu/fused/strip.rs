@@ -66,7 +66,7 @@ pub(crate) fn has_strip(op: &str) -> bool {
     strip::<f32>(op).is_some()
 }
 
-/// The op's strip, if it has one; `BiasAdd` is that of `NHWC`.
+/// The op's strip, if it has one; `BiasAdd` is that of `NHWC`, `AddN` that of two.
 pub(super) fn strip<W: Computed>(op: &str) -> Option<Strip<W>> {
     macro_rules! map {
         ($cost:ident, $Function:ty) => {
@@ -119,6 +119,7 @@ pub(super) fn strip<W: Computed>(op: &str) -> Option<Strip<W>> {
         "Softplus" => map_with!(Dear, activation::softplus),
         "Softsign" => map_with!(Cheap, activation::softsign),
         "Add" | "AddV2" => zip!(Cheap, Broadcast, binary::Add),
+        "AddN" => zip!(Cheap, Equal, binary::Add),
         "Sub" => zip!(Cheap, Broadcast, binary::Sub),
         "Mul" => zip!(Cheap, Broadcast, binary::Mul),
         "RealDiv" | "Div" => zip!(Cheap, Broadcast, binary::Div),

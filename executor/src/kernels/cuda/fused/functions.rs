@@ -16,12 +16,13 @@ pub(in crate::kernels) fn has_function(op: &str) -> bool {
     function(op).is_some()
 }
 
-/// The op's function, if chains have it; `BiasAdd` is that of `NHWC`.
+/// The op's function, if chains have it; `BiasAdd` is that of `NHWC`, `AddN` that of two.
 pub(super) fn function(op: &str) -> Option<(Form, Function)> {
     let (source, name, form) = match op {
         "Inv" => (&unary::SOURCE, "Reciprocal", Form::Map),
         "InvGrad" => (&unary::SOURCE, "ReciprocalGrad", Form::Zip(Pairing::Equal)),
         "Add" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Broadcast)),
+        "AddN" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Equal)),
         "BiasAdd" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Bias)),
         // Those whose functions have their names.
         op => {

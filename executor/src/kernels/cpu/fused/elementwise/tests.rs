@@ -42,9 +42,11 @@ fn apart(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> 
     let mut values = inputs.to_vec();
     let mut operands = operands.iter();
     for op in ops {
-        let count = graph::ops::lookup(op).map_or(0, |op| op.inputs.len());
+        let is_sum = *op == "AddN";
+        let count = if is_sum { 2 } else { graph::ops::lookup(op).map_or(0, |op| op.inputs.len()) };
         let taken: Vec<Tensor> = operands.by_ref().take(count).map(|o| values[*o as usize].clone()).collect();
-        values.extend(run_op(op, &taken, &[("T", inputs[0].dtype().into())])?);
+        let attrs = [("T", inputs[0].dtype().into()), ("N", 2i64.into())];
+        values.extend(run_op(op, &taken, &attrs[..1 + usize::from(is_sum)])?);
     }
     values.pop().ok_or_else(|| crate::Error::internal("no op"))
 }
@@ -128,6 +130,7 @@ const MAPS: Texts<'static> = &[
 const ZIPS: Texts<'static> = &[
     "Add",
     "AddV2",
+    "AddN",
     "Sub",
     "Mul",
     "RealDiv",
