@@ -259,6 +259,11 @@ impl Steps {
         self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
     }
 
+    pub(crate) fn awaited(&self, id: i64) -> String {
+        let step = self.table.lock().steps.get(&id).cloned();
+        step.map(|step| step.rendezvous.awaited()).unwrap_or_default()
+    }
+
     /// The number of steps that have a place.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -125,6 +125,11 @@ impl Worker {
         self.steps.is_running(step_id)
     }
 
+    /// What a step waits for from other tasks, in words; nothing where it waits for nothing.
+    pub fn awaited(&self, step_id: i64) -> String {
+        self.steps.awaited(step_id)
+    }
+
     /// Links that stand: to other processes, and from them.
     pub fn links(&self) -> (usize, usize) {
         self.roads.links()

@@ -284,7 +284,7 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
         let run = session.part(&registered, &first, 7, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         let link = session.links[&first].clone();
         let running = tokio::spawn(async move { link.run_graph(run).await });
-        until("the start", || tasks[0].worker.is_running(7))?;
+        until("the wait", || !tasks[0].worker.awaited(7).is_empty())?;
         let gone = tasks.pop().ok_or("no second task")?;
         let (name, address) = (gone.name(), gone.address.clone());
         let start = Instant::now();
