@@ -4,7 +4,7 @@ mod local;
 
 use super::moved::zeros;
 use super::reduce::{WORTH_A_PART, parts_of};
-use super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::support::{allocate, allocate_or_reuse, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
@@ -178,17 +178,19 @@ impl Forward {
         let layout = Layout::of(&self.attrs, &x.shape)?;
         self.check(ctx, layout.channels)?;
         let statistics = self.statistics(ctx, &layout)?;
+        let mut x = ctx.take_device_input(0)?;
+        let (dtype, shape) = (x.dtype, x.shape.clone());
         // One summand of the same shape is added on the way.
-        let side = match ctx.num_inputs() - NORMALIZED {
-            1 => Some(ctx.device_input(NORMALIZED)?).filter(|side| side.shape == x.shape),
+        let mut side = match ctx.num_inputs() - NORMALIZED {
+            1 if *ctx.shape(NORMALIZED)? == shape => Some(ctx.take_device_input(NORMALIZED)?),
             _ => None,
         };
         let is_whole = side.is_some() || ctx.num_inputs() == NORMALIZED;
-        let y = allocate(ctx, x.dtype, x.shape.clone())?;
+        let y = allocate_or_reuse(ctx, side.as_mut().unwrap_or(&mut x), dtype, shape)?;
         let n = y.shape.num_elements();
-        let arguments = match side {
-            Some(side) => Arguments::new().address(read(x)?).address(read(side)?),
-            None => Arguments::new().address(read(x)?).count(0),
+        let arguments = match &side {
+            Some(side) => Arguments::new().address(read(&x)?).address(read(side)?),
+            None => Arguments::new().address(read(&x)?).count(0),
         };
         let arguments = arguments
             .address(read(ctx.device_input(1)?)?)
@@ -276,7 +278,8 @@ fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
     let of_scale = function(init, &SOURCE, "scale_gradients".into())?;
     let has_offset = activation != NONE;
     Kernel::sync(move |ctx| {
-        let (dy, x) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let mut dy = ctx.take_device_input(0)?;
+        let x = ctx.device_input(1)?;
         let layout = Layout::of(&attrs, &x.shape)?;
         let channels = layout.channels;
         if dy.shape != x.shape {
@@ -289,8 +292,9 @@ fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
         let scale = vector(ctx, 2, "scale", channels, "")?;
         let mean = vector(ctx, 3, "saved mean", channels, "")?;
         let variance = vector(ctx, 4, "saved variance", channels, "")?;
+        let dx = allocate_or_reuse(ctx, &mut dy, x.dtype, x.shape.clone())?;
         let given = || -> Result<Arguments> {
-            let arguments = Arguments::new().address(read(dy)?).address(read(x)?).address(read(scale)?);
+            let arguments = Arguments::new().address(read(&dy)?).address(read(x)?).address(read(scale)?);
             let arguments = match has_offset {
                 true => arguments.address(read(vector(ctx, 5, "offset", channels, "")?)?),
                 false => arguments.count(0),
@@ -301,7 +305,6 @@ fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
             allocate(ctx, Float, Shape::new(&[channels])?)?,
             allocate(ctx, Float, Shape::new(&[channels])?)?,
         );
-        let dx = allocate(ctx, x.dtype, x.shape.clone())?;
         let n = dx.shape.num_elements();
         let found = layout.over_parts(ctx, &slopes, given()?.real(attrs.epsilon.into()), SLOPES)?;
         let arguments = Arguments::new()

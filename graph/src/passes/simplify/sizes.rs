@@ -79,7 +79,10 @@ impl Seen<'_> {
                 let size = self.node.attr::<Vec<i64>>("ksize").ok()?;
                 let [rows, columns] = self.spatial_axes()?;
                 let size = |axis: usize| usize::try_from(*size.get(axis)?).ok();
-                self.images(classes, windows, [size(rows), size(columns)])
+                let mut sizes = self.images(classes, windows, [size(rows), size(columns)])?;
+                let channels = (1..4).find(|axis| ![rows, columns].contains(axis))?;
+                sizes[channels] = self.of_rank(classes, 0, 4)?[channels];
+                Some(sizes)
             }
             "MatMul" => {
                 let [a, b] = [self.of_rank(classes, 0, 2)?, self.of_rank(classes, 1, 2)?];
