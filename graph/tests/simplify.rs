@@ -611,6 +611,30 @@ fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
     Ok(())
 }
 
+/// The variable may be given another shape between the two.
+#[test]
+fn what_is_read_from_a_reference_twice_may_have_two_shapes() -> Result<()> {
+    let text = r#"
+        %versions producer=21 min_consumer=0
+        v = VariableV2[dtype=float, shape=SHAPE]
+        x = Placeholder[dtype=float]
+        of_v = Shape[T=float](v)
+        y = Reshape[T=float](x, of_v)
+        z = Neg[T=float](v)
+        of_y = Shape[T=float](y)
+        of_z = Shape[T=float](z)
+        args = BroadcastGradientArgs(of_y, of_z)
+        sum = Sum[T=float](y, args)
+        out = Neg[T=float](sum)
+        "#;
+    let is_asked = |shape: &str| -> Result<bool> {
+        let graph = Graph::from_text(&text.replace("SHAPE", shape))?;
+        Ok(simplified(&graph, Simplification::ALL, "out")?.find("args").is_some())
+    };
+    assert_eq!((is_asked("<*>")?, is_asked("<?,2>")?, is_asked("<3,2>")?), (true, true, false));
+    Ok(())
+}
+
 #[test]
 fn gradients_of_operands_that_may_have_been_repeated_are_summed() -> Result<()> {
     let text = r#"

@@ -64,12 +64,6 @@ pub(crate) fn is_whole() -> bool {
     [SHARE, OP].into_iter().all(|name| std::env::var_os(name).is_none())
 }
 
-/// Numbers for the cases of an op, whatever other ops there are.
-fn random(op: &str) -> Random {
-    let prime = 0x0100_0000_01b3u64;
-    Random(op.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(prime)))
-}
-
 /// Runs `check` on every case of every row in the process's share; it tells what is wrong.
 ///
 /// # Errors
@@ -77,7 +71,8 @@ fn random(op: &str) -> Random {
 pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in shared_rows()? {
-        let mut random = random(def.op);
+        // The same, whatever other ops there are.
+        let mut random = Random(graph::fingerprint::hash64(def.op.as_bytes()));
         for node in nodes.into_iter().flat_map(variants) {
             for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
                 let case = Case { def, node: node.clone(), inputs };

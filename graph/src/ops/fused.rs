@@ -4,7 +4,7 @@
 
 use super::OpDef;
 use super::conv::{self, DILATIONS, EXPLICIT, PADDING, STRIDES};
-use super::{matmul, normalization};
+use super::matmul;
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
@@ -74,8 +74,8 @@ pub(super) const OPS: &[OpDef] = &[
             "exponential_avg_factor: float = 1.0",
             "num_side_inputs: int >= 0 = 0",
             "activation_mode: string = 'Identity'",
-            FORMAT,
-            TRAINING,
+            "data_format: {'NHWC', 'NCHW'} = 'NHWC'",
+            "is_training: bool = true",
         ],
         infer: |infer| {
             let channels = PartialShape::of_dims([infer.input_of_rank(1, 1)?.dim(0)]);
@@ -83,37 +83,6 @@ pub(super) const OPS: &[OpDef] = &[
             (1..5).for_each(|i| infer.set(i, channels.clone()));
             Ok(())
         },
-        ..OpDef::NEW
-    },
-    // The gradient of `activation_mode` of a normalisation, by what the normalisation has read: where the activation
-    // lets nothing through is computed anew.
-    OpDef {
-        name: "_FusedBatchNormActivationGrad",
-        inputs: &[
-            "y_backprop: T",
-            "x: T",
-            "scale: float",
-            "reserve_space_1: U",
-            "reserve_space_2: U",
-            "offset: float",
-        ],
-        outputs: &[
-            "x_backprop: T",
-            "scale_backprop: U",
-            "offset_backprop: U",
-            "reserve_space_3: U",
-            "reserve_space_4: U",
-        ],
-        attrs: &[
-            "T: {half, float, bfloat16}",
-            "U: {float}",
-            EPSILON,
-            "activation_mode: {'Relu', 'Relu6'} = 'Relu'",
-            FORMAT,
-            TRAINING,
-        ],
-        infer: normalization::infer_batch_grad,
-        is_own: true,
         ..OpDef::NEW
     },
     OpDef {
@@ -144,8 +113,6 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 const FUSED_OPS: &str = "fused_ops: list(string) = []";
-const FORMAT: &str = "data_format: {'NHWC', 'NCHW'} = 'NHWC'";
-const TRAINING: &str = "is_training: bool = true";
 const EPSILON: &str = "epsilon: float = 0.0001";
 const LEAKY_RELU_ALPHA: &str = "leakyrelu_alpha: float = 0.2";
 

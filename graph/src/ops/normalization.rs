@@ -108,6 +108,29 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &[FLOATS, "U: {float}", EPSILON, ANY_FORMAT, TRAINING],
         ..BATCH_GRAD
     },
+    // That of `activation_mode` of a normalisation, by what the normalisation has read: where the activation lets nothing
+    // through is computed anew.
+    OpDef {
+        name: "_FusedBatchNormActivationGrad",
+        inputs: &[
+            "y_backprop: T",
+            "x: T",
+            "scale: float",
+            "reserve_space_1: U",
+            "reserve_space_2: U",
+            "offset: float",
+        ],
+        attrs: &[
+            FLOATS,
+            "U: {float}",
+            EPSILON,
+            "activation_mode: {'Relu', 'Relu6'} = 'Relu'",
+            FORMAT,
+            TRAINING,
+        ],
+        is_own: true,
+        ..BATCH_GRAD
+    },
     OpDef {
         name: "LRN",
         inputs: &["input: T"],
@@ -245,7 +268,7 @@ fn infer_batch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn infer_batch_grad(infer: &mut Infer<'_>) -> Result<()> {
+fn infer_batch_grad(infer: &mut Infer<'_>) -> Result<()> {
     let attrs = BatchNorm::of(infer)?;
     let (x, axis) = data(infer, 1, &attrs)?;
     let x = x.merge(&infer.input(0))?;

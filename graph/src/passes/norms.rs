@@ -143,7 +143,7 @@ impl<'a> Norms<'a> {
         let Some((activation, _)) = ACTIVATIONS.iter().find(|(_, gradient)| *gradient == name) else {
             return Ok(None);
         };
-        if self.topology.consumers(slope).len() != 1 || !self.follows(slope, gradient, |_| true)? {
+        if self.topology.consumers(slope).len() != 1 || !self.is_beside(slope, gradient)? {
             return Ok(None);
         }
         let Some(norm) = self.norm_of(slope, activation) else { return Ok(None) };
@@ -189,23 +189,23 @@ impl<'a> Norms<'a> {
             node = node.with_attr(name, value);
         }
         node.device = of.device.clone();
-        let is_allowed = |(name, value): (&std::sync::Arc<str>, &AttrValue)| {
-            node.op.attrs.iter().any(|spec| *spec.name == **name && spec.check(value).is_ok())
-        };
-        if !node.attrs.iter().all(is_allowed) {
+        if node.op.check_attrs(&node.attrs).is_err() {
             return Ok(None);
         }
         let control = control_of(self.topology, &whole);
         Ok(Some((whole[1..].to_vec(), Joined { node, inputs, control })))
     }
 
-    /// Whether the other is of such an op, on the same device, of the same type, and waits for its inputs alone.
+    /// Whether the other is of such an op, beside the first, and waits for its inputs alone.
     fn follows(&self, first: NodeId, other: NodeId, is_such: impl Fn(&str) -> bool) -> Result<bool> {
-        let (node, other_node) = (self.graph.node(first), self.graph.node(other));
-        Ok(is_such(other_node.op.name())
-            && other_node.device == node.device
-            && other_node.attr::<DType>("T")? == node.attr::<DType>("T")?
-            && (!self.has_control(other) || NORMS.iter().any(|(_, g)| *g == other_node.op.name())))
+        let is_one = is_such(self.graph.node(other).op.name()) && !self.has_control(other);
+        Ok(is_one && self.is_beside(first, other)?)
+    }
+
+    /// Whether both are on one device, and of one type.
+    fn is_beside(&self, one: NodeId, other: NodeId) -> Result<bool> {
+        let (one, other) = (self.graph.node(one), self.graph.node(other));
+        Ok(one.device == other.device && one.attr::<DType>("T")? == other.attr::<DType>("T")?)
     }
 
     /// The normalisation whose first output an activation alone comes from, which is input 1 of its gradient.

@@ -5,11 +5,11 @@
 use super::dispatch::{REALS, dispatch};
 use super::scalar::{Semiring, Stored};
 use super::threads::for_rows;
-use super::wide::Lane;
+use super::wide::{Lane, narrowed};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::morphology::{Dilation, Reach};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Element, Shape, Tensor};
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 
@@ -148,9 +148,9 @@ fn gradient<T: Stored + Lane<Wide: Semiring>>(
     let sizes = Sizes::of(ctx, dilation)?;
     sizes.check_arrived(ctx)?;
     let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let mut out = Tensor::zeros(T::DTYPE, shape)?;
-    if arrived.num_elements() > 0 && out.num_elements() > 0 {
-        let mut to = vec![T::Wide::ZERO; out.num_elements()];
+    let mut sums = Tensor::zeros(T::Wide::DTYPE, shape)?;
+    if arrived.num_elements() > 0 && sums.num_elements() > 0 {
+        let to = sums.values_mut::<T::Wide>()?;
         let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
         for (pixel, arrived) in arrived.values::<T>()?.chunks_exact(sizes.depth).enumerate() {
             let place = sizes.place(pixel);
@@ -167,8 +167,7 @@ fn gradient<T: Stored + Lane<Wide: Semiring>>(
                 }
             }
         }
-        out.values_mut::<T>()?.iter_mut().zip(to).for_each(|(out, sum)| *out = T::of_wide(sum));
     }
-    ctx.set_output(0, out);
+    ctx.set_output(0, narrowed::<T>(sums)?);
     Ok(())
 }

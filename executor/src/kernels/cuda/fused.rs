@@ -7,11 +7,13 @@ mod product;
 
 pub(in crate::kernels) use functions::has_function;
 
+use super::normalization;
 use crate::kernel::KernelDef;
 use crate::kernels::cpu::dispatch::FLOATS;
 use graph::DType::{BFloat16, Float, Half};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
+    KernelDef::enqueuing("_FusedBatchNormEx", normalization::MIXED, normalization::forward_then),
     KernelDef::enqueuing("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], product::make),
 ];

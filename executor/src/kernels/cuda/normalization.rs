@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "normalization.cu", text: include_str!("normalization.cu") };
 
-const MIXED: &[(&str, &[DType])] = &[("T", &[Float, Half, BFloat16]), ("U", &[Float])];
+pub(super) const MIXED: &[(&str, &[DType])] = &[("T", &[Float, Half, BFloat16]), ("U", &[Float])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FusedBatchNorm", &[("T", &[Float])], forward),
@@ -26,7 +26,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FusedBatchNormGrad", &[("T", &[Float])], backward),
     KernelDef::enqueuing("FusedBatchNormGradV2", MIXED, backward),
     KernelDef::enqueuing("FusedBatchNormGradV3", MIXED, backward),
-    KernelDef::enqueuing("_FusedBatchNormEx", MIXED, forward_then),
     KernelDef::enqueuing("_FusedBatchNormActivationGrad", MIXED, backward_through),
     KernelDef::enqueuing("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
     KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
@@ -156,7 +155,7 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     Forward::make(init, NONE, Vec::new())
 }
 
-fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
     Forward::make(init, &init.attr::<String>("activation_mode")?, behind_normalization(init)?)
 }
 

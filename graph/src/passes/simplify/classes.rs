@@ -67,7 +67,8 @@ impl Classes {
             false => seen.sizes(self, &mut windows),
         };
         self.windows = windows;
-        let Some(sizes) = sizes else { return };
+        let is_open = |sizes: &Sizes| sizes.iter().any(|size| !matches!(size, Size::Known(_)));
+        let Some(sizes) = sizes.filter(is_open) else { return };
         for index in 0..outputs.len() {
             self.sizes.insert(Output::new(seen.id, index), sizes.clone());
         }

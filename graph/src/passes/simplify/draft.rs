@@ -109,8 +109,8 @@ impl<'a> Draft<'a> {
                 break;
             }
         }
-        if !self.gone.contains_key(&id) {
-            let inputs = self.inputs(id);
+        let inputs = self.inputs(id);
+        if !self.gone.contains_key(&id) && !inputs.iter().any(|input| self.may_be_reshaped(*input)) {
             let described: SmallVec<[Option<Output>; 4]> =
                 inputs.iter().map(|input| self.described(*input)).collect();
             let Draft { classes, shapes, changed, graph, .. } = self;
@@ -130,7 +130,14 @@ impl<'a> Draft<'a> {
         if !is_known || !is_shape(self.node(value.node).op.name()) {
             return None;
         }
-        self.inputs(value.node).get(value.index as usize).copied()
+        let of = self.inputs(value.node).get(value.index as usize).copied()?;
+        (!self.may_be_reshaped(of)).then_some(of)
+    }
+
+    /// Whether who reads the output later may find another shape: a reference's, unless its variable has but one.
+    fn may_be_reshaped(&self, output: Output) -> bool {
+        let is_reference = self.references.get(output.node.index()).is_some_and(|is_one| *is_one);
+        is_reference && !self.shapes.get(output).is_fully_defined()
     }
 
     fn simplify_once(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<bool> {

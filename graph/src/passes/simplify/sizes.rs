@@ -33,21 +33,22 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// How many windows there are in a size: so far apart, each reaching over so many, less the padding.
-    fn behind(&mut self, size: Size, stride: i64, reach: i64) -> Size {
+    /// How many windows there are in a size: so far apart, each reaching over so many, less the padding. `None` for
+    /// numbers that nobody means.
+    fn behind(&mut self, size: Size, stride: i64, reach: i64) -> Option<Size> {
         if stride == 1 && reach == 1 {
-            return size;
+            return Some(size);
         }
         // Windows over windows that are side by side are wider windows.
         if let Size::Behind { size, stride: 1, reach: inner } = size {
-            return self.numbered(size, stride, reach + inner - 1);
+            return Some(self.numbered(size, stride, reach.checked_add(inner)?.checked_sub(1)?));
         }
         let next = self.sizes.len() as u32;
         let number = *self.numbers.entry(size).or_insert(next);
         if number == next {
             self.sizes.push(size);
         }
-        self.numbered(number, stride, reach)
+        Some(self.numbered(number, stride, reach))
     }
 
     fn numbered(&self, size: u32, stride: i64, reach: i64) -> Size {
@@ -115,7 +116,7 @@ impl Seen<'_> {
                     let pad = pads.get(2 * axis)?.checked_add(*pads.get(2 * axis + 1)?)?;
                     *size = match self.own(axis) {
                         Size::Known(known) => Size::Known(known),
-                        _ => windows.behind(*size, 1, 1i64.checked_sub(pad)?),
+                        _ => windows.behind(*size, 1, 1i64.checked_sub(pad)?)?,
                     };
                 }
                 Some(sizes)
@@ -231,7 +232,7 @@ impl Seen<'_> {
             };
             *size = match (self.own(axis), strides.get(axis), reach) {
                 (Size::Known(known), ..) => Size::Known(known),
-                (_, Some(stride), Some(reach)) if *stride > 0 => windows.behind(*size, *stride, reach),
+                (_, Some(stride), Some(reach)) if *stride > 0 => windows.behind(*size, *stride, reach)?,
                 (own, ..) => own,
             };
         }
