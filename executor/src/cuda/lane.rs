@@ -28,6 +28,10 @@ const THREADS: u32 = 256;
 /// Blocks beyond this take turns: elements are walked in strides of the whole grid.
 const MOST_BLOCKS: usize = 8192;
 
+/// Blocks that keep every GPU busy, and that are enough where threads take several elements each.
+const BUSY: usize = 1024;
+const ENOUGH: usize = 2048;
+
 impl<'a> Lane<'a> {
     /// That of kernels on the device.
     ///
@@ -118,6 +122,21 @@ impl<'a> Lane<'a> {
         self.launch_blocks(function, count.div_ceil(THREADS as usize), arguments)
     }
 
+    /// As [`Lane::launch`] of a kernel whose threads each take several elements, that lie a multiple of `period` apart
+    /// unless that takes too many blocks: what such have in common is computed once.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch_in_turns(
+        &self,
+        function: &Function,
+        count: usize,
+        period: usize,
+        arguments: &Arguments,
+    ) -> Result<()> {
+        self.launch_blocks(function, blocks_in_turns(count, period), arguments)
+    }
+
     /// As [`Lane::launch`], for so many pieces of work that a block of threads shares.
     ///
     /// # Errors
@@ -170,5 +189,39 @@ impl<'a> Lane<'a> {
             0 => Ok(()),
             len => self.driver().fill(to.write()?, byte, len, self.stream()),
         }
+    }
+}
+
+/// Blocks whose threads take several of `count` elements each, if there are many, so that the grid's stride is a multiple
+/// of `period` elements if it can be.
+fn blocks_in_turns(count: usize, period: usize) -> usize {
+    const TURNS: usize = 4;
+    let all = count.div_ceil(THREADS as usize);
+    let blocks = (all / TURNS).clamp(BUSY, ENOUGH).min(all);
+    // Of the period, what a block's threads are no multiple of: they are a power of two.
+    let rest = period >> period.trailing_zeros().min(THREADS.trailing_zeros());
+    match blocks.checked_rem(rest) {
+        Some(over) if over < blocks => blocks - over,
+        _ => blocks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_where_there_are_many_elements_and_meet_a_period_again() {
+        assert_eq!([0, 1, 256, 257].map(|count| blocks_in_turns(count, 1)), [0, 1, 1, 2]);
+        assert_eq!(blocks_in_turns(256 * 1024, 16), 1024);
+        assert_eq!(blocks_in_turns(256 * 6000, 16), 1500);
+        assert_eq!(blocks_in_turns(256 * 100_000, 16), 2048);
+        for period in [24, 48, 182, 512, 1024, 1 << 18, 3 << 9] {
+            let blocks = blocks_in_turns(256 * 100_000, period);
+            assert!(blocks > 1024 && (blocks * 256).is_multiple_of(period), "{period}: {blocks}");
+        }
+        // Whose multiples are too many.
+        assert_eq!(blocks_in_turns(256 * 100_000, 4099), 2048);
+        assert_eq!(blocks_in_turns(256 * 100_000, 0), 2048);
     }
 }

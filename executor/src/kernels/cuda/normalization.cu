@@ -12,6 +12,14 @@ struct Data {
     __device__ inline bool has_packs(int size) const {
         return inner % size == 0 || (inner == 1 && channels % size == 0);
     }
+    // Of a pack's first element, by its number.
+    __device__ inline i64 channel(i64 pack, int size) const {
+        return pack * size / inner % channels;
+    }
+    // Whether every pack that a thread has is of the same channels.
+    __device__ inline bool stays(int size) const {
+        return inner == 1 && (i64)gridDim.x * blockDim.x * size % channels == 0;
+    }
     // Of the first element that a thread has of a channel.
     __device__ inline i64 place(const Share &share) const {
         i64 k = share.first + share.row;
@@ -68,8 +76,10 @@ template <class T> __global__ void moments(const T *x, Moments *found, i64 width
     }
 }
 __global__ void statistics(const Moments *found, const float *old_mean, const float *old_variance, float *mean,
-                           float *variance, float *running_mean, float *running_variance, double share, i64 channels,
-                           i64 parts) {
+                           float *variance, float *running_mean, float *running_variance, float *reserved, double share,
+                           i64 channels, i64 parts) {
+    if (reserved && blockIdx.x == 0 && threadIdx.x == 0)
+        *reserved = 0.0f;
     EACH_BLOCK(c, channels) {
         Moments all = {0, 0, 0};
         for (i64 part = threadIdx.x; part < parts; part += THREADS)
@@ -132,19 +142,28 @@ struct Relu6 {
     }
 };
 
-// N elements at a time; `side` is added if it is there.
+// N elements at a time; `side` is added if it is there. What is of channels alone is computed when they change.
 template <int N, class A, class T>
 __device__ inline void normalized(const T *x, const T *side, const float *scale, const float *offset, const float *mean,
                                   const float *variance, T *y, i64 n, float epsilon, const Data &data) {
-    int next = data.inner == 1;
+    bool stays = data.stays(N);
+    i64 channel = -1;
+    Line lines[N];
     EACH(i, n / N) {
-        i64 channel = i * N / data.inner % data.channels;
+        if (channel < 0 || !stays) {
+            i64 before = channel;
+            channel = data.channel(i, N);
+            if (channel != before)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    lines[k] = Line::of(scale, offset, mean, variance, epsilon, data.inner == 1 ? channel + k : channel);
+        }
         Pack<T, N> in = ((const Pack<T, N> *)x)[i], more = {}, out;
         if (side)
             more = ((const Pack<T, N> *)side)[i];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            T value = Line::of(scale, offset, mean, variance, epsilon, channel + k * next).at(in.at[k]);
+            T value = lines[k].at(in.at[k]);
             if (side)
                 value = narrow<T>(wide(value) + wide(more.at[k]));
             out.at[k] = narrow<T>(A::apply(wide(value)));
@@ -206,30 +225,49 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
     }
 }
 
-// N elements at a time.
+// What of a slope comes through a normalisation to a channel's elements.
+struct Back {
+    Line line;
+    // By the mean, and by the distance from it, in training.
+    float by_mean, by_distance;
+
+    template <class T> __device__ inline float at(float slope, T x) const {
+        slope -= by_mean;
+        slope -= (wide(x) - line.middle) * by_distance;
+        return line.factor * slope;
+    }
+};
+
+// N elements at a time. What is of channels alone is computed when they change.
 template <int N, class A, class T>
 __device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
                                    const float *variance, const float *d_scale, const float *d_offset, T *dx, i64 n,
                                    float epsilon, bool training, const Data &data) {
-    int next = data.inner == 1;
+    bool stays = data.stays(N);
     float share = 1.0f / (float)data.count();
+    i64 channel = -1;
+    Back backs[N];
     EACH(i, n / N) {
-        i64 channel = i * N / data.inner % data.channels;
+        if (channel < 0 || !stays) {
+            i64 before = channel;
+            channel = data.channel(i, N);
+            if (channel != before)
+#pragma unroll
+                for (int k = 0; k < N; k++) {
+                    i64 c = data.inner == 1 ? channel + k : channel;
+                    Line line = Line::of(scale, offset, mean, variance, epsilon, c);
+                    backs[k] = {line, d_offset[c] * share, d_scale[c] * line.deviation * share};
+                }
+        }
         Pack<T, N> slopes = ((const Pack<T, N> *)dy)[i], in = {}, out;
         if (training || !A::is_all)
             in = ((const Pack<T, N> *)x)[i];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            i64 c = channel + k * next;
-            Line line = Line::of(scale, offset, mean, variance, epsilon, c);
             float slope = wide(slopes.at[k]);
             if (!A::is_all)
-                slope *= A::through(wide(line.at(in.at[k])));
-            if (training) {
-                slope -= d_offset[c] * share;
-                slope -= (wide(in.at[k]) - line.middle) * (d_scale[c] * line.deviation * share);
-            }
-            out.at[k] = narrow<T>(line.factor * slope);
+                slope *= A::through(wide(backs[k].line.at(in.at[k])));
+            out.at[k] = narrow<T>(training ? backs[k].at(slope, in.at[k]) : backs[k].line.factor * slope);
         }
         ((Pack<T, N> *)dx)[i] = out;
     }

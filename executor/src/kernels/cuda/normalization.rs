@@ -4,7 +4,7 @@ mod local;
 
 use super::moved::zeros;
 use super::reduce::{WORTH_A_PART, parts_of};
-use super::support::{allocate, allocate_or_reuse, function, lane, launch, read, type_name, write};
+use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
@@ -13,6 +13,7 @@ use crate::kernels::cpu::fused::{Link, NORMALIZED, behind_normalization, follow}
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::normalization::BatchNorm;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "normalization.cu", text: include_str!("normalization.cu") };
@@ -63,11 +64,20 @@ impl Layout {
         if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
     }
 
-    /// Threads for so many elements: each takes a pack where there are any, `Data::has_packs` of the `.cu` file.
-    fn threads(&self, n: usize) -> usize {
+    /// Enqueues a kernel over so many elements, of which each thread takes packs where there are any, `Data::has_packs` of
+    /// the `.cu` file.
+    fn over_packs(
+        &self,
+        ctx: &KernelContext<'_>,
+        kernel: &Function,
+        n: usize,
+        arguments: &Arguments,
+    ) -> Result<()> {
         let has_packs =
             self.inner.is_multiple_of(PACK) || (self.inner == 1 && self.channels.is_multiple_of(PACK));
-        if has_packs { n / PACK } else { n }
+        let pack = if has_packs { PACK } else { 1 };
+        let period = if self.inner == 1 { self.channels / pack } else { 1 };
+        lane(ctx)?.launch_in_turns(kernel, n / pack, period, arguments)
     }
 
     /// Parts of each channel.
@@ -148,8 +158,9 @@ struct Forward {
     then: Vec<Link>,
 }
 
-/// Of each channel: what goes into running averages, mean and variance, then what the batch is normalised by.
-type Statistics = [DeviceTensor; 4];
+/// Of each channel: what goes into running averages, mean and variance, then what the batch is normalised by; and for ops
+/// of six outputs one number, 0, that nobody reads.
+type Statistics = SmallVec<[DeviceTensor; 5]>;
 
 fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     Forward::make(init, NONE, Vec::new())
@@ -201,13 +212,9 @@ impl Forward {
             .real(self.attrs.epsilon.into())
             .structure(layout.words());
         let kernel = if is_whole { &self.normalize } else { &self.alone };
-        launch(ctx, kernel, layout.threads(n), arguments)?;
-        let third = match ctx.num_outputs() {
-            6 => Some(zeros(ctx, Float, Shape::scalar())?),
-            _ => None,
-        };
+        layout.over_packs(ctx, kernel, n, &arguments)?;
         ctx.set_output(0, y);
-        for (i, tensor) in statistics.into_iter().chain(third).enumerate() {
+        for (i, tensor) in statistics.into_iter().enumerate() {
             ctx.set_output(1 + i, tensor);
         }
         if is_whole { Ok(()) } else { follow(ctx, &self.then, NORMALIZED) }
@@ -231,6 +238,11 @@ impl Forward {
     fn statistics(&self, ctx: &KernelContext<'_>, layout: &Layout) -> Result<Statistics> {
         let (x, old_mean, old_variance) = (ctx.device_input(0)?, ctx.device_input(3)?, ctx.device_input(4)?);
         let per_channel = || allocate(ctx, Float, Shape::new(&[layout.channels])?);
+        let has_reserved = ctx.num_outputs() == 6;
+        let with_reserved = |known: [DeviceTensor; 4]| -> Result<Statistics> {
+            let reserved = has_reserved.then(|| zeros(ctx, Float, Shape::scalar())).transpose()?;
+            Ok(known.into_iter().chain(reserved).collect())
+        };
         if x.shape.num_elements() == 0 {
             // What has no elements has no mean.
             let (mean, variance) = (per_channel()?, per_channel()?);
@@ -238,12 +250,13 @@ impl Forward {
                 lane(ctx)?.fill(tensor, 0xff)?;
             }
             let zero = zeros(ctx, Float, Shape::new(&[layout.channels])?)?;
-            return Ok([mean, variance, zero.clone(), zero]);
+            return with_reserved([mean, variance, zero.clone(), zero]);
         }
         if !self.attrs.training {
-            return Ok([old_mean, old_variance, old_mean, old_variance].map(Clone::clone));
+            return with_reserved([old_mean, old_variance, old_mean, old_variance].map(Clone::clone));
         }
         let made = [per_channel()?, per_channel()?, per_channel()?, per_channel()?];
+        let reserved = has_reserved.then(|| allocate(ctx, Float, Shape::scalar())).transpose()?;
         let [running_mean, running_variance, mean, variance] = &made;
         let found = layout.over_parts(ctx, &self.moments, Arguments::new().address(read(x)?), MOMENTS)?;
         let arguments = Arguments::new()
@@ -253,12 +266,15 @@ impl Forward {
             .address(write(mean)?)
             .address(write(variance)?)
             .address(write(running_mean)?)
-            .address(write(running_variance)?)
-            .real(self.attrs.average.into())
-            .count(layout.channels)
-            .count(layout.parts());
+            .address(write(running_variance)?);
+        let arguments = match &reserved {
+            Some(reserved) => arguments.address(write(reserved)?),
+            None => arguments.count(0),
+        };
+        let arguments =
+            arguments.real(self.attrs.average.into()).count(layout.channels).count(layout.parts());
         lane(ctx)?.launch_blocks(&self.statistics, layout.channels, &arguments)?;
-        Ok(made)
+        Ok(made.into_iter().chain(reserved).collect())
     }
 }
 
@@ -323,7 +339,7 @@ fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
             .real(attrs.epsilon.into())
             .flag(attrs.training)
             .structure(layout.words());
-        launch(ctx, &of_data, layout.threads(n), arguments)?;
+        layout.over_packs(ctx, &of_data, n, &arguments)?;
         let none = allocate(ctx, Float, Shape::new(&[0])?)?;
         for (i, tensor) in [dx, d_scale, d_offset, none.clone(), none].into_iter().enumerate() {
             ctx.set_output(i, tensor);
