@@ -25,6 +25,11 @@ pub struct GpuFlags {
     /// Launch each kernel by itself: those that are enqueued again and again are else captured into CUDA graphs
     #[arg(long)]
     gpu_no_graphs: bool,
+
+    /// Take the algorithm for a product or a convolution that NVIDIA's libraries expect to be the fastest: else several are
+    /// tried when it first comes, so that which is taken, and with it the last bits, may differ from run to run
+    #[arg(long)]
+    gpu_no_autotune: bool,
 }
 
 impl GpuFlags {
@@ -36,6 +41,7 @@ impl GpuFlags {
             tf32: !self.gpu_no_tf32,
             poison: false,
             graphs: !self.gpu_no_graphs,
+            autotune: !self.gpu_no_autotune,
         }
     }
 }

@@ -187,6 +187,7 @@ fn help_names_every_flag() -> Fallible {
         "--gpu-take-all",
         "--gpu-no-tf32",
         "--gpu-no-graphs",
+        "--gpu-no-autotune",
     ];
     for (program, args, flags) in [
         (ANABRANCH, &["--help"][..], &["demo", "doctor", "graph", "ops", "run", "worker"][..]),

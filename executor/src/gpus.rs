@@ -57,6 +57,9 @@ pub struct GpuOptions {
     pub poison: bool,
     /// Whether kernels that are enqueued again and again are captured into CUDA graphs, and launched as one.
     pub graphs: bool,
+    /// Whether NVIDIA's algorithms for a product or a convolution are tried when it first comes, and the fastest taken: which
+    /// that is may differ from one process to the next, and with it the last bits of results.
+    pub autotune: bool,
 }
 
 /// Every byte of poisoned memory: not a number of any floating-point type, and -1 of any signed one.
@@ -71,6 +74,7 @@ impl Default for GpuOptions {
             tf32: true,
             poison: false,
             graphs: true,
+            autotune: true,
         }
     }
 }

@@ -80,7 +80,7 @@ impl CudaDevice {
     pub fn engine(&self) -> Result<&Arc<Engine>> {
         let open = || {
             let driver: Arc<dyn Driver> = match &self.engine.card {
-                Card::Machine(number) => Arc::new(Nvidia::open(*number)?),
+                Card::Machine(number) => Arc::new(Nvidia::open(*number, self.engine.options.autotune)?),
                 Card::Driver(driver) => driver.clone(),
             };
             let device = self.attributes.name.to_string();

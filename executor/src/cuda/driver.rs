@@ -112,13 +112,16 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     fn launch(&self, function: FunctionId, grid: Grid, arguments: &Arguments, stream: StreamId)
     -> Result<()>;
 
+    /// May wait, to find the fastest way to do it, as [`Driver::convolve`] may.
+    ///
     /// # Errors
     /// `Unimplemented`, and nothing is enqueued, for an epilogue that no library at hand has for this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
-    /// Bytes of memory that the convolution needs beside its tensors; `None` if the library cannot compute it.
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<usize>>;
+    /// Memory that the convolution needs beside its tensors; `None` if the library cannot compute it.
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>>;
 
+    /// With a workspace of as many bytes as are needed at least.
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
 
     /// What the stream is given from now on is written down, not run. That must be work on memory alone: marks, waits and
@@ -225,6 +228,15 @@ pub struct Image {
     pub sizes: [usize; 4],
     /// Whether channels are innermost.
     pub channels_last: bool,
+}
+
+/// Memory that work is done in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceBytes {
+    /// With as much, the fastest way to do it can be found.
+    pub wanted: usize,
+    /// With less, there is no way.
+    pub needed: usize,
 }
 
 /// Where a convolution's tensors are: the one of its direction is written.

@@ -6,7 +6,7 @@
 use super::{compiler, processor};
 use anabranch_executor::cuda::driver::{
     Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part,
-    Pinned, Product, StreamId,
+    Pinned, Product, StreamId, WorkspaceBytes,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
@@ -29,6 +29,8 @@ pub(crate) struct Recording {
     /// As a driver whose libraries have none.
     lacks_epilogues: bool,
     computes: bool,
+    /// What a convolution wants to work in, bytes.
+    workspace: usize,
     /// Kernels run in so many blocks at most, whatever is asked for: each walks all its work in any number.
     most_blocks: u32,
     state: Arc<Mutex<State>>,
@@ -232,6 +234,9 @@ fn copy(memories: &mut Memories, to: u64, from: u64, bytes: usize) -> Result<(),
     Ok(())
 }
 
+/// What a convolution needs to work in, bytes.
+const WORKSPACE: usize = 256;
+
 impl Recording {
     /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
@@ -242,6 +247,7 @@ impl Recording {
             is_reachable: true,
             lacks_epilogues: false,
             computes: false,
+            workspace: WORKSPACE,
             most_blocks: u32::MAX,
             state: Arc::new(Mutex::new(state)),
         }
@@ -263,6 +269,11 @@ impl Recording {
     /// The same, which computes.
     pub(crate) fn that_computes(self) -> Recording {
         Recording { computes: true, ..self }
+    }
+
+    /// The same, whose convolutions want so many bytes to work in.
+    pub(crate) fn wanting_workspace(self, bytes: usize) -> Recording {
+        Recording { workspace: bytes, ..self }
     }
 
     /// The same, of so few processors that all work is one block's.
@@ -615,20 +626,20 @@ impl Driver for Recording {
     }
 
     /// As cuDNN, which has no gradients of dilated convolutions of doubles whose channels come last.
-    fn convolution_workspace(&self, of: &Convolution) -> Result<Option<usize>> {
+    fn convolution_workspace(&self, of: &Convolution) -> Result<Option<WorkspaceBytes>> {
         let is_lacking = of.direction != Direction::Forward
             && of.dtype == DType::Double
             && of.dilations != [1, 1]
             && of.input.channels_last;
-        Ok((!is_lacking).then_some(256))
+        Ok((!is_lacking).then_some(WorkspaceBytes { wanted: self.workspace, needed: WORKSPACE }))
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
         let used = [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0));
         let Convolution { direction, input, filter, output, padding, .. } = convolution;
-        let (x, y) = (input.sizes, output.sizes);
+        let (x, y, bytes) = (input.sizes, output.sizes, at.workspace.map_or(0, |(_, bytes)| bytes));
         let work = Work {
-            what: format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?}"),
+            what: format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?} in {bytes} bytes"),
             touches: used.map(|address| (address.0, Use::Either)).collect(),
             effect: if self.computes {
                 Effect::Convolution(Box::new(convolution.clone()), *at)

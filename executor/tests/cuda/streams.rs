@@ -7,7 +7,7 @@ use anabranch_executor::cuda::CudaDevice;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
 use anabranch_executor::testing::run_node_on;
-use graph::{Code, DType, DeviceName, Node, TaskName, Tensor};
+use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -198,6 +198,24 @@ fn too_much_memory_is_an_error_that_names_who_asks_and_who_holds() -> Fallible {
     let result = run_node_on(&gpu.device, &exp, vec![large])?;
     drop(result);
     assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_convolution_works_in_as_much_memory_as_is_wanted_or_else_as_is_needed() -> Fallible {
+    let strides = AttrValue::List(AttrList::Int(vec![1; 4]));
+    let convolution =
+        node("Conv2D", DType::Float)?.with_attr("strides", strides).with_attr("padding", "SAME");
+    for (wanted, taken) in [(4096, 4096), (1 << 20, 256)] {
+        let gpu = Gpu::over(Recording::new(1 << 16).wanting_workspace(wanted), 0, &launching())?;
+        let image = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[2, 6, 6, 3])?)?)?;
+        let filter = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[3, 3, 3, 4])?)?)?;
+        run_node_on(&gpu.device, &convolution, vec![image, filter])?;
+        let log = gpu.driver.log();
+        let within = format!(" in {taken} bytes");
+        assert!(log.iter().any(|line| line.contains("Forward") && line.contains(&within)), "{log:?}");
+        assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    }
     Ok(())
 }
 

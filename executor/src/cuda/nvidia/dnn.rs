@@ -1,13 +1,13 @@
 //! Convolutions by cuDNN.
 
-use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image, StreamId};
+use super::ways::Ways;
+use crate::cuda::driver::{Convolution, ConvolutionAt, Direction, Image, StreamId, WorkspaceBytes};
 use crate::cuda::library;
 use crate::error::{Error, Result};
 use cudarc::cudnn::sys;
 use graph::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 /// cuDNN on one GPU, with what it has been told of each convolution.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Dnn {
     handle: sys::cudnnHandle_t,
     stream: Option<StreamId>,
     /// `None` for those that it has no algorithm for.
-    known: FxHashMap<Convolution, Option<Arc<Prepared>>>,
+    known: FxHashMap<Convolution, Option<Prepared>>,
 }
 
 // SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
@@ -24,22 +24,30 @@ unsafe impl Send for Dnn {}
 /// Shapes come and go: beyond so many the next starts anew.
 const MOST_KNOWN: usize = 4096;
 
-/// A convolution as cuDNN knows it.
+/// An algorithm that needs more memory beside its tensors than this is not tried, bytes.
+const MOST_WORKSPACE: usize = 1 << 30;
+
+/// A convolution as cuDNN knows it, and how it may be computed.
 #[derive(Debug)]
 struct Prepared {
+    descriptors: Descriptors,
+    ways: Ways<Way>,
+}
+
+#[derive(Debug)]
+struct Descriptors {
     input: Tensor,
     filter: Filter,
     output: Tensor,
     convolution: Description,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
     algorithm: Algorithm,
     /// Bytes.
     workspace: usize,
 }
-
-// SAFETY: descriptors may be used by any thread.
-unsafe impl Send for Prepared {}
-// SAFETY: they are only read once they are made, and under the lock of the handle.
-unsafe impl Sync for Prepared {}
 
 #[derive(Clone, Copy, Debug)]
 enum Algorithm {
@@ -160,29 +168,99 @@ impl Prepared {
             )?;
             check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(convolution.0, math))?;
         }
-        let found = fastest(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
-        Ok(found.map(|(algorithm, workspace)| Prepared {
-            input,
-            filter,
-            output,
-            convolution,
-            algorithm,
-            workspace,
-        }))
+        let ways = ways(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
+        if ways.is_empty() {
+            return Ok(None);
+        }
+        let descriptors = Descriptors { input, filter, output, convolution };
+        Ok(Some(Prepared { descriptors, ways: Ways::new(ways) }))
     }
 }
 
-/// The algorithm that cuDNN expects to be the fastest from `x` to `y` or back, and bytes of its workspace.
-fn fastest(
+impl Descriptors {
+    /// What cuDNN says to the convolution when it is asked to enqueue it this way, with a workspace of its bytes.
+    fn enqueue(
+        &self,
+        handle: sys::cudnnHandle_t,
+        dtype: DType,
+        way: &Way,
+        at: &ConvolutionAt,
+    ) -> sys::cudnnStatus_t {
+        let (x, w, y) = (at.input.0 as *mut c_void, at.filter.0 as *mut c_void, at.output.0 as *mut c_void);
+        let space = at.workspace.map_or(std::ptr::null_mut(), |(address, _)| address.0 as *mut c_void);
+        let bytes = way.workspace;
+        let ((one, zero), (one_double, zero_double)) = ((1f32, 0f32), (1f64, 0f64));
+        let (alpha, beta): (*const c_void, *const c_void) = match dtype {
+            DType::Double => ((&raw const one_double).cast(), (&raw const zero_double).cast()),
+            _ => ((&raw const one).cast(), (&raw const zero).cast()),
+        };
+        let (input, filter, output) = (self.input.0, self.filter.0, self.output.0);
+        let description = self.convolution.0;
+        // SAFETY: the addresses are of tensors that the descriptors describe, and of as many bytes as are said, which
+        // live until the stream has passed the convolution; the scalars are of the type to compute in.
+        unsafe {
+            match way.algorithm {
+                Algorithm::Forward(algorithm) => sys::cudnnConvolutionForward(
+                    handle,
+                    alpha,
+                    input,
+                    x,
+                    filter,
+                    w,
+                    description,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    output,
+                    y,
+                ),
+                Algorithm::Input(algorithm) => sys::cudnnConvolutionBackwardData(
+                    handle,
+                    alpha,
+                    filter,
+                    w,
+                    output,
+                    y,
+                    description,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    input,
+                    x,
+                ),
+                Algorithm::Filter(algorithm) => sys::cudnnConvolutionBackwardFilter(
+                    handle,
+                    alpha,
+                    input,
+                    x,
+                    output,
+                    y,
+                    description,
+                    algorithm,
+                    space,
+                    bytes,
+                    beta,
+                    filter,
+                    w,
+                ),
+            }
+        }
+    }
+}
+
+/// The algorithms that cuDNN has from `x` to `y` or back, the one that it expects to be the fastest first.
+fn ways(
     handle: sys::cudnnHandle_t,
     direction: Direction,
     [x, y]: [sys::cudnnTensorDescriptor_t; 2],
     w: sys::cudnnFilterDescriptor_t,
     convolution: sys::cudnnConvolutionDescriptor_t,
-) -> Result<Option<(Algorithm, usize)>> {
+) -> Result<Vec<Way>> {
     const ASKED: usize = 8;
     let mut count: c_int = 0;
-    macro_rules! choose {
+    macro_rules! ask {
         ($call:ident, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
             let mut found = [std::mem::MaybeUninit::uninit(); ASKED];
             // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
@@ -200,16 +278,19 @@ fn fastest(
                 check(stringify!($call), status)?;
                 let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
                 came.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
-                    .map(|f| (Algorithm::$kind(f.algo), f.memory))
-                    .next()
+                    .map(|f| Way { algorithm: Algorithm::$kind(f.algo), workspace: f.memory })
+                    .collect::<Vec<_>>()
             }
         }};
     }
-    Ok(match direction {
-        Direction::Forward => choose!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
-        Direction::Input => choose!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
-        Direction::Filter => choose!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
-    })
+    let mut ways = match direction {
+        Direction::Forward => ask!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
+        Direction::Input => ask!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
+        Direction::Filter => ask!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
+    };
+    let least = ways.iter().map(|way| way.workspace).min().unwrap_or(0);
+    ways.retain(|way| way.workspace <= least.max(MOST_WORKSPACE));
+    Ok(ways)
 }
 
 impl Dnn {
@@ -222,98 +303,55 @@ impl Dnn {
         Ok(Dnn { handle, stream: None, known: FxHashMap::default() })
     }
 
-    fn prepared(&mut self, convolution: &Convolution) -> Result<Option<Arc<Prepared>>> {
-        if let Some(known) = self.known.get(convolution) {
-            return Ok(known.clone());
+    fn prepared(&mut self, convolution: &Convolution) -> Result<Option<&mut Prepared>> {
+        if !self.known.contains_key(convolution) {
+            if self.known.len() >= MOST_KNOWN {
+                self.known.clear();
+            }
+            let prepared = Prepared::new(self.handle, convolution)?;
+            self.known.insert(convolution.clone(), prepared);
         }
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        let prepared = Prepared::new(self.handle, convolution)?.map(Arc::new);
-        self.known.insert(convolution.clone(), prepared.clone());
-        Ok(prepared)
+        Ok(self.known.get_mut(convolution).and_then(Option::as_mut))
     }
 
-    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<Option<usize>> {
-        Ok(self.prepared(convolution)?.map(|prepared| prepared.workspace))
+    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>> {
+        let Some(prepared) = self.prepared(convolution)? else { return Ok(None) };
+        let bytes = || prepared.ways.iter().map(|way| way.workspace);
+        Ok(bytes().max().zip(bytes().min()).map(|(wanted, needed)| WorkspaceBytes { wanted, needed }))
     }
 
+    /// In the fastest way, if it may be tried in the stream.
     pub(super) fn convolve(
         &mut self,
         convolution: &Convolution,
         at: &ConvolutionAt,
         stream: StreamId,
+        trying: Option<StreamId>,
     ) -> Result<()> {
-        let Some(prepared) = self.prepared(convolution)? else {
-            return Err(Error::unimplemented("cuDNN has no algorithm for this convolution"));
-        };
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
             let set = unsafe { sys::cudnnSetStream(self.handle, stream.0 as sys::cudaStream_t) };
             check("cudnnSetStream", set)?;
             self.stream = Some(stream);
         }
-        let Prepared { input, filter, output, convolution: description, .. } = &*prepared;
-        let (x, w, y) = (at.input.0 as *mut c_void, at.filter.0 as *mut c_void, at.output.0 as *mut c_void);
-        let (space, bytes) = at.workspace.map_or((std::ptr::null_mut(), 0), |(a, n)| (a.0 as *mut c_void, n));
-        let ((one, zero), (one_double, zero_double)) = ((1f32, 0f32), (1f64, 0f64));
-        let (alpha, beta): (*const c_void, *const c_void) = match convolution.dtype {
-            DType::Double => ((&raw const one_double).cast(), (&raw const zero_double).cast()),
-            _ => ((&raw const one).cast(), (&raw const zero).cast()),
-        };
         let handle = self.handle;
-        // SAFETY: the addresses are of tensors that the descriptors describe, which live until the stream has passed
-        // the convolution; the scalars are of the type to compute in.
-        let status = unsafe {
-            match prepared.algorithm {
-                Algorithm::Forward(algorithm) => sys::cudnnConvolutionForward(
-                    handle,
-                    alpha,
-                    input.0,
-                    x,
-                    filter.0,
-                    w,
-                    description.0,
-                    algorithm,
-                    space,
-                    bytes,
-                    beta,
-                    output.0,
-                    y,
-                ),
-                Algorithm::Input(algorithm) => sys::cudnnConvolutionBackwardData(
-                    handle,
-                    alpha,
-                    filter.0,
-                    w,
-                    output.0,
-                    y,
-                    description.0,
-                    algorithm,
-                    space,
-                    bytes,
-                    beta,
-                    input.0,
-                    x,
-                ),
-                Algorithm::Filter(algorithm) => sys::cudnnConvolutionBackwardFilter(
-                    handle,
-                    alpha,
-                    input.0,
-                    x,
-                    output.0,
-                    y,
-                    description.0,
-                    algorithm,
-                    space,
-                    bytes,
-                    beta,
-                    filter.0,
-                    w,
-                ),
-            }
+        let Some(Prepared { descriptors, ways }) = self.prepared(convolution)? else {
+            return Err(Error::unimplemented("cuDNN has no algorithm for this convolution"));
         };
-        check("a convolution", status)
+        let bytes = at.workspace.map_or(0, |(_, bytes)| bytes);
+        let mut said = Ok(());
+        let is_enqueued = ways.enqueue(trying, |way| {
+            if way.workspace > bytes {
+                return Ok(false);
+            }
+            let status = descriptors.enqueue(handle, convolution.dtype, way, at);
+            said = check("a convolution", status);
+            Ok(said.is_ok())
+        })?;
+        match is_enqueued {
+            true => Ok(()),
+            false => said.and(Err(Error::unimplemented("cuDNN's algorithms need more memory than there is"))),
+        }
     }
 }
 

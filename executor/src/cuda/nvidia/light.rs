@@ -1,6 +1,6 @@
-//! Products by cuBLASLt, which adds a bias and applies an activation while it writes them. It chooses an algorithm when a
-//! product of a shape comes first.
+//! Products by cuBLASLt, which adds a bias and applies an activation while it writes them, if it is asked to.
 
+use super::ways::Ways;
 use super::workspace::Workspace;
 use crate::cuda::driver::{Epilogue, Product, StreamId};
 use crate::cuda::library;
@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 pub(super) struct Light {
     handle: sys::cublasLtHandle_t,
     workspace: Option<Workspace>,
-    known: FxHashMap<Kind, Option<Prepared>>,
+    known: FxHashMap<Kind, Option<(Prepared, Ways<Way>)>>,
 }
 
 // SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
@@ -25,6 +25,9 @@ unsafe impl Send for Light {}
 
 /// Shapes come and go: beyond so many the next starts anew.
 const MOST_KNOWN: usize = 4096;
+
+/// How many algorithms are asked for.
+const ASKED: usize = 8;
 
 /// The library takes it for granted that all that it is given begins at multiples of this.
 const ALIGNMENT: u64 = 256;
@@ -50,7 +53,13 @@ struct Prepared {
     b: Layout,
     a: Layout,
     c: Layout,
+}
+
+/// How it may be computed.
+#[derive(Debug)]
+struct Way {
     algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Bytes.
     workspace: usize,
 }
 
@@ -85,37 +94,38 @@ impl Light {
         Ok(Light { handle, workspace: Workspace::new(architecture), known: FxHashMap::default() })
     }
 
-    /// Enqueues a product with what follows it. `false`, and nothing is enqueued, if the library has no way to do it.
+    /// Enqueues a product with what follows it, in the fastest way, if it may be tried in the stream. `false`, and nothing
+    /// is enqueued, if the library has no way to do it.
     pub(super) fn multiply(
         &mut self,
         product: &Product,
-        epilogue: &Epilogue,
         stream: StreamId,
+        trying: Option<StreamId>,
     ) -> Result<bool> {
-        let places = [product.a, product.b, product.c, epilogue.bias.unwrap_or(product.c)];
+        let bias = product.epilogue.as_ref().and_then(|epilogue| epilogue.bias);
+        let places = [product.a, product.b, product.c, bias.unwrap_or(product.c)];
         let is_aligned = places.iter().all(|place| place.0 % ALIGNMENT == 0);
         if product.count != 1 || !is_aligned {
             return Ok(false);
         }
-        let kind = Kind::of(product, epilogue);
+        let (handle, workspace) = (self.handle, self.workspace.as_ref());
+        let kind = Kind::of(product);
         if !self.known.contains_key(&kind) {
             if self.known.len() >= MOST_KNOWN {
                 self.known.clear();
             }
-            let prepared =
-                Prepared::new(self.handle, &kind, self.workspace.as_ref().map_or(0, Workspace::bytes))?;
+            let prepared = Prepared::new(handle, &kind, workspace.map_or(0, Workspace::bytes))?;
             self.known.insert(kind, prepared);
         }
-        let Some(Some(prepared)) = self.known.get(&kind) else { return Ok(false) };
-        let status = prepared.enqueue(self.handle, self.workspace.as_ref(), product, epilogue, stream)?;
-        match status.result() {
-            Ok(()) => Ok(true),
-            Err(error) if is_refusal(error) => {
-                self.known.insert(kind, None);
-                Ok(false)
+        let Some(Some((prepared, ways))) = self.known.get_mut(&kind) else { return Ok(false) };
+        ways.enqueue(trying, |way| {
+            let status = prepared.enqueue(handle, way, workspace, product, stream)?;
+            match status.result() {
+                Ok(()) => Ok(true),
+                Err(error) if is_refusal(error) => Ok(false),
+                Err(error) => Err(failed("cublasLtMatmul", error)),
             }
-            Err(error) => Err(failed("cublasLtMatmul", error)),
-        }
+        })
     }
 }
 
@@ -128,9 +138,10 @@ impl Drop for Light {
 }
 
 impl Kind {
-    fn of(product: &Product, epilogue: &Epilogue) -> Kind {
-        let Product { dtype, tf32, m, n, k, flips, .. } = *product;
-        Kind { dtype, tf32, m, n, k, flips, has_bias: epilogue.bias.is_some(), relu: epilogue.relu }
+    fn of(product: &Product) -> Kind {
+        let Product { dtype, tf32, m, n, k, flips, epilogue, .. } = *product;
+        let Epilogue { bias, relu } = epilogue.unwrap_or(Epilogue { bias: None, relu: false });
+        Kind { dtype, tf32, m, n, k, flips, has_bias: bias.is_some(), relu }
     }
 
     /// How elements are stored, and what they are multiplied in; `None` for those of other types.
@@ -158,8 +169,12 @@ impl Kind {
 }
 
 impl Prepared {
-    /// `None` if the library has no algorithm.
-    fn new(handle: sys::cublasLtHandle_t, kind: &Kind, workspace: usize) -> Result<Option<Prepared>> {
+    /// With the ways in which the library expects it to be the fastest; `None` if it has none.
+    fn new(
+        handle: sys::cublasLtHandle_t,
+        kind: &Kind,
+        workspace: usize,
+    ) -> Result<Option<(Prepared, Ways<Way>)>> {
         use sys::cublasLtMatmulDescAttributes_t::*;
         let Some((dtype, compute)) = kind.types() else { return Ok(None) };
         let description = Description::new(compute)?;
@@ -178,9 +193,9 @@ impl Prepared {
         let a = if flips[0] { Layout::new(dtype, m, k)? } else { Layout::new(dtype, k, m)? };
         let c = Layout::new(dtype, n, m)?;
         let preference = Preference::new(workspace)?;
-        let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        let mut found = [std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); ASKED];
         let mut count: c_int = 0;
-        // SAFETY: all descriptors live; there is room for the one answer that is asked for.
+        // SAFETY: all descriptors live; there is room for as many answers as are asked for.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,
@@ -190,36 +205,38 @@ impl Prepared {
                 c.0,
                 c.0,
                 preference.0,
-                1,
-                found.as_mut_ptr(),
+                ASKED as c_int,
+                found[0].as_mut_ptr(),
                 &raw mut count,
             )
         };
         match status.result() {
-            Ok(()) if count > 0 => {}
-            Ok(()) => return Ok(None),
+            Ok(()) => {}
             Err(error) if is_refusal(error) => return Ok(None),
             Err(error) => return Err(failed("cublasLtMatmulAlgoGetHeuristic", error)),
         }
-        // SAFETY: the library has written one answer.
-        let found = unsafe { found.assume_init() };
-        if found.state.result().is_err() || found.workspaceSize > workspace {
+        // SAFETY: the library has written as many answers as it says.
+        let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| unsafe { f.assume_init() });
+        let ways: Vec<Way> = came
+            .filter(|found| found.state.result().is_ok() && found.workspaceSize <= workspace)
+            .map(|found| Way { algorithm: found.algo, workspace: found.workspaceSize })
+            .collect();
+        if ways.is_empty() {
             return Ok(None);
         }
-        let (algorithm, workspace) = (found.algo, found.workspaceSize);
-        Ok(Some(Prepared { description, b, a, c, algorithm, workspace }))
+        Ok(Some((Prepared { description, b, a, c }, Ways::new(ways))))
     }
 
     /// Gives the call's status: one that is a refusal says that nothing was enqueued.
     fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,
+        way: &Way,
         workspace: Option<&Workspace>,
         product: &Product,
-        epilogue: &Epilogue,
         stream: StreamId,
     ) -> Result<sys::cublasStatus_t> {
-        if let Some(bias) = epilogue.bias {
+        if let Some(bias) = product.epilogue.as_ref().and_then(|epilogue| epilogue.bias) {
             let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             self.description.set(attribute, &bias.0)?;
         }
@@ -242,9 +259,9 @@ impl Prepared {
                 self.c.0,
                 c,
                 self.c.0,
-                &raw const self.algorithm,
+                &raw const way.algorithm,
                 workspace.map_or(std::ptr::null_mut(), Workspace::address),
-                self.workspace,
+                way.workspace,
                 stream.0 as sys::cudaStream_t,
             )
         })

@@ -7,6 +7,8 @@ mod dnn;
 mod exit;
 mod light;
 mod peers;
+mod stopwatch;
+mod ways;
 mod workspace;
 
 pub use compiler::compile;
@@ -14,7 +16,7 @@ pub use compiler::compile;
 use super::arguments::Arguments;
 use super::driver::{
     Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, GraphId, Grid, Part, Pinned,
-    Product, StreamId,
+    Product, StreamId, WorkspaceBytes,
 };
 use super::library;
 use super::machine::Gpu;
@@ -89,7 +91,9 @@ pub(super) struct Nvidia {
     number: u32,
     owned: Mutex<Owned>,
     peers: Peers,
-    /// Opened at the first product, the first with an epilogue, and the first convolution.
+    /// Whether the libraries' algorithms are tried, and the fastest taken.
+    autotunes: bool,
+    /// Opened at the first product that cuBLASLt has no way for, the first product, and the first convolution.
     blas: OnceLock<Result<Mutex<Blas>>>,
     light: OnceLock<Result<Mutex<Light>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
@@ -115,7 +119,7 @@ unsafe impl Sync for Context {}
 impl Nvidia {
     /// # Errors
     /// `Unavailable` without the driver, and the driver's own.
-    pub(super) fn open(number: u32) -> Result<Nvidia> {
+    pub(super) fn open(number: u32, autotunes: bool) -> Result<Nvidia> {
         library::DRIVER.check()?;
         let failed = |what: &'static str| {
             move |error: DriverError| {
@@ -135,6 +139,7 @@ impl Nvidia {
             number,
             owned: Mutex::default(),
             peers: Peers::default(),
+            autotunes,
             blas: OnceLock::new(),
             light: OnceLock::new(),
             dnn: OnceLock::new(),
@@ -177,6 +182,11 @@ impl Nvidia {
     fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T> {
         result
             .map_err(|error| Error::internal(format!("GPU {}: {call} failed: {}", self.number, name(error))))
+    }
+
+    /// The stream, if work that it is given may be tried there: if it runs.
+    fn trying(&self, stream: StreamId) -> Option<StreamId> {
+        (self.autotunes && !self.owned.lock().capturing.contains(&stream.0)).then_some(stream)
     }
 
     fn blas(&self) -> Result<&Mutex<Blas>> {
@@ -424,23 +434,28 @@ impl Driver for Nvidia {
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
         let _entered = self.enter()?;
-        let Some(epilogue) = &product.epilogue else { return self.blas()?.lock().multiply(product, stream) };
+        let trying = self.trying(stream);
         let cannot = |why: &str| Error::unimplemented(format!("a product with what follows it: {why}"));
-        let light = self.light().map_err(|error| cannot(&error.to_string()))?;
-        match light.lock().multiply(product, epilogue, stream)? {
-            true => Ok(()),
-            false => Err(cannot("no algorithm")),
+        let done = match self.light() {
+            Ok(light) => light.lock().multiply(product, stream, trying)?,
+            Err(error) if product.epilogue.is_some() => return Err(cannot(&error.to_string())),
+            Err(_) => false,
+        };
+        match (done, &product.epilogue) {
+            (true, _) => Ok(()),
+            (false, Some(_)) => Err(cannot("no algorithm")),
+            (false, None) => self.blas()?.lock().multiply(product, stream),
         }
     }
 
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<usize>> {
+    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>> {
         let _entered = self.enter()?;
         self.dnn()?.lock().workspace(convolution)
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
         let _entered = self.enter()?;
-        self.dnn()?.lock().convolve(convolution, at, stream)
+        self.dnn()?.lock().convolve(convolution, at, stream, self.trying(stream))
     }
 
     fn begin_capture(&self, stream: StreamId) -> Result<()> {

@@ -5,17 +5,19 @@ mod depthwise;
 pub(super) mod volumes;
 
 use super::moved::{Mover, zeros};
+use super::pad::Padder;
 use super::support::{allocate, lane, read, write};
-use crate::cuda::driver::{Address, Convolution, ConvolutionAt, Direction, Image, Product};
+use crate::cuda::driver::{Address, Convolution, ConvolutionAt, Direction, Image, Product, WorkspaceBytes};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::conv::{input_shape, sizes_input};
 use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::pad::padded;
 use crate::kernels::cpu::strided::{Layout, permuted};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
-use graph::{DType, Shape};
+use graph::{Code, DType, Shape};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
@@ -95,6 +97,7 @@ impl Given {
 struct Convolver {
     conv: Conv,
     mover: Mover,
+    padder: Padder,
     direction: Direction,
 }
 
@@ -102,6 +105,7 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let convolver = Convolver {
         conv: Conv::of_images(init.node)?,
         mover: Mover::new(init, init.output_type(0))?,
+        padder: Padder::new(init, init.output_type(0))?,
         direction,
     };
     Kernel::sync(move |ctx| {
@@ -136,10 +140,13 @@ impl Convolver {
             Direction::Input => {
                 let turned = self.turned(ctx, ctx.device_input(1)?)?;
                 let dy = ctx.device_input(2)?;
-                match self.extended(&sizes)? {
+                match self.margins(&sizes) {
                     None => self.enqueue(ctx, &sizes, [&out, &turned, dy])?,
-                    Some((shape, at)) => {
-                        let image = allocate(ctx, dtype, shape)?;
+                    Some(margins) => {
+                        let image = allocate(ctx, dtype, padded(input, &margins)?)?;
+                        let mut at = Layout::packed(&image.shape);
+                        at.offset =
+                            margins.iter().zip(&at.strides).map(|(m, step)| m.0 as isize * step).sum();
                         self.enqueue(ctx, &sizes, [&image, &turned, dy])?;
                         self.mover.copy(ctx, input, (&image, &at), (&out, &Layout::packed(input)))?;
                     }
@@ -204,22 +211,14 @@ impl Convolver {
         Ok(out)
     }
 
-    /// The image with padding around it where that is not the same on both sides: its shape, and where the image is.
-    fn extended(&self, sizes: &ConvSizes) -> Result<Option<(Shape, Layout)>> {
-        let windows = [&sizes.rows, &sizes.columns];
-        if windows.iter().all(|window| padding(window).is_even()) {
-            return Ok(None);
+    /// What is around the image, before and after each axis, if that is not the same on both sides.
+    fn margins(&self, sizes: &ConvSizes) -> Option<[(usize, usize); 4]> {
+        let around = [&sizes.rows, &sizes.columns].map(padding);
+        if around.iter().all(Around::is_even) {
+            return None;
         }
-        let [h, w] = windows.map(|window| {
-            let padding = padding(window);
-            window.input + padding.before + padding.after
-        });
-        let shape = Shape::new(&self.conv.format.of_nhwc([sizes.batch, h, w, sizes.in_channels]))?;
-        let mut at = Layout::packed(&shape);
-        for (axis, window) in self.conv.format.spatial_axes().into_iter().zip(windows) {
-            at.offset += at.strides[axis] * padding(window).before as isize;
-        }
-        Ok(Some((shape, at)))
+        let [rows, columns] = around.map(|Around { before, after }| (before, after));
+        Some(self.conv.format.of_nhwc([(0, 0), rows, columns, (0, 0)]))
     }
 
     fn padded(
@@ -228,10 +227,10 @@ impl Convolver {
         image: &DeviceTensor,
         sizes: &ConvSizes,
     ) -> Result<DeviceTensor> {
-        let Some((shape, at)) = self.extended(sizes)? else { return Ok(image.clone()) };
-        let out = zeros(ctx, image.dtype, shape)?;
-        self.mover.copy(ctx, &image.shape, (image, &Layout::packed(&image.shape)), (&out, &at))?;
-        Ok(out)
+        match self.margins(sizes) {
+            Some(margins) => self.padder.pad(ctx, image, &margins, None),
+            None => Ok(image.clone()),
+        }
     }
 
     /// Enqueues the convolution over an image (padded if need be), a filter (turned) and an output.
@@ -239,7 +238,7 @@ impl Convolver {
         let [image, filter, output] = tensors;
         let lane = lane(ctx)?;
         let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
-        let is_extended = self.extended(sizes)?.is_some();
+        let is_padded = self.margins(sizes).is_some();
         let channels_last = self.channels_last();
         let batch = |tensor: &DeviceTensor| {
             let dims: [usize; 4] = std::array::from_fn(|i| tensor.shape[i]);
@@ -252,16 +251,17 @@ impl Convolver {
             input: batch(image),
             filter: [sizes.out_channels, sizes.filter_channels, sizes.rows.filter, sizes.columns.filter],
             output: batch(output),
-            padding: if is_extended { [0, 0] } else { of_axes(|w| w.pad_before) },
+            padding: if is_padded { [0, 0] } else { of_axes(|w| w.pad_before) },
             strides: of_axes(|w| w.stride),
             dilations: of_axes(|w| w.dilation),
             groups: sizes.in_channels / sizes.filter_channels.max(1),
             tf32: lane.tf32(),
         };
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
-        match lane.driver().convolution_workspace(&convolution)? {
-            None if channels_last => self.enqueue_channels_first(ctx, convolution, tensors),
-            bytes => convolve(ctx, &convolution, bytes, tensors),
+        let computes = lane.driver().convolution_workspace(&convolution)?.is_some();
+        match computes || !channels_last {
+            true => convolve(ctx, &convolution, tensors),
+            false => self.enqueue_channels_first(ctx, convolution, tensors),
         }
     }
 
@@ -284,8 +284,7 @@ impl Convolver {
             }
         }
         (convolution.input.channels_last, convolution.output.channels_last) = (false, false);
-        let bytes = lane(ctx)?.driver().convolution_workspace(&convolution)?;
-        convolve(ctx, &convolution, bytes, [&moved[0], &moved[1], &moved[2]])?;
+        convolve(ctx, &convolution, [&moved[0], &moved[1], &moved[2]])?;
         let (from, to) = (&moved[result], tensors[result]);
         self.mover.copy(
             ctx,
@@ -320,23 +319,33 @@ fn result_of(direction: Direction) -> usize {
     }
 }
 
-/// Enqueues a convolution over an image, a filter and an output as the library wants them, with bytes of a workspace.
-fn convolve(
-    ctx: &KernelContext<'_>,
-    convolution: &Convolution,
-    bytes: Option<usize>,
-    tensors: [&DeviceTensor; 3],
-) -> Result<()> {
+/// Enqueues a convolution over an image, a filter and an output as the library wants them.
+fn convolve(ctx: &KernelContext<'_>, convolution: &Convolution, tensors: [&DeviceTensor; 3]) -> Result<()> {
     let lane = lane(ctx)?;
-    let workspace = match bytes.unwrap_or(0) {
-        0 => None,
-        bytes => Some((lane.scratch(&ctx.node().name, bytes)?, bytes)),
-    };
+    let workspace = workspace(ctx, lane.driver().convolution_workspace(convolution)?)?;
     let result = result_of(convolution.direction);
     let at = |i: usize| if i == result { write(tensors[i]) } else { read(tensors[i]) };
     let space = workspace.as_ref().map(|(space, bytes)| Ok::<_, crate::Error>((write(space)?, *bytes)));
     let at = ConvolutionAt { input: at(0)?, filter: at(1)?, output: at(2)?, workspace: space.transpose()? };
     lane.call(|driver, stream| driver.convolve(convolution, &at, stream))
+}
+
+/// Memory to work in, and its bytes: as much as is needed if what is wanted is not there.
+fn workspace(
+    ctx: &KernelContext<'_>,
+    bytes: Option<WorkspaceBytes>,
+) -> Result<Option<(DeviceTensor, usize)>> {
+    let take = |bytes: usize| -> Result<Option<(DeviceTensor, usize)>> {
+        match bytes {
+            0 => Ok(None),
+            bytes => Ok(Some((lane(ctx)?.scratch(&ctx.node().name, bytes)?, bytes))),
+        }
+    };
+    let Some(WorkspaceBytes { wanted, needed }) = bytes else { return Ok(None) };
+    match take(wanted) {
+        Err(error) if error.code() == Code::ResourceExhausted && needed < wanted => take(needed),
+        taken => taken,
+    }
 }
 
 /// What is around an image along one axis, as far as windows reach.

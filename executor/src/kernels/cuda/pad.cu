@@ -1,10 +1,8 @@
-// Mirror images at the ends of axes, and what comes back from them.
+// What is around elements: others, or their mirror images, and what comes back from those.
 
-// Axes with how many places are before and after their elements, in the place of strides; and the distance of an image
-// from its edge.
-struct Mirror {
+// Axes with how many places are before and after their elements, in the place of strides.
+struct Margins {
     Axes<2> axes;
-    i64 offset;
 
     __device__ inline i64 size(int axis) const {
         return axes.sizes[axis];
@@ -15,6 +13,41 @@ struct Mirror {
     __device__ inline i64 after(int axis) const {
         return axes.strides[1][axis];
     }
+};
+
+template <class E> __device__ inline void padded(const E *x, const E &around, E *y, i64 n, const Margins &m) {
+    EACH(i, n) {
+        i64 rest = i, from = 0, step = 1;
+        bool is_within = true;
+        for (int axis = (int)m.axes.rank - 1; axis >= 0; axis--) {
+            i64 size = m.size(axis), whole = m.before(axis) + size + m.after(axis);
+            i64 place = rest % whole - m.before(axis);
+            is_within = is_within && place >= 0 && place < size;
+            from += place * step;
+            rest /= whole;
+            step *= size;
+        }
+        y[i] = is_within ? x[from] : around;
+    }
+}
+
+// Elements with others around them, which are zeros if there is no `value`; or 16 bytes at a time: then all numbers are of
+// those.
+template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, i64 in_packs, Margins m) {
+    const int many = sizeof(u128) / sizeof(E);
+    Pack<E, many> around = {};
+    if (value)
+        for (int k = 0; k < many; k++)
+            around.at[k] = *value;
+    if (in_packs)
+        padded((const Pack<E, many> *)x, around, (Pack<E, many> *)y, n, m);
+    else
+        padded(x, around.at[0], y, n, m);
+}
+
+// And the distance of an image from its edge.
+struct Mirror : Margins {
+    i64 offset;
 };
 
 template <class E> __global__ void mirror(const E *x, E *y, i64 n, Mirror m) {

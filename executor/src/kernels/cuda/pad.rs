@@ -1,16 +1,19 @@
 //! Padding with zeros, with a value, and with mirror images.
 
-use super::moved::{Filler, Mover, zeros};
+use super::moved::PACK;
 use super::support::{
     Axes, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write,
 };
-use crate::cuda::{Arguments, Source};
+use crate::cuda::{Arguments, Function, Source};
+use crate::device::DeviceTensor;
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::pad::{
     MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded,
 };
-use crate::kernels::cpu::strided::Layout;
+use graph::DType;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "pad.cu", text: include_str!("pad.cu") };
 
@@ -59,32 +62,103 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     })
 }
 
+/// Puts elements around others.
+pub(super) struct Padder(Arc<Function>);
+
+/// How many elements come before and after those of each axis.
+pub(super) type Paddings = [(usize, usize)];
+
+impl Padder {
+    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Padder> {
+        Ok(Padder(function(init, &SOURCE, format!("pad<{}>", moved_type_name(dtype)?))?))
+    }
+
+    /// The tensor with `value`, which is one element, around it, or zeros.
+    pub(super) fn pad(
+        &self,
+        ctx: &KernelContext<'_>,
+        x: &DeviceTensor,
+        paddings: &Paddings,
+        value: Option<&DeviceTensor>,
+    ) -> Result<DeviceTensor> {
+        let out = allocate(ctx, x.dtype, padded(&x.shape, paddings)?)?;
+        let mut margins = Margins::of(&x.shape, paddings);
+        let pack = margins.pack(PACK / x.dtype.size().unwrap_or(PACK));
+        let n = out.shape.num_elements() / pack;
+        let arguments = Arguments::new().address(read(x)?);
+        let arguments = match value {
+            Some(value) => arguments.address(read(value)?),
+            None => arguments.count(0),
+        };
+        let arguments = arguments.address(write(&out)?).count(n).flag(pack > 1);
+        launch(ctx, &self.0, n, arguments.structure(margins.axes()?.words()))?;
+        Ok(out)
+    }
+}
+
+/// Sizes of axes, and how many elements come before and after theirs: `Margins` of the `.cu` file.
+struct Margins(SmallVec<[[usize; 3]; 4]>);
+
+impl Margins {
+    /// An axis without any is one with that before it.
+    fn of(shape: &[usize], paddings: &Paddings) -> Margins {
+        let mut merged: SmallVec<[[usize; 3]; 4]> = SmallVec::new();
+        for (&size, &(before, after)) in shape.iter().zip(paddings) {
+            match merged.last_mut() {
+                Some(outer) if (before, after) == (0, 0) => outer.iter_mut().for_each(|n| *n *= size),
+                _ => merged.push([size, before, after]),
+            }
+        }
+        Margins(merged)
+    }
+
+    /// Counts in packs of so many elements if all are whole ones: how many elements are one now.
+    fn pack(&mut self, pack: usize) -> usize {
+        match self.0.last_mut() {
+            Some(inner) if inner.iter().all(|n| n.is_multiple_of(pack)) => {
+                inner.iter_mut().for_each(|n| *n /= pack);
+                pack
+            }
+            _ => 1,
+        }
+    }
+
+    fn axes(&self) -> Result<Axes<2>> {
+        Axes::apart(self.0.iter().map(|&[size, before, after]| (size, [before as isize, after as isize])))
+    }
+}
+
 fn pad(init: &KernelInit<'_>) -> Result<Kernel> {
-    let dtype = init.input_type(0);
-    let (mover, filler) = (Mover::new(init, dtype)?, Filler::new(init, dtype)?);
+    let padder = Padder::new(init, init.input_type(0))?;
     Kernel::sync(move |ctx| {
         let paddings = paddings(ctx, MOST_AXES)?;
         let input = ctx.device_input(0)?;
-        let shape = padded(&input.shape, &paddings)?;
-        if ctx.num_inputs() > 2 && ctx.shape(2)?.num_elements() != 1 {
+        let has_value = ctx.num_inputs() > 2;
+        if has_value && ctx.shape(2)?.num_elements() != 1 {
             crate::invalid!("constant_values must be a scalar. Found: {}", ctx.shape(2)?);
         }
-        let out = if shape == input.shape {
+        let out = if padded(&input.shape, &paddings)? == input.shape {
             input.clone()
         } else {
-            let mut to = Layout::packed(&shape);
-            to.offset = paddings.iter().zip(&to.strides).map(|(&(before, _), s)| before as isize * s).sum();
-            let out = if ctx.num_inputs() > 2 {
-                let out = allocate(ctx, dtype, shape)?;
-                filler.fill(ctx, ctx.device_input(2)?, &out)?;
-                out
-            } else {
-                zeros(ctx, dtype, shape)?
-            };
-            mover.copy(ctx, &input.shape, (input, &Layout::packed(&input.shape)), (&out, &to))?;
-            out
+            let value = if has_value { Some(ctx.device_input(2)?) } else { None };
+            padder.pad(ctx, input, &paddings, value)?
         };
         ctx.set_output(0, out);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_without_margins_are_one_with_those_before_them_and_counted_in_packs() {
+        let mut images = Margins::of(&[8, 5, 6, 12], &[(0, 0), (0, 1), (2, 0), (0, 0)]);
+        assert_eq!(images.0.as_slice(), [[8, 0, 0], [5, 0, 1], [72, 24, 0]]);
+        assert_eq!((images.pack(16), images.pack(4)), (1, 4));
+        assert_eq!(images.0.as_slice(), [[8, 0, 0], [5, 0, 1], [18, 6, 0]]);
+        assert_eq!(Margins::of(&[2, 3, 4], &[(1, 0), (0, 0), (0, 0)]).0.as_slice(), [[24, 12, 0]]);
+        assert_eq!(Margins::of(&[2, 4], &[(0, 0), (1, 1)]).pack(4), 1);
+    }
 }
