@@ -48,6 +48,14 @@ impl Arguments {
         self.push(words.into_iter().map(|word| word as u64))
     }
 
+    /// With others behind them.
+    pub(super) fn followed_by(mut self, others: &Arguments) -> Arguments {
+        for words in others.iter() {
+            self = self.push(words.iter().copied());
+        }
+        self
+    }
+
     /// Each argument's words.
     pub fn iter(&self) -> impl Iterator<Item = &[u64]> {
         let ends = self.starts.iter().skip(1).copied().chain([self.words.len() as u32]);

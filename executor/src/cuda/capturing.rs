@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::driver::{GraphId, StreamId};
 use super::lane::Lane;
+use super::pieces::Pieces;
 use super::streams::Stream;
 use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
 use crate::error::{Error, Result};
@@ -10,6 +11,7 @@ use crate::kernel::KernelDef;
 use crate::resource::ResourceStore;
 use crate::value::Value;
 use graph::{DeviceName, Node, Tensor};
+use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -34,10 +36,11 @@ impl Graph {
         let stream = engine
             .capture_stream()
             .ok_or_else(|| Error::new(graph::Code::FailedPrecondition, "graphs are not to be captured"))?;
-        let capturing: Arc<dyn Device> =
-            Arc::new(Capturing { device: device.clone(), arena: arena.clone(), stream: *stream });
+        let capture = Capture { arena: arena.clone(), stream: *stream, waiting: Mutex::default() };
+        let capturing = Arc::new(Capturing { device: device.clone(), capture });
         let mut open = Open::begin(arena, *stream)?;
-        let result = run(&capturing)?;
+        let result = run(&(capturing.clone() as Arc<dyn Device>))?;
+        capturing.lane().settle()?;
         Ok((open.end()?, result))
     }
 
@@ -90,13 +93,21 @@ impl Drop for Open<'_> {
 #[derive(Debug)]
 pub(super) struct Capturing {
     device: Arc<dyn Device>,
-    arena: Arc<Arena>,
-    stream: StreamId,
+    capture: Capture,
+}
+
+/// Where captured work goes, and the memory that it is on.
+#[derive(Debug)]
+pub(super) struct Capture {
+    pub(super) arena: Arc<Arena>,
+    pub(super) stream: StreamId,
+    /// What has not been enqueued yet, since the next kernel may be launched with it.
+    pub(super) waiting: Mutex<Option<Pieces>>,
 }
 
 impl Capturing {
     pub(super) fn lane(&self) -> Lane<'_> {
-        Lane::into_graph(&self.arena, self.stream)
+        Lane::into_graph(&self.capture)
     }
 }
 

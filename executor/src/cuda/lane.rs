@@ -1,11 +1,11 @@
 //! Where a kernel's work goes: onto the compute stream, or into the graph that is being captured.
 
-use super::arena::Arena;
 use super::arguments::Arguments;
-use super::capturing::Capturing;
+use super::capturing::{Capture, Capturing};
 use super::device::CudaDevice;
 use super::driver::{Driver, Grid, StreamId};
 use super::engine::{Engine, block};
+use super::pieces::{Piece, Pieces};
 use super::program::Function;
 use super::streams::Stream;
 use crate::device::{Device, DeviceMemory, DeviceTensor};
@@ -18,8 +18,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub struct Lane<'a> {
     engine: &'a Arc<Engine>,
-    /// Of what is captured: its stream, and its memory.
-    capture: Option<(StreamId, &'a Arc<Arena>)>,
+    capture: Option<&'a Capture>,
 }
 
 /// Threads a block.
@@ -49,12 +48,12 @@ impl<'a> Lane<'a> {
         Lane { engine, capture: None }
     }
 
-    pub(super) fn into_graph(arena: &'a Arc<Arena>, stream: StreamId) -> Lane<'a> {
-        Lane { engine: arena.engine(), capture: Some((stream, arena)) }
+    pub(super) fn into_graph(capture: &'a Capture) -> Lane<'a> {
+        Lane { engine: capture.arena.engine(), capture: Some(capture) }
     }
 
     fn stream(&self) -> StreamId {
-        self.capture.map_or_else(|| self.engine.streams().id(Stream::Compute), |(stream, _)| stream)
+        self.capture.map_or_else(|| self.engine.streams().id(Stream::Compute), |capture| capture.stream)
     }
 
     /// Memory of the GPU for a tensor that kernels will write.
@@ -64,7 +63,7 @@ impl<'a> Lane<'a> {
     /// `Unimplemented` for elements that are objects.
     pub fn allocate(&self, node: &Arc<str>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
         let tensor = match self.capture {
-            Some((_, arena)) => arena.allocate(dtype, shape)?,
+            Some(capture) => capture.arena.allocate(dtype, shape)?,
             None => self.engine.allocate(node, dtype, shape)?,
         };
         if self.engine.poisons() {
@@ -92,7 +91,7 @@ impl<'a> Lane<'a> {
     /// `FailedPrecondition` if others hold it.
     pub fn check_changes(&self, value: &DeviceTensor) -> Result<()> {
         match self.capture {
-            Some((_, arena)) if !arena.may_change(value)? => Err(Error::new(
+            Some(capture) if !capture.arena.may_change(value)? => Err(Error::new(
                 graph::Code::FailedPrecondition,
                 "a variable that others hold cannot be changed in a captured graph",
             )),
@@ -145,8 +144,40 @@ impl<'a> Lane<'a> {
         if count == 0 {
             return Ok(());
         }
+        self.settle()?;
         let grid = Grid { blocks: count.min(MOST_BLOCKS) as u32, threads: THREADS, shared: 0 };
         self.driver().launch(function.id, grid, arguments, self.stream())
+    }
+
+    /// Enqueues a kernel of `Pieces` of the `.cu` files for one of them, with what the kernel is told behind it. Where work is
+    /// captured it waits for others that can be launched with it, until something else is enqueued.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch_piece(&self, function: &Arc<Function>, piece: Piece, shared: &Arguments) -> Result<()> {
+        let Some(capture) = self.capture else {
+            return self.launch_pieces(&Pieces::new(function, shared, piece));
+        };
+        let is_taken =
+            capture.waiting.lock().as_mut().is_some_and(|waiting| waiting.add(function, shared, &piece));
+        if !is_taken {
+            self.settle()?;
+            *capture.waiting.lock() = Some(Pieces::new(function, shared, piece));
+        }
+        Ok(())
+    }
+
+    /// Enqueues what waits.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn settle(&self) -> Result<()> {
+        let waiting = self.capture.and_then(|capture| capture.waiting.lock().take());
+        waiting.map_or(Ok(()), |pieces| self.launch_pieces(&pieces))
+    }
+
+    fn launch_pieces(&self, pieces: &Pieces) -> Result<()> {
+        self.launch_blocks(&pieces.function, pieces.blocks(), &pieces.arguments())
     }
 
     /// Enqueues what a library of NVIDIA's does, behind the kernels.
@@ -154,6 +185,7 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// Those of `call`.
     pub fn call(&self, call: impl FnOnce(&dyn Driver, StreamId) -> Result<()>) -> Result<()> {
+        self.settle()?;
         call(self.driver(), self.stream())
     }
 
@@ -172,6 +204,7 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// The driver's.
     pub fn copy(&self, to: &DeviceTensor, from: &DeviceTensor) -> Result<()> {
+        self.settle()?;
         let (to, from) = (block(to)?, block(from)?);
         match to.len().min(from.len()) {
             0 => Ok(()),
@@ -184,6 +217,7 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// The driver's.
     pub fn fill(&self, to: &DeviceTensor, byte: u8) -> Result<()> {
+        self.settle()?;
         let to = block(to)?;
         match to.len() {
             0 => Ok(()),

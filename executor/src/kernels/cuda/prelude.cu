@@ -140,6 +140,29 @@ template <int N> struct Axes {
     }
 };
 
+// A kernel's work on several tensors: what it is told of each, the elements of each, and how many of the chunks that blocks
+// take are of it and of those before it.
+#define MOST_PIECES 16
+#define CHUNK 1024
+template <class P> struct Pieces {
+    i64 count;
+    P of[MOST_PIECES];
+    i64 sizes[MOST_PIECES], ends[MOST_PIECES];
+
+    // Calls with each piece and the place of each of its elements.
+    template <class F> __device__ inline void each(F use) const {
+        for (i64 chunk = blockIdx.x; chunk < ends[count - 1]; chunk += gridDim.x) {
+            i64 k = 0;
+            while (chunk >= ends[k])
+                k++;
+            i64 first = (chunk - (k ? ends[k - 1] : 0)) * CHUNK;
+#pragma unroll 4
+            for (i64 i = first + threadIdx.x; i < first + CHUNK && i < sizes[k]; i += blockDim.x)
+                use(of[k], i);
+        }
+    }
+};
+
 // y = F(x), element by element.
 template <class F, class T, class U> __global__ void map(const T *x, U *y, i64 n, double parameter) {
     EACH(i, n) y[i] = narrow<U>(F::template apply<T>(wide(x[i]), parameter));

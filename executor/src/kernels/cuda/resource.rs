@@ -3,7 +3,7 @@
 use super::gather::Gather;
 use super::host::same_as_cpu;
 use super::support::NUMBERS;
-use super::variable::{STORED, Update, changed, put};
+use super::variable::{Put, STORED, Update, changed};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
@@ -55,6 +55,7 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let input = VariableInput::new(init, 0);
     let validate = init.attr::<bool>("validate_shape")?;
+    let put = Put::new(init)?;
     Kernel::sync(move |ctx| {
         let value = ctx.take_device_input(1)?;
         let variable = target(&input, ctx, value.dtype)?;
@@ -69,7 +70,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 value.shape
             );
         }
-        put(ctx, &mut current, value)
+        put.run(ctx, &mut current, value)
     })
 }
 

@@ -4,6 +4,11 @@
 template <class T> struct State {
     T *of[4];
 };
+// What is stepped, and by what.
+template <class T> struct Stepped {
+    State<T> state;
+    const T *gradient;
+};
 template <class T> struct Scalars {
     const T *of[8];
 
@@ -157,8 +162,10 @@ __device__ inline void step_one(const State<T> &state, i64 i, T gradient, const 
 }
 
 template <template <class> class Step, class T>
-__global__ void step(State<T> state, const T *gradient, i64 n, i64 flag, Scalars<T> scalars) {
-    EACH(i, n) step_one<Step>(state, i, gradient[i], scalars, flag);
+__global__ void step(Pieces<Stepped<T>> pieces, i64 flag, Scalars<T> scalars) {
+    pieces.each([&](const Stepped<T> &piece, i64 i) {
+        step_one<Step>(piece.state, i, piece.gradient[i], scalars, flag);
+    });
 }
 
 // A row of the gradient is a block's. Rows of the variable that come twice are stepped once after the other, in no

@@ -2,10 +2,10 @@
 //! Rates and other scalars are in the GPU's memory, where what computes them is.
 
 use super::moved::zeros;
-use super::support::{function, lane, launch, read, type_name, write};
+use super::support::{function, lane, read, type_name, write};
 use super::variable::own_variable;
 use crate::cuda::driver::Address;
-use crate::cuda::{Arguments, Source};
+use crate::cuda::{Arguments, Piece, Source};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
@@ -112,23 +112,29 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
             own_variable(ctx, value)?;
             states[i] = write(value)?;
         }
-        let with = |count: usize| -> Result<Arguments> {
-            let states = states.map(|state| state.0 as i64);
-            let scalars = scalars.map(|scalar| scalar.0 as i64);
-            let arguments = Arguments::new().structure(states).address(read(grad)?).count(count);
-            Ok(arguments.flag(flag).structure(scalars))
-        };
+        let scalars = scalars.map(|scalar| scalar.0 as i64);
         match places.indices {
             None => {
-                let n = grad.shape.num_elements();
-                launch(ctx, &step, n, with(n)?)?;
+                let bytes = grad.memory.len();
+                let of = |piece: Piece, (i, state): (usize, &Address)| match i < V {
+                    true => piece.writes(*state, bytes),
+                    false => piece.none(),
+                };
+                let piece = states.iter().enumerate().fold(Piece::new(grad.shape.num_elements()), of);
+                let shared = Arguments::new().flag(flag).structure(scalars);
+                lane(ctx)?.launch_piece(&step, piece.reads(read(grad)?, bytes), &shared)?;
             }
             Some(i) => {
                 let (indices, shape) = (ctx.device_input(i)?, shape.unwrap_or_default());
                 let rows = check_rows(&shape, &grad.shape, &indices.shape)?;
                 let count = indices.shape.num_elements();
                 let locks = zeros(ctx, DType::UInt32, Shape::new(&[LOCKS])?)?;
-                let arguments = with(count)?
+                let arguments = Arguments::new()
+                    .structure(states.map(|state| state.0 as i64))
+                    .address(read(grad)?)
+                    .count(count)
+                    .flag(flag)
+                    .structure(scalars)
                     .address(read(indices)?)
                     .address(write(&locks)?)
                     .count(rows)

@@ -1,4 +1,9 @@
-// Variables changed in place.
+// Variables changed in place: each by another tensor of its size.
+
+template <class T> struct Change {
+    T *value;
+    const T *by;
+};
 
 struct Add {
     template <class W> static __device__ inline W of(W x, W y) {
@@ -10,6 +15,12 @@ struct Sub {
         return x - y;
     }
 };
-template <class F, class T> __global__ void update(T *value, const T *by, i64 n) {
-    EACH(i, n) value[i] = narrow<T>(F::of(wide(value[i]), wide(by[i])));
+template <class F, class T> __global__ void update(Pieces<Change<T>> pieces) {
+    pieces.each([](const Change<T> &piece, i64 i) {
+        piece.value[i] = narrow<T>(F::of(wide(piece.value[i]), wide(piece.by[i])));
+    });
+}
+
+template <class E> __global__ void put(Pieces<Change<E>> pieces) {
+    pieces.each([](const Change<E> &piece, i64 i) { piece.value[i] = piece.by[i]; });
 }

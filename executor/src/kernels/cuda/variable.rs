@@ -1,8 +1,8 @@
 //! Kernels of variables by reference, whose values are in the GPU's memory.
 
 use super::support::{NUMBERS, lane};
-use super::support::{function, is_unique, launch, read, type_name, write};
-use crate::cuda::{Arguments, Function, Source};
+use super::support::{function, is_unique, moved_type_name, read, type_name, write};
+use crate::cuda::{Arguments, Function, Piece, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -27,6 +27,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_shape")?;
+    let put = Put::new(init)?;
     Kernel::sync(move |ctx| {
         let value = ctx.take_device_input(1)?;
         let variable = ctx.ref_input(0)?.clone();
@@ -46,7 +47,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 );
             }
         }
-        put(ctx, &mut current, value)?;
+        put.run(ctx, &mut current, value)?;
         drop(current);
         ctx.set_output(0, Value::Ref(variable));
         Ok(())
@@ -85,31 +86,58 @@ impl Update {
         if value.dtype != by.dtype {
             crate::invalid!("a variable of {} is changed by {}", value.dtype, by.dtype);
         }
-        let n = value.shape.num_elements();
-        launch(ctx, &self.0, n, Arguments::new().address(write(value)?).address(read(by)?).count(n))
+        change(ctx, &self.0, value, by)
     }
 }
 
-/// Gives a variable a value: the tensor itself, since who else holds it is safe, because writers copy what is shared. What
-/// is captured leaves the variable where it is, and copies the tensor there.
-///
-/// # Errors
-/// `FailedPrecondition` where the variable cannot stay, or others hold its value; the driver's.
-pub(super) fn put(
+/// Enqueues one of the `.cu` file's changes.
+fn change(
     ctx: &KernelContext<'_>,
-    variable: &mut Option<DeviceTensor>,
-    value: DeviceTensor,
+    kernel: &Arc<Function>,
+    value: &DeviceTensor,
+    by: &DeviceTensor,
 ) -> Result<()> {
-    let lane = lane(ctx)?;
-    match variable {
-        Some(old) if lane.is_captured() && old.dtype == value.dtype && old.shape == value.shape => {
-            own_variable(ctx, old)?;
-            lane.copy(old, &value)
-        }
-        variable => {
-            lane.check_moves()?;
-            *variable = Some(value);
-            Ok(())
+    let (n, bytes) = (value.shape.num_elements(), value.memory.len());
+    let piece = Piece::new(n).writes(write(value)?, bytes).reads(read(by)?, bytes);
+    lane(ctx)?.launch_piece(kernel, piece, &Arguments::new())
+}
+
+/// Bytes from which on a copy of its own is faster than a kernel's.
+const LARGE: usize = 1 << 18;
+
+/// Gives a variable the value that input 1 is.
+pub(super) struct Put(Arc<Function>);
+
+impl Put {
+    pub(super) fn new(init: &KernelInit<'_>) -> Result<Put> {
+        Ok(Put(function(init, &SOURCE, format!("put<{}>", moved_type_name(init.input_type(1))?))?))
+    }
+
+    /// Gives it the tensor itself, since who else holds it is safe, because writers copy what is shared. What is captured
+    /// leaves the variable where it is, and copies the tensor there.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` where the variable cannot stay, or others hold its value; the driver's.
+    pub(super) fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        variable: &mut Option<DeviceTensor>,
+        value: DeviceTensor,
+    ) -> Result<()> {
+        let lane = lane(ctx)?;
+        match variable {
+            Some(old) if lane.is_captured() && old.dtype == value.dtype && old.shape == value.shape => {
+                own_variable(ctx, old)?;
+                match value.memory.len() < LARGE {
+                    true => change(ctx, &self.0, old, &value),
+                    false => lane.copy(old, &value),
+                }
+            }
+            variable => {
+                lane.check_moves()?;
+                *variable = Some(value);
+                Ok(())
+            }
         }
     }
 }
