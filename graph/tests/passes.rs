@@ -132,6 +132,32 @@ fn merge_takes_the_first_of_what_computes_the_same() -> Result<()> {
 }
 
 #[test]
+fn merge_does_not_ask_what_a_placed_node_was_to_be_beside() -> Result<()> {
+    check(
+        "merge",
+        "",
+        r#"
+        w = Placeholder[dtype=float] @"/job:a/replica:0/task:0/device:CPU:0"
+        rate = Const[_class=["loc:@w"], dtype=float, value=float<>{0.1}] @"/job:a/replica:0/task:0/device:CPU:0"
+        same = Const[dtype=float, value=float<>{0.1}] @"/job:a/replica:0/task:0/device:CPU:0"
+        again = Const[_class=["loc:@v"], dtype=float, value=float<>{0.1}] @"/job:a/replica:0/task:0/device:CPU:0"
+        v = Placeholder[dtype=float] @"/job:a"
+        open = Const[_class=["loc:@v"], dtype=float, value=float<>{0.1}] @"/job:a"
+        other = Const[_class=["loc:@w"], dtype=float, value=float<>{0.1}] @"/job:a"
+        sum = AddN[N=5, T=float](rate, same, again, open, other)
+        "#,
+        expect![[r#"
+            w = Placeholder[dtype=float] @"/job:a/replica:0/task:0/device:CPU:0"
+            rate = Const[_class=["loc:@w"], dtype=float, value=float<>{0.1}] @"/job:a/replica:0/task:0/device:CPU:0"
+            v = Placeholder[dtype=float] @"/job:a"
+            open = Const[_class=["loc:@v"], dtype=float, value=float<>{0.1}] @"/job:a"
+            other = Const[_class=["loc:@w"], dtype=float, value=float<>{0.1}] @"/job:a"
+            sum = AddN[N=5, T=float](rate, rate, rate, open, other)
+        "#]],
+    )
+}
+
+#[test]
 fn merge_follows_chains_of_twins() -> Result<()> {
     let mut text = String::from(
         "x0 = Placeholder[dtype=float]\ny0 = Identity[T=float](x0)\nz0 = Identity[T=float](x0)\n",

@@ -2,6 +2,7 @@
 
 use super::{colocation_anchors, is_placeholder, retain};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
+use crate::device::DeviceName;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
@@ -11,9 +12,11 @@ use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// Of stateless nodes with the same op, attributes, device, inputs and control inputs, the first in
-/// topological order stays. Inputs of commutative ops may stand in any order. Nodes of `keep` (fed, fetched or
+/// topological order stays. Inputs of commutative ops may stand in any order, and which node a placed one was to be beside
+/// does not matter any more. Nodes of `keep` (fed, fetched or
 /// named otherwise from outside) are neither dropped nor stand for others, and those that others are
 /// colocated with are not dropped.
 pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
@@ -33,7 +36,7 @@ pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
         let candidates = first.entry(hash(node, &sources)).or_default();
         let twin = candidates.iter().find(|(other, theirs)| {
             let other = graph.node(*other);
-            *theirs == sources && node.device == other.device && node.computes_same_as(other)
+            *theirs == sources && node.device == other.device && compute_the_same(node, other)
         });
         match twin {
             Some((other, _)) => becomes[id.index()] = Some(*other),
@@ -41,6 +44,19 @@ pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
         }
     }
     retain(graph, &topology, &becomes)
+}
+
+/// Of two nodes with one device.
+fn compute_the_same(node: &Node, other: &Node) -> bool {
+    node.computes_same_as(other)
+        || std::ptr::eq(node.op, other.op)
+            && free(&node.attrs).eq(free(&other.attrs))
+            && DeviceName::parse(&node.device).is_ok()
+}
+
+/// The attributes but for what asks for the device of another node.
+fn free(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
+    attrs.iter().filter(|(name, _)| &***name != "_class")
 }
 
 fn is_mergeable(node: &Node) -> Result<bool> {
@@ -91,7 +107,7 @@ fn hash(node: &Node, sources: &Sources) -> u64 {
 }
 
 fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
-    for (name, value) in attrs.iter() {
+    for (name, value) in free(attrs) {
         name.hash(hasher);
         match value {
             AttrValue::Str(v) => v.hash(hasher),
