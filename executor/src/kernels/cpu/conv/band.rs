@@ -184,7 +184,8 @@ impl Band {
             return;
         }
         let seen = from.chunks_exact(depth).enumerate();
-        for (column, pixel) in seen.filter(|(column, _)| self.is_seen(1, *column as isize)) {
+        let are_all_seen = self.stride[1] as isize <= self.reach[1][1] - self.reach[1][0] + 1;
+        for (column, pixel) in seen.filter(|(column, _)| are_all_seen || self.is_seen(1, *column as isize)) {
             let slices = line.chunks_exact_mut(self.columns * self.pixel);
             for (to, from) in slices.zip(pixel.chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];

@@ -5,7 +5,7 @@ use super::band::{self, Band, Copies, Lines, Reads};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
-use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run};
+use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run, cut};
 use crate::kernels::cpu::panel::{Panels, Rows, Streamed};
 use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Pixels at a time, about: so many that what is written after them costs little, so few that no sum is long.
-const PIXELS: usize = 320;
+const PIXELS: usize = 400;
 
 /// Parts that the images are cut into, where threads take some of them each.
 const PARTS: usize = 16;
@@ -34,13 +34,19 @@ pub(super) struct FilterGradient<'a> {
     band: Band,
 }
 
-/// Rows of the filter, as a matrix, for which the same pixels count: of the others they see what is outside the image.
+/// Output pixels that count for a tap: through it the others see what is outside the image.
+#[derive(Debug)]
+struct View {
+    tap: [Tap; 2],
+    /// Of which rows and columns.
+    inside: [Range<usize>; 2],
+}
+
+/// Rows of the filter, as a matrix, for which the same pixels count.
 #[derive(Debug)]
 struct Alike {
-    /// Their taps, of which the first stands for all.
-    tap: [Tap; 2],
-    /// The output pixels, of which rows and columns.
-    inside: [Range<usize>; 2],
+    /// The number of the view of their taps, of which the first stands for all.
+    view: usize,
     /// Where each element is, from where the first tap's pixel begins; and its row of the filter.
     places: Vec<usize>,
     rows: Vec<usize>,
@@ -67,16 +73,15 @@ impl FilterGradient<'_> {
             let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
             return dw.par_chunks_mut(rows * self.sizes.out_channels).enumerate().try_for_each(part);
         }
-        let each = lines.div_ceil(PARTS);
-        let part = |i: usize| {
-            let mut part = Tensor::unspecified(DType::Float, Shape::new(&[dw.len()])?)?;
-            self.write_part(input, dy, 0, i * each..lines.min((i + 1) * each), part.values_mut()?)?;
-            Ok(part)
+        let (each, len) = (lines.div_ceil(PARTS), dw.len());
+        let mut parts = Tensor::unspecified(DType::Float, Shape::new(&[lines.div_ceil(each), len])?)?;
+        let part = |(i, part): (usize, &mut [f32])| {
+            self.write_part(input, dy, 0, i * each..lines.min((i + 1) * each), part)
         };
-        let parts = (0..lines.div_ceil(each)).into_par_iter().map(part).collect::<Result<Vec<Tensor>>>()?;
-        let parts = parts.iter().map(|part| Ok(part.values::<f32>()?)).collect::<Result<Vec<_>>>()?;
+        parts.values_mut::<f32>()?.par_chunks_exact_mut(len).enumerate().try_for_each(part)?;
+        let parts = parts.values::<f32>()?;
         dw.par_chunks_mut(SUMMED).enumerate().for_each(|(i, dw)| {
-            for (number, part) in parts.iter().enumerate() {
+            for (number, part) in parts.chunks_exact(len).enumerate() {
                 let part = &part[i * SUMMED..][..dw.len()];
                 match number {
                     0 => dw.copy_from_slice(part),
@@ -99,29 +104,31 @@ impl FilterGradient<'_> {
         let (sizes, image) = (self.sizes, Image::output(self.sizes));
         let (groups, outputs) = (sizes.groups(), image.channels / sizes.groups());
         let seen = self.band.lines_apart().max(1);
-        let lines = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
+        let most = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
         let count = dw.len() / image.channels;
-        let rows = self.rows(first..first + count);
+        let (views, rows) = self.rows(first..first + count);
         let is_in_place = self.is_read_in_place(count, outputs);
         let registers = Registers::get();
-        let (mut copies, mut seen, mut runs, mut panels) =
-            (Copies::default(), Vec::new(), Vec::new(), Panels::new());
-        for line in all_lines.clone().step_by(lines) {
-            let (is_first, lines) = (line == all_lines.start, line..(line + lines).min(all_lines.end));
+        let (mut copies, mut seen, mut panels) = (Copies::default(), Vec::new(), Panels::new());
+        let mut runs_of = vec![Vec::new(); views.len()];
+        for lines in cut(all_lines.len(), most) {
+            let is_first = lines.start == 0;
+            let lines = all_lines.start + lines.start..all_lines.start + lines.end;
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
             self.take(input, &lines, &mut copies, &mut seen);
+            views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &seen, runs));
             let data = if self.band.is_copied { copies.data() } else { input };
             for group in 0..groups {
                 let data = &data[self.band.channel(group * sizes.filter_channels)..];
                 let dy = &dy[group * outputs..];
                 let mut add = |first: usize, width: usize, right: &Right<'_>| {
                     for alike in &rows {
-                        self.find_runs(alike, &seen, &mut runs);
+                        let runs = &runs_of[alike.view];
                         if runs.is_empty() && !is_first {
                             continue;
                         }
                         let (rows, step) = (&alike.places, self.band.step());
-                        let left = Left { data, rows, runs: &runs, step, is_cold: false };
+                        let left = Left { data, rows, runs, step, is_cold: false };
                         let data = &mut dw[group * outputs + first..];
                         let mut place = Place { data, rows: &alike.rows, width, add: !is_first };
                         registers.sweep(&left, right, &mut place);
@@ -151,8 +158,8 @@ impl FilterGradient<'_> {
     }
 
     /// These rows of the filter: those of channels that lie together follow each other, whatever their taps, so that what they
-    /// read is in the cache.
-    fn rows(&self, within: Range<usize>) -> Vec<Alike> {
+    /// read is in the cache. And what their taps see.
+    fn rows(&self, within: Range<usize>) -> (Vec<View>, Vec<Alike>) {
         let FilterGradient { sizes, phase, band } = self;
         let ([rows, columns], image) = (&phase.taps, Image::input(sizes));
         let inside = |[row, column]: [Tap; 2]| {
@@ -163,9 +170,10 @@ impl FilterGradient<'_> {
         };
         let taps: Vec<[Tap; 2]> =
             rows.iter().flat_map(|row| columns.iter().map(move |column| [*row, *column])).collect();
+        let views: Vec<&[[Tap; 2]]> = taps.chunk_by(|a, b| inside(*a) == inside(*b)).collect();
         let mut all: Vec<Alike> = Vec::new();
         for channels in band.slices(sizes.filter_channels) {
-            for alike in taps.chunk_by(|a, b| inside(*a) == inside(*b)) {
+            for (view, alike) in views.iter().enumerate() {
                 let tap = alike[0];
                 let elements = alike.iter().flat_map(|[row, column]| {
                     let place = band.distance([row.offset - tap[0].offset, column.offset - tap[1].offset]);
@@ -175,10 +183,10 @@ impl FilterGradient<'_> {
                 let elements = elements.filter(|(number, _)| within.contains(number));
                 let (rows, places) =
                     elements.map(|(number, at)| ((number - within.start) * sizes.out_channels, at)).unzip();
-                all.push(Alike { tap, inside: inside(tap), places, rows });
+                all.push(Alike { view, places, rows });
             }
         }
-        all
+        (views.iter().map(|alike| View { tap: alike[0], inside: inside(alike[0]) }).collect(), all)
     }
 
     /// Finds what these lines of output pixels see, image by image.
@@ -195,11 +203,11 @@ impl FilterGradient<'_> {
         }
     }
 
-    /// The pixels that count for some rows of the filter.
-    fn find_runs(&self, alike: &Alike, seen: &[Seen], runs: &mut Vec<Run>) {
+    /// The pixels that count for some taps.
+    fn find_runs(&self, view: &View, seen: &[Seen], runs: &mut Vec<Run>) {
         runs.clear();
-        let ([rows, columns], width) = (&alike.inside, self.sizes.columns.output);
-        let offset = alike.tap.map(|tap| tap.offset);
+        let ([rows, columns], width) = (&view.inside, self.sizes.columns.output);
+        let offset = view.tap.map(|tap| tap.offset);
         for Seen { first, rows: all, lines } in seen {
             for row in rows.start.max(all.start)..rows.end.min(all.end) {
                 if columns.is_empty() {
