@@ -233,7 +233,7 @@ pub struct Image {
 /// Memory that work is done in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceBytes {
-    /// With as much, the fastest way to do it can be found.
+    /// With as much, the fastest way to do it is found, or the one that is expected to be it.
     pub wanted: usize,
     /// With less, there is no way.
     pub needed: usize,

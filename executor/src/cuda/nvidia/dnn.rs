@@ -314,10 +314,17 @@ impl Dnn {
         Ok(self.known.get_mut(convolution).and_then(Option::as_mut))
     }
 
-    pub(super) fn workspace(&mut self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>> {
+    /// For all of its algorithms, if they are tried, or else for the first.
+    pub(super) fn workspace(
+        &mut self,
+        convolution: &Convolution,
+        are_tried: bool,
+    ) -> Result<Option<WorkspaceBytes>> {
         let Some(prepared) = self.prepared(convolution)? else { return Ok(None) };
-        let bytes = || prepared.ways.iter().map(|way| way.workspace);
-        Ok(bytes().max().zip(bytes().min()).map(|(wanted, needed)| WorkspaceBytes { wanted, needed }))
+        let mut bytes = prepared.ways.iter().map(|way| way.workspace);
+        let Some(first) = bytes.next() else { return Ok(None) };
+        let (least, most) = bytes.fold((first, first), |(least, most), n| (least.min(n), most.max(n)));
+        Ok(Some(WorkspaceBytes { wanted: if are_tried { most } else { first }, needed: least }))
     }
 
     /// In the fastest way, if it may be tried in the stream.

@@ -450,7 +450,7 @@ impl Driver for Nvidia {
 
     fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>> {
         let _entered = self.enter()?;
-        self.dnn()?.lock().workspace(convolution)
+        self.dnn()?.lock().workspace(convolution, self.autotunes)
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
