@@ -395,7 +395,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
             let sides = node.attr::<i64>("num_side_inputs").unwrap_or(0);
-            // Few; in packs, of which a thread has several of the same channels; and in parts.
+            // Few; in packs, several of which are of the same channels for each thread of one block; and in parts.
             for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 32], &[8, 3, 200, 3]] {
                 let channels = [dims[axis]];
                 let x = random.tensor(t, dims)?;

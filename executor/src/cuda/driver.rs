@@ -118,8 +118,12 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// `Unimplemented`, and nothing is enqueued, for an epilogue that no library at hand has for this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
-    /// Memory that the convolution needs beside its tensors; `None` if the library cannot compute it.
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>>;
+    /// Memory that the convolution, enqueued to the stream, needs beside its tensors; `None` if the library cannot compute it.
+    fn convolution_workspace(
+        &self,
+        convolution: &Convolution,
+        stream: StreamId,
+    ) -> Result<Option<WorkspaceBytes>>;
 
     /// With a workspace of as many bytes as are needed at least.
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;

@@ -180,11 +180,11 @@ impl<'a> Lane<'a> {
         self.launch_blocks(&pieces.function, pieces.blocks(), &pieces.arguments())
     }
 
-    /// Enqueues what a library of NVIDIA's does, behind the kernels.
+    /// Asks a library of NVIDIA's, which may enqueue something behind the kernels.
     ///
     /// # Errors
     /// Those of `call`.
-    pub fn call(&self, call: impl FnOnce(&dyn Driver, StreamId) -> Result<()>) -> Result<()> {
+    pub fn call<R>(&self, call: impl FnOnce(&dyn Driver, StreamId) -> Result<R>) -> Result<R> {
         self.settle()?;
         call(self.driver(), self.stream())
     }

@@ -626,7 +626,7 @@ impl Driver for Recording {
     }
 
     /// As cuDNN, which has no gradients of dilated convolutions of doubles whose channels come last.
-    fn convolution_workspace(&self, of: &Convolution) -> Result<Option<WorkspaceBytes>> {
+    fn convolution_workspace(&self, of: &Convolution, _: StreamId) -> Result<Option<WorkspaceBytes>> {
         let is_lacking = of.direction != Direction::Forward
             && of.dtype == DType::Double
             && of.dilations != [1, 1]

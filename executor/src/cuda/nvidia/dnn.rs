@@ -49,7 +49,7 @@ struct Way {
     workspace: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
     Input(sys::cudnnConvolutionBwdDataAlgo_t),
@@ -87,6 +87,14 @@ descriptors! {
 
 fn check(call: &str, status: sys::cudnnStatus_t) -> Result<()> {
     status.result().map_err(|error| Error::internal(format!("cuDNN: {call} failed: {:?}", error.0)))
+}
+
+/// Whether cuDNN says that it does not do this, rather than that something went wrong: its codes are in thousands.
+fn is_refusal(status: sys::cudnnStatus_t) -> bool {
+    let thousands = |status: sys::cudnnStatus_t| status as u32 / 1000;
+    [sys::cudnnStatus_t::CUDNN_STATUS_BAD_PARAM, sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED]
+        .map(thousands)
+        .contains(&thousands(status))
 }
 
 fn int(n: usize) -> Result<c_int> {
@@ -169,11 +177,8 @@ impl Prepared {
             check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(convolution.0, math))?;
         }
         let ways = ways(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
-        if ways.is_empty() {
-            return Ok(None);
-        }
         let descriptors = Descriptors { input, filter, output, convolution };
-        Ok(Some(Prepared { descriptors, ways: Ways::new(ways) }))
+        Ok(Ways::new(ways).map(|ways| Prepared { descriptors, ways }))
     }
 }
 
@@ -261,8 +266,8 @@ fn ways(
     const ASKED: usize = 8;
     let mut count: c_int = 0;
     macro_rules! ask {
-        ($call:ident, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
-            let mut found = [std::mem::MaybeUninit::uninit(); ASKED];
+        ($call:ident, $kind:ident, $answer:ident, $first:expr, $second:expr, $third:expr) => {{
+            let mut found = [std::mem::MaybeUninit::<sys::$answer>::uninit(); ASKED];
             // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
             unsafe {
                 let status = sys::$call(
@@ -273,7 +278,7 @@ fn ways(
                     $third,
                     ASKED as c_int,
                     &raw mut count,
-                    found[0].as_mut_ptr(),
+                    found.as_mut_ptr().cast(),
                 );
                 check(stringify!($call), status)?;
                 let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
@@ -283,11 +288,35 @@ fn ways(
             }
         }};
     }
-    let mut ways = match direction {
-        Direction::Forward => ask!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, x, w, y),
-        Direction::Input => ask!(cudnnGetConvolutionBackwardDataAlgorithm_v7, Input, w, y, x),
-        Direction::Filter => ask!(cudnnGetConvolutionBackwardFilterAlgorithm_v7, Filter, x, y, w),
+    let found = match direction {
+        Direction::Forward => {
+            ask!(cudnnGetConvolutionForwardAlgorithm_v7, Forward, cudnnConvolutionFwdAlgoPerf_t, x, w, y)
+        }
+        Direction::Input => ask!(
+            cudnnGetConvolutionBackwardDataAlgorithm_v7,
+            Input,
+            cudnnConvolutionBwdDataAlgoPerf_t,
+            w,
+            y,
+            x
+        ),
+        Direction::Filter => ask!(
+            cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+            Filter,
+            cudnnConvolutionBwdFilterAlgoPerf_t,
+            x,
+            y,
+            w
+        ),
     };
+    // One comes once for each kind of arithmetic, of which the descriptor decides.
+    let mut ways: Vec<Way> = Vec::new();
+    for way in found {
+        match ways.iter_mut().find(|known| known.algorithm == way.algorithm) {
+            Some(known) => known.workspace = known.workspace.max(way.workspace),
+            None => ways.push(way),
+        }
+    }
     let least = ways.iter().map(|way| way.workspace).min().unwrap_or(0);
     ways.retain(|way| way.workspace <= least.max(MOST_WORKSPACE));
     Ok(ways)
@@ -314,17 +343,18 @@ impl Dnn {
         Ok(self.known.get_mut(convolution).and_then(Option::as_mut))
     }
 
-    /// For all of its algorithms, if they are tried, or else for the first.
+    /// For all of its algorithms, if they may be tried now and have not been, or else for the first.
     pub(super) fn workspace(
         &mut self,
         convolution: &Convolution,
-        are_tried: bool,
+        may_try: bool,
     ) -> Result<Option<WorkspaceBytes>> {
         let Some(prepared) = self.prepared(convolution)? else { return Ok(None) };
         let mut bytes = prepared.ways.iter().map(|way| way.workspace);
         let Some(first) = bytes.next() else { return Ok(None) };
         let (least, most) = bytes.fold((first, first), |(least, most), n| (least.min(n), most.max(n)));
-        Ok(Some(WorkspaceBytes { wanted: if are_tried { most } else { first }, needed: least }))
+        let wanted = if may_try && !prepared.ways.are_tried() { most } else { first };
+        Ok(Some(WorkspaceBytes { wanted, needed: least }))
     }
 
     /// In the fastest way, if it may be tried in the stream.
@@ -347,17 +377,19 @@ impl Dnn {
         };
         let bytes = at.workspace.map_or(0, |(_, bytes)| bytes);
         let mut said = Ok(());
-        let is_enqueued = ways.enqueue(trying, |way| {
-            if way.workspace > bytes {
+        let fits = |way: &Way| way.workspace <= bytes;
+        let is_enqueued = ways.enqueue(trying, fits, |way| {
+            let status = descriptors.enqueue(handle, convolution.dtype, way, at);
+            let asked = check("a convolution", status);
+            if is_refusal(status) {
+                said = asked;
                 return Ok(false);
             }
-            let status = descriptors.enqueue(handle, convolution.dtype, way, at);
-            said = check("a convolution", status);
-            Ok(said.is_ok())
+            asked.map(|()| true)
         })?;
         match is_enqueued {
             true => Ok(()),
-            false => said.and(Err(Error::unimplemented("cuDNN's algorithms need more memory than there is"))),
+            false => said.and(Err(Error::unimplemented("cuDNN has no algorithm that has memory enough"))),
         }
     }
 }

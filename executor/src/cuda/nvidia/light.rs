@@ -118,14 +118,18 @@ impl Light {
             self.known.insert(kind, prepared);
         }
         let Some(Some((prepared, ways))) = self.known.get_mut(&kind) else { return Ok(false) };
-        ways.enqueue(trying, |way| {
-            let status = prepared.enqueue(handle, way, workspace, product, stream)?;
-            match status.result() {
-                Ok(()) => Ok(true),
-                Err(error) if is_refusal(error) => Ok(false),
-                Err(error) => Err(failed("cublasLtMatmul", error)),
-            }
-        })
+        ways.enqueue(
+            trying,
+            |_| true,
+            |way| {
+                let status = prepared.enqueue(handle, way, workspace, product, stream)?;
+                match status.result() {
+                    Ok(()) => Ok(true),
+                    Err(error) if is_refusal(error) => Ok(false),
+                    Err(error) => Err(failed("cublasLtMatmul", error)),
+                }
+            },
+        )
     }
 }
 
@@ -206,7 +210,7 @@ impl Prepared {
                 c.0,
                 preference.0,
                 ASKED as c_int,
-                found[0].as_mut_ptr(),
+                found.as_mut_ptr().cast(),
                 &raw mut count,
             )
         };
@@ -217,14 +221,11 @@ impl Prepared {
         }
         // SAFETY: the library has written as many answers as it says.
         let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| unsafe { f.assume_init() });
-        let ways: Vec<Way> = came
+        let ways = came
             .filter(|found| found.state.result().is_ok() && found.workspaceSize <= workspace)
             .map(|found| Way { algorithm: found.algo, workspace: found.workspaceSize })
             .collect();
-        if ways.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some((Prepared { description, b, a, c }, Ways::new(ways))))
+        Ok(Ways::new(ways).map(|ways| (Prepared { description, b, a, c }, ways)))
     }
 
     /// Gives the call's status: one that is a refusal says that nothing was enqueued.

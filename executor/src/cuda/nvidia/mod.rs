@@ -448,9 +448,13 @@ impl Driver for Nvidia {
         }
     }
 
-    fn convolution_workspace(&self, convolution: &Convolution) -> Result<Option<WorkspaceBytes>> {
+    fn convolution_workspace(
+        &self,
+        convolution: &Convolution,
+        stream: StreamId,
+    ) -> Result<Option<WorkspaceBytes>> {
         let _entered = self.enter()?;
-        self.dnn()?.lock().workspace(convolution, self.autotunes)
+        self.dnn()?.lock().workspace(convolution, self.trying(stream).is_some())
     }
 
     fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {

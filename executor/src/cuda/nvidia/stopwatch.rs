@@ -25,18 +25,21 @@ pub(super) fn time(at: StreamId, mut enqueue: impl FnMut() -> Result<bool>) -> R
         return Ok(None);
     }
     wait(at)?;
-    let mut window = |runs: u32| -> Result<Duration> {
+    let mut window = |runs: u32| -> Result<Option<Duration>> {
         let start = Instant::now();
         for _ in 0..runs {
-            enqueue()?;
+            if !enqueue()? {
+                return Ok(None);
+            }
         }
         wait(at)?;
-        Ok(start.elapsed() / runs)
+        Ok(Some(start.elapsed() / runs))
     };
-    let mut best = window(1)?;
+    let Some(mut best) = window(1)? else { return Ok(None) };
     let runs = WINDOW.div_duration_f32(best.max(WINDOW / MOST_RUNS)).ceil() as u32;
     for _ in 0..WINDOWS {
-        best = best.min(window(runs)?);
+        let Some(took) = window(runs)? else { return Ok(None) };
+        best = best.min(took);
     }
     Ok(Some(best))
 }

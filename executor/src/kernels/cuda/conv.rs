@@ -258,10 +258,9 @@ impl Convolver {
             tf32: lane.tf32(),
         };
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
-        let computes = lane.driver().convolution_workspace(&convolution)?.is_some();
-        match computes || !channels_last {
-            true => convolve(ctx, &convolution, tensors),
-            false => self.enqueue_channels_first(ctx, convolution, tensors),
+        match lane.call(|driver, stream| driver.convolution_workspace(&convolution, stream))? {
+            None if channels_last => self.enqueue_channels_first(ctx, convolution, tensors),
+            _ => convolve(ctx, &convolution, tensors),
         }
     }
 
@@ -322,7 +321,8 @@ fn result_of(direction: Direction) -> usize {
 /// Enqueues a convolution over an image, a filter and an output as the library wants them.
 fn convolve(ctx: &KernelContext<'_>, convolution: &Convolution, tensors: [&DeviceTensor; 3]) -> Result<()> {
     let lane = lane(ctx)?;
-    let workspace = workspace(ctx, lane.driver().convolution_workspace(convolution)?)?;
+    let bytes = lane.call(|driver, stream| driver.convolution_workspace(convolution, stream))?;
+    let workspace = workspace(ctx, bytes)?;
     let result = result_of(convolution.direction);
     let at = |i: usize| if i == result { write(tensors[i]) } else { read(tensors[i]) };
     let space = workspace.as_ref().map(|(space, bytes)| Ok::<_, crate::Error>((write(space)?, *bytes)));

@@ -105,7 +105,9 @@ impl Margins {
         let mut merged: SmallVec<[[usize; 3]; 4]> = SmallVec::new();
         for (&size, &(before, after)) in shape.iter().zip(paddings) {
             match merged.last_mut() {
-                Some(outer) if (before, after) == (0, 0) => outer.iter_mut().for_each(|n| *n *= size),
+                Some(outer) if (before, after) == (0, 0) => {
+                    outer.iter_mut().for_each(|n| *n = n.saturating_mul(size))
+                }
                 _ => merged.push([size, before, after]),
             }
         }
