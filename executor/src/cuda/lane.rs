@@ -28,7 +28,7 @@ const THREADS: u32 = 256;
 const MOST_BLOCKS: usize = 8192;
 
 /// Blocks that keep every GPU busy, and that are enough where threads take several elements each.
-const BUSY: usize = 1024;
+pub(crate) const BUSY: usize = 1024;
 const ENOUGH: usize = 2048;
 
 impl<'a> Lane<'a> {

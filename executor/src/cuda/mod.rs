@@ -38,6 +38,7 @@ pub use device::CudaDevice;
 pub use driver::Driver;
 pub use engine::Engine;
 pub(crate) use engine::block;
+pub(crate) use lane::BUSY;
 pub use lane::Lane;
 pub use machine::{Gpu, are_present, gpus, pick};
 pub(crate) use meeting::{Member, Terms};

@@ -260,7 +260,7 @@ impl Convolver {
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
         match lane.call(|driver, stream| driver.convolution_workspace(&convolution, stream))? {
             None if channels_last => self.enqueue_channels_first(ctx, convolution, tensors),
-            _ => convolve(ctx, &convolution, tensors),
+            bytes => convolve(ctx, &convolution, bytes, tensors),
         }
     }
 
@@ -283,7 +283,8 @@ impl Convolver {
             }
         }
         (convolution.input.channels_last, convolution.output.channels_last) = (false, false);
-        convolve(ctx, &convolution, [&moved[0], &moved[1], &moved[2]])?;
+        let bytes = lane(ctx)?.call(|driver, stream| driver.convolution_workspace(&convolution, stream))?;
+        convolve(ctx, &convolution, bytes, [&moved[0], &moved[1], &moved[2]])?;
         let (from, to) = (&moved[result], tensors[result]);
         self.mover.copy(
             ctx,
@@ -318,10 +319,14 @@ fn result_of(direction: Direction) -> usize {
     }
 }
 
-/// Enqueues a convolution over an image, a filter and an output as the library wants them.
-fn convolve(ctx: &KernelContext<'_>, convolution: &Convolution, tensors: [&DeviceTensor; 3]) -> Result<()> {
+/// Enqueues a convolution over an image, a filter and an output as the library wants them, with bytes of a workspace.
+fn convolve(
+    ctx: &KernelContext<'_>,
+    convolution: &Convolution,
+    bytes: Option<WorkspaceBytes>,
+    tensors: [&DeviceTensor; 3],
+) -> Result<()> {
     let lane = lane(ctx)?;
-    let bytes = lane.call(|driver, stream| driver.convolution_workspace(convolution, stream))?;
     let workspace = workspace(ctx, bytes)?;
     let result = result_of(convolution.direction);
     let at = |i: usize| if i == result { write(tensors[i]) } else { read(tensors[i]) };

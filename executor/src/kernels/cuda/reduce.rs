@@ -1,7 +1,7 @@
 //! Reductions along axes, and the positions of extremes.
 
 use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, wide, write};
-use crate::cuda::{Arguments, Function, Source};
+use crate::cuda::{Arguments, BUSY, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -69,14 +69,11 @@ pub(super) struct Reduction {
 /// Results of at least so many elements are worth a block of threads.
 const WORTH_A_BLOCK: usize = 64;
 
-/// Blocks that keep every GPU busy: where there are fewer results, their elements are cut into parts.
-const BUSY: usize = 1024;
-
 /// Elements of a part at least: eight a thread, of which there are 256; of a column, eight share it.
 pub(super) const WORTH_A_PART: usize = 2048;
 const ROWS_WORTH_A_PART: usize = 64;
 
-/// Parts of each of `count` elements, for so many blocks' work.
+/// Parts of each of `count` elements, for so many blocks' work: where results do not keep a GPU busy, there are several.
 pub(super) fn parts_of(count: usize, blocks: usize, least: usize) -> usize {
     (count / least).min(BUSY / blocks.max(1)).max(1)
 }
