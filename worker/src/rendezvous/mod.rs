@@ -181,9 +181,9 @@ impl StepRendezvous {
             let sent = self.local.take(key);
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
-        self.pushes.keep(&road, &key.text, is_there);
+        // The value first: a link that finds its key takes it along. One that comes up before that is found here.
         self.local.send(key, sent)?;
-        // A link may have come up before the value was there to be found.
+        self.pushes.keep(&road, &key.text, is_there);
         if let Some(link) = road.link() {
             self.link_up(&road, &link);
         }

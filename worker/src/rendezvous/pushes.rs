@@ -122,7 +122,7 @@ impl Pushes {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    /// Notes a value that is about to be kept. Now and then those are forgotten that are there no more.
+    /// Notes a value that is kept. Now and then those are forgotten that are there no more.
     pub(super) fn keep(&self, road: &Arc<Road>, key: &Arc<str>, is_there: impl Fn(&Arc<str>) -> bool) {
         let mut kept = self.kept.lock();
         if kept.keys.len() >= FEW.max(2 * kept.swept) {

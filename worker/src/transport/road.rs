@@ -83,9 +83,11 @@ mod tests {
     use crate::transport::testing;
     use crate::worker::Worker;
     use executor::Error;
+    use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
     use graph::{Code, TaskName};
     use proto::{Cluster, Status};
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use tokio::runtime::Handle;
 
     const LONG: Duration = Duration::from_secs(30);
@@ -125,6 +127,44 @@ mod tests {
         step.succeed();
         step.fail(&Error::new(Code::Aborted, "it was cleaned up"));
         assert_eq!(heard(&there)?, None);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_while_a_link_comes_up_leaves_over_it() -> Test {
+        const DST: &str = "/job:w/replica:0/task:1/device:CPU:0";
+        let mut cluster = Cluster::new();
+        cluster.insert("w", 1, "127.0.0.1:1")?;
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let remote = worker.remote(&*worker.sessions.get("")?);
+        let road = remote.peers.road_to(&Arc::from(DST)).ok_or("no road")?;
+        let keys = ["a", "b", "c", "d"].map(|edge| {
+            Arc::new(RendezvousKey::new("/job:w/replica:0/task:0/device:CPU:0", 1, DST, edge))
+        });
+        for step_id in 1..3000 {
+            road.down(LONG);
+            let step = Arc::new(StepRendezvous::new(step_id));
+            step.bind(remote.clone(), &Arc::from([]));
+            let (connection, there) = testing::connection()?;
+            let link = Outbound::new(connection, (road.name(), 0), Reach::Nothing, Handle::current());
+            let (begun, pause) = (AtomicBool::new(false), step_id % 100);
+            let sent: executor::Result<()> = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begun.store(true, Ordering::Release);
+                    (0..pause * 20).for_each(|_| std::hint::spin_loop());
+                    road.up(link.clone());
+                    step.link_up(&road, &link);
+                });
+                while !begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                keys.iter().try_for_each(|key| step.send(key, Sent::dead()))
+            });
+            sent?;
+            step.flush();
+            let came = std::iter::from_fn(|| heard(&there).transpose()).collect::<Test<Vec<_>>>()?;
+            assert_eq!(came.len(), keys.len(), "of step {step_id} came {came:?}");
+        }
         Ok(())
     }
 
