@@ -1,19 +1,26 @@
 //! Keeps a core from halting while requests come thick and fast: to wake a halted one takes about as long as a small
 //! step, above all in a virtual machine.
 
+use executor::Pool;
 use executor::priority::run_when_idle;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Rounds of a spin between looks at the clock: some microseconds.
 const ROUNDS: usize = 64;
 const STACK: usize = 64 << 10;
+/// A spin lasts for the longest time, or for a half of it, and so on: so many lengths.
+const LENGTHS: usize = 4;
+/// What was of use counts for a sixteenth less with each pause that follows.
+const FORGET: i64 = 16;
 
-/// A thread that spins for a while after a request. The scheduler gives it only what nobody else wants: it moves to
-/// whichever core has nothing to do, which counts as idle all the same, and is there at once for what wakes up.
+/// A thread that spins while those that serve requests sleep, for as long as that has been of use of late. The scheduler gives
+/// it only what nobody else wants: it moves to whichever core has nothing to do, which counts as idle all the same, and is
+/// there at once for what wakes up. But such a core looks for no work that waits elsewhere: so half of the spinning may be in
+/// vain, and no more.
 #[derive(Debug)]
 pub(crate) struct Awake {
     state: Arc<State>,
@@ -24,16 +31,19 @@ pub(crate) struct Awake {
 #[derive(Debug)]
 struct State {
     start: Instant,
-    window: u64,
+    /// No spin lasts longer.
+    longest: u64,
     /// When a thread last went to sleep.
     rested: AtomicU64,
+    /// For each length, the spinning of late that would have ended with a request, less what would not have.
+    balances: [AtomicI64; LENGTHS],
     until: AtomicU64,
 }
 
 impl Awake {
-    /// A core is kept awake for `window` after a request, if the last one was no longer ago than that.
-    pub(crate) fn for_up_to(window: Duration) -> io::Result<Awake> {
-        let state = Arc::new(State::new(window));
+    /// A core is kept awake in pauses of up to `longest`.
+    pub(crate) fn for_up_to(longest: Duration) -> io::Result<Awake> {
+        let state = Arc::new(State::new(longest));
         let own = state.clone();
         let thread = std::thread::Builder::new().name("anabranch-awake".into()).stack_size(STACK);
         let thread = thread.spawn(move || own.spin())?.thread().clone();
@@ -42,18 +52,24 @@ impl Awake {
 
     /// The calling thread goes to sleep.
     pub(crate) fn rests(&self) {
-        if self.state.rests_at(self.state.now()) {
+        if self.state.rests_at(self.state.now()) && !Pool::is_computing() {
             self.thread.unpark();
         }
+    }
+
+    /// The calling thread goes on.
+    pub(crate) fn wakes(&self) {
+        self.state.wakes_at(self.state.now());
     }
 }
 
 impl State {
-    fn new(window: Duration) -> State {
+    fn new(longest: Duration) -> State {
         State {
             start: Instant::now(),
-            window: window.as_nanos().try_into().unwrap_or(u64::MAX),
+            longest: longest.as_nanos().try_into().unwrap_or(u64::MAX),
             rested: AtomicU64::new(0),
+            balances: Default::default(),
             until: AtomicU64::new(0),
         }
     }
@@ -62,13 +78,26 @@ impl State {
         self.start.elapsed().as_nanos() as u64
     }
 
+    fn lengths(&self) -> impl Iterator<Item = (u64, &AtomicI64)> {
+        self.balances.iter().enumerate().map(|(i, balance)| (self.longest >> i, balance))
+    }
+
     /// A thread goes to sleep: whether a core is to be kept awake for it.
     fn rests_at(&self, now: u64) -> bool {
-        let is_frequent = now.saturating_sub(self.rested.swap(now, Ordering::Relaxed)) <= self.window;
-        if is_frequent {
-            self.until.store(now.saturating_add(self.window), Ordering::SeqCst);
+        self.rested.store(now, Ordering::Relaxed);
+        let worth = self.lengths().find(|(_, balance)| balance.load(Ordering::Relaxed) > 0);
+        self.until.store(now.saturating_add(worth.map_or(0, |(length, _)| length)), Ordering::SeqCst);
+        worth.is_some()
+    }
+
+    /// A thread goes on.
+    fn wakes_at(&self, now: u64) {
+        let pause = now.saturating_sub(self.rested.load(Ordering::Relaxed));
+        for (length, balance) in self.lengths() {
+            let change = if pause <= length { pause as i64 } else { -(length as i64) };
+            let before = balance.load(Ordering::Relaxed);
+            balance.store(before - before / FORGET + change, Ordering::Relaxed);
         }
-        is_frequent
     }
 
     fn is_wanted_at(&self, now: u64) -> bool {
@@ -81,7 +110,8 @@ impl State {
             return tracing::info!(%error, "no core is kept awake: the system does not let a thread be idle");
         }
         loop {
-            while self.is_wanted_at(self.now()) {
+            // A core on which this thread runs looks for no other work: what computes here may want it.
+            while self.is_wanted_at(self.now()) && !Pool::is_computing() {
                 (0..ROUNDS).for_each(|_| std::hint::spin_loop());
             }
             std::thread::park();
@@ -93,16 +123,42 @@ impl State {
 mod tests {
     use super::*;
 
+    /// Pauses that follow each other: for how long a core is kept awake in the last.
+    fn in_last_of(state: &State, pauses: impl IntoIterator<Item = u64>) -> u64 {
+        let (mut now, mut awake) = (state.rested.load(Ordering::Relaxed), 0);
+        for pause in pauses {
+            let is_awake = state.rests_at(now);
+            awake = state.until.load(Ordering::SeqCst) - now;
+            assert_eq!(
+                (state.is_wanted_at(now + awake / 2), state.is_wanted_at(now + awake)),
+                (is_awake, false)
+            );
+            now += pause;
+            state.wakes_at(now);
+        }
+        awake
+    }
+
+    fn cycle(pauses: &[u64]) -> impl Iterator<Item = u64> {
+        pauses.iter().copied().cycle().take(100 * pauses.len())
+    }
+
     #[test]
-    fn a_core_is_kept_awake_for_a_window_after_frequent_requests() {
-        let state = State::new(Duration::from_nanos(100));
-        assert!(!state.rests_at(1_000), "the first comes after a long while");
-        assert!(!state.is_wanted_at(1_000));
-        assert!(state.rests_at(1_100));
-        assert!(state.is_wanted_at(1_199));
-        assert!(!state.is_wanted_at(1_200));
-        assert!(!state.rests_at(1_201), "the next comes too late");
-        assert!(!state.is_wanted_at(1_201));
-        assert!(state.rests_at(1_202));
+    fn a_core_is_kept_awake_for_as_long_as_that_is_of_use_more_often_than_not() {
+        let state = State::new(Duration::from_nanos(1000));
+        assert_eq!(in_last_of(&state, [160]), 0, "nothing is known of pauses yet");
+        assert_eq!(in_last_of(&state, [160]), 1000);
+        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 1000, "a client's steps");
+        let training = [100, 120, 80, 100, 150, 60, 4000, 3000];
+        assert_eq!(in_last_of(&state, cycle(&training)), 250, "bursts, and computing between them");
+        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 1000, "as before");
+    }
+
+    #[test]
+    fn nobody_stays_awake_for_requests_that_are_far_between() {
+        let state = State::new(Duration::from_nanos(1000));
+        assert_eq!(in_last_of(&state, cycle(&[300])), 1000);
+        assert_eq!(in_last_of(&state, cycle(&[5000])), 0);
+        assert_eq!(in_last_of(&state, cycle(&[5000, 20])), 0);
     }
 }

@@ -54,8 +54,8 @@ pub struct ServeFlags {
     #[arg(long, default_value_t = Transport::default())]
     pub transport: Transport,
 
-    /// Microseconds that a core is kept from halting after a request, while requests come at least as often; 0: never
-    #[arg(long, default_value_t = 300)]
+    /// Microseconds that a core is kept from halting after a request at most, while requests come as often; 0: never
+    #[arg(long, default_value_t = 1000)]
     pub spin: u64,
 
     /// Seconds that steps in flight have to finish when the process is told to stop
@@ -125,7 +125,9 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if flags.spin > 0 {
         let awake = Awake::for_up_to(Duration::from_micros(flags.spin)).map_err(ServeError::Runtime)?;
-        runtime.on_thread_park(move || awake.rests());
+        let awake = Arc::new(awake);
+        let resting = awake.clone();
+        runtime.on_thread_park(move || resting.rests()).on_thread_unpark(move || awake.wakes());
     }
     let runtime = runtime
         .worker_threads((cores / CORES_AN_RPC_THREAD).clamp(1, MOST_RPC_THREADS))

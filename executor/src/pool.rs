@@ -34,6 +34,9 @@ struct Shared {
 
 type Work = Box<dyn FnOnce() + Send>;
 
+/// Threads that take from what waits, of all pools.
+static RUNNERS: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     /// Whether this thread takes from what waits: below it on the stack there may be a kernel.
     static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
@@ -67,6 +70,11 @@ impl Pool {
     /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// Whether compute threads have something to do, of whatever pool: a hint.
+    pub fn is_computing() -> bool {
+        RUNNERS.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the caller runs on a compute thread, of whatever pool.
@@ -116,6 +124,7 @@ impl Pool {
                 return;
             }
             self.shared.runners.fetch_add(1, Ordering::Relaxed);
+            RUNNERS.fetch_add(1, Ordering::Relaxed);
         }
         let shared = self.shared.clone();
         self.rayon.spawn(move || run(shared));
@@ -136,6 +145,7 @@ fn run(shared: Arc<Shared>) {
                 Some(work) => work,
                 None => {
                     shared.runners.fetch_sub(1, Ordering::Relaxed);
+                    RUNNERS.fetch_sub(1, Ordering::Relaxed);
                     break;
                 }
             }
