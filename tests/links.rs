@@ -24,12 +24,17 @@ struct Model {
 }
 
 fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
+    model_of(cluster, len, 1.0)
+}
+
+/// All parameters are `initial`, until ones are pushed to them.
+fn model_of(cluster: &Cluster, len: usize, initial: f32) -> Fallible<Model> {
     let scope = Scope::new();
     let on = |device: &str, op: &'static str, inputs: &[Output]| {
         inputs.iter().fold(scope.op(op).device(device), |node, &input| node.input(input)).output()
     };
     let dims = scope.constant(Tensor::vector(&[i32::try_from(len)?])?);
-    let ones = |device: &str| on(device, "Fill", &[dims, scope.constant(Tensor::scalar(1f32))]);
+    let all = |device: &str, value: f32| on(device, "Fill", &[dims, scope.constant(Tensor::scalar(value))]);
     let variable = || {
         let shape = anabranch::graph::PartialShape::from(&Shape::new(&[len])?);
         Ok::<_, anabranch::graph::Error>(
@@ -43,10 +48,10 @@ fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
         )
     };
     let v = variable()?;
-    let init = on(PS, "Assign", &[v, ones(PS)]);
+    let init = on(PS, "Assign", &[v, all(PS, initial)]);
     let there = on(PS, "Identity", &[v]);
     let pull = on(WORKER, "Sum", &[there, scope.constant(Tensor::vector(&[0i32])?)]);
-    let gradient = on(WORKER, "Identity", &[ones(WORKER)]);
+    let gradient = on(WORKER, "Identity", &[all(WORKER, 1.0)]);
     let push = on(PS, "AssignAdd", &[v, gradient]);
     let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
     Ok(Model { session, init, pull, push })
@@ -167,6 +172,36 @@ fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
         (0..25).try_for_each(|_| round())?;
         let after = resident(&cluster)?;
         assert!(after < before + (100 << 20), "{transport}: from {before} to {after} bytes");
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_follows_use() -> Fallible {
+    const VARIABLE: u64 = 4 * LARGE as u64;
+    const SOME: u64 = 40 << 20;
+    for transport in ["auto", "tcp"] {
+        let cluster = pair(transport)?;
+        let resident = || Fallible::Ok((cluster.resident("ps", 0)?, cluster.resident("worker", 0)?));
+        let before = resident()?;
+        let model = model_of(&cluster, LARGE, 0.0)?;
+        model.session.run(&[], &[], &[model.init.node])?;
+        let zeros = resident()?;
+        assert!(zeros.0 < before.0 + SOME, "{transport}: zeros take {} bytes", zeros.0 - before.0);
+        assert_eq!(model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()?, 0.0, "{transport}");
+        model.session.run(&[], &[], &[model.push.node])?;
+        let sum = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()?;
+        assert!((sum / LARGE as f32 - 1.0).abs() < 1e-4, "{transport}: {sum}");
+        model.session.close()?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let (ps, worker) = resident()?;
+            if ps < before.0 + VARIABLE + SOME && worker < before.1 + SOME {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{transport}: {ps}, {worker} bytes are kept, of {before:?}");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
     }
     Ok(())
 }

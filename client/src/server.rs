@@ -60,7 +60,7 @@ impl Default for ServerConfig {
 
 /// Memory that tensors have left is looked for so often, and given back when it was not wanted for so long: longer
 /// than the pauses between the steps of a job.
-const TRIM_EVERY: Duration = Duration::from_secs(5);
+const KEEP_HOUSE_EVERY: Duration = Duration::from_secs(5);
 const WANTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// After all steps have ended, answers have so long to leave before connections are cut.
@@ -151,15 +151,16 @@ impl Server {
         tokio::select! {
             () = serving => {}
             () = stopping => {}
-            never = trim_memory() => match never {},
+            never = self.keep_house() => match never {},
         }
     }
-}
 
-/// Gives back what the tensors of earlier steps have left.
-async fn trim_memory() -> Infallible {
-    loop {
-        tokio::time::sleep(TRIM_EVERY).await;
-        graph::tensor::trim_memory(WANTED_WITHIN);
+    /// Gives back what the tensors of earlier steps have left, and says what steps wait for that take long.
+    async fn keep_house(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(KEEP_HOUSE_EVERY).await;
+            graph::tensor::trim_memory(WANTED_WITHIN);
+            self.worker.tell_slow_steps();
+        }
     }
 }

@@ -353,6 +353,14 @@ impl<'a> KernelContext<'a> {
     /// A tensor for an output of this type and shape: input `i`'s memory if nobody else reads it and its size
     /// is the same, else new memory. The contents are unspecified in either case.
     pub fn forward_or_allocate(&mut self, i: usize, dtype: DType, shape: Shape) -> Result<Tensor> {
+        match self.forward(i, dtype, &shape)? {
+            Some(tensor) => Ok(tensor),
+            None => self.allocate(dtype, shape),
+        }
+    }
+
+    /// As [`KernelContext::forward_or_allocate`], without new memory.
+    pub fn forward(&mut self, i: usize, dtype: DType, shape: &Shape) -> Result<Option<Tensor>> {
         if let Some(Value::Host(tensor)) = self.inputs.get(i)
             && tensor.dtype() == dtype
             && tensor.num_elements() == shape.num_elements()
@@ -360,11 +368,11 @@ impl<'a> KernelContext<'a> {
             && tensor.is_unique()
         {
             // Reshaping counts the storage up and down again.
-            let is_same_shape = *tensor.shape() == shape;
+            let is_same_shape = tensor.shape() == shape;
             let tensor = self.take_input(i)?;
-            return if is_same_shape { Ok(tensor) } else { Ok(tensor.reshaped(shape)?) };
+            return Ok(Some(if is_same_shape { tensor } else { tensor.reshaped(shape.clone())? }));
         }
-        self.allocate(dtype, shape)
+        Ok(None)
     }
 
     /// An error once the step is cancelled: for kernels that run long.

@@ -1,17 +1,20 @@
 //! Memory of tensors that other processes of this machine can read where it is.
 //!
 //! Each block is a file without a name: whoever is given its descriptor can map it to read, and nobody but its maker
-//! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends.
+//! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends. Zeros are
+//! common memory, which takes none before it is written, and become a file in their place when somebody is to read them.
 
-use graph::tensor::{Region, set_large_memory};
+use graph::tensor::{Region, Use, set_large_memory};
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, Weak};
 
@@ -22,6 +25,8 @@ const UNLIMITED: u64 = 1 << 20;
 
 /// From this size on, huge pages are asked for, bytes.
 const HUGE: usize = 4 << 20;
+/// What a system gives memory in, at least, bytes.
+const PAGE: usize = 4096;
 
 static EXISTING: AtomicUsize = AtomicUsize::new(0);
 static MOST: OnceLock<usize> = OnceLock::new();
@@ -34,7 +39,13 @@ pub fn install() {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
         (getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED) / SHARE) as usize
     });
-    set_large_memory(|len| SharedMemory::new(len).ok().map(|memory| Box::new(memory) as Box<dyn Region>));
+    set_large_memory(|len, what_for| {
+        let memory = match what_for {
+            Use::Writing => SharedMemory::new(len),
+            Use::Zeros => SharedMemory::zeros(len),
+        };
+        memory.ok().map(|memory| Box::new(memory) as Box<dyn Region>)
+    });
 }
 
 /// Who gave a block's descriptor away, and wants to know when the block is no more.
@@ -45,29 +56,46 @@ pub trait Freed: Send + Sync {
 /// A block of this process.
 pub struct SharedMemory {
     id: u64,
-    file: File,
+    /// Zeros that nobody else reads have none.
+    file: Mutex<Option<File>>,
     mapping: MmapMut,
     told: Mutex<Vec<Weak<dyn Freed>>>,
     given_up: AtomicBool,
 }
 
 impl SharedMemory {
-    /// So many bytes of zeros.
+    /// So many bytes, all of which are about to be written.
     ///
     /// # Errors
     /// What the system says, and that there are too many blocks.
     pub fn new(len: usize) -> io::Result<SharedMemory> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let most = MOST.get().copied().unwrap_or(usize::MAX);
-        if EXISTING.fetch_add(1, Ordering::Relaxed) >= most {
-            EXISTING.fetch_sub(1, Ordering::Relaxed);
-            return Err(io::ErrorKind::QuotaExceeded.into());
+        let place = Place::take()?;
+        let (file, mapping) = create(len)?;
+        if len >= HUGE {
+            // Systems that give no huge pages to shared memory, as most do unless told to, refuse.
+            let _ = mapping.advise(Advice::HugePage);
         }
-        let (file, mapping) = map(len).inspect_err(|_| {
-            EXISTING.fetch_sub(1, Ordering::Relaxed);
-        })?;
+        // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
+        let _ = mapping.advise(Advice::PopulateWrite);
+        seal(&file)?;
+        place.keep();
+        Ok(SharedMemory::of_mapping(mapping, Some(file)))
+    }
+
+    /// So many bytes of zeros, which take memory as they are written.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn zeros(len: usize) -> io::Result<SharedMemory> {
+        // No huge pages: a row of a table that is written would take two megabytes.
+        Ok(SharedMemory::of_mapping(MmapMut::map_anon(len)?, None))
+    }
+
+    fn of_mapping(mapping: MmapMut, file: Option<File>) -> SharedMemory {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(SharedMemory { id, file, mapping, told: Mutex::default(), given_up: AtomicBool::new(false) })
+        let (file, told, given_up) = (Mutex::new(file), Mutex::default(), AtomicBool::new(false));
+        SharedMemory { id, file, mapping, told, given_up }
     }
 
     /// The block behind a buffer's memory, if that is one.
@@ -80,9 +108,18 @@ impl SharedMemory {
         self.id
     }
 
-    /// To be given to another process.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// To be given to another process, which reads the block by it. Takes as long as to copy the block, the first time
+    /// that one of zeros is asked for it.
+    ///
+    /// # Errors
+    /// What the system says, and that there are too many blocks.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let mut file = self.file.lock();
+        let file = match &mut *file {
+            Some(file) => file,
+            none => none.insert(share(&self.mapping)?),
+        };
+        Ok(file.try_clone()?.into())
     }
 
     /// Whom to tell when the block is freed.
@@ -98,21 +135,61 @@ impl SharedMemory {
     }
 }
 
-fn map(len: usize) -> io::Result<(File, MmapMut)> {
+/// One of the descriptors that blocks may have, given back when dropped.
+struct Place;
+
+impl Place {
+    fn take() -> io::Result<Place> {
+        let most = MOST.get().copied().unwrap_or(usize::MAX);
+        let place = (EXISTING.fetch_add(1, Ordering::Relaxed), Place);
+        if place.0 >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(place.1) }
+    }
+
+    /// A block has it until it is dropped itself.
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        EXISTING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A file of so many bytes of zero, and its memory.
+fn create(len: usize) -> io::Result<(File, MmapMut)> {
     let fd = rustix::fs::memfd_create("anabranch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(fd);
     file.set_len(len as u64)?;
-    // SAFETY: nobody else has the file yet; the seals below keep its length for ever, and keep others from writing.
+    // SAFETY: nobody else has the file before it is sealed: its length is kept for ever, and others cannot write it.
     let mapping = unsafe { MmapOptions::new().len(len).map_mut(&file)? };
-    if len >= HUGE {
-        // Systems that give no huge pages to shared memory, as most do unless told to, refuse.
-        let _ = mapping.advise(Advice::HugePage);
-    }
-    // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
-    let _ = mapping.advise(Advice::PopulateWrite);
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
     Ok((file, mapping))
+}
+
+fn seal(file: &File) -> io::Result<()> {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    Ok(rustix::fs::fcntl_add_seals(file, seals)?)
+}
+
+/// Puts a file of the same contents where common memory is. Whoever reads there meanwhile sees no difference.
+fn share(memory: &MmapMut) -> io::Result<File> {
+    let place = Place::take()?;
+    let (file, mut copy) = create(memory.len())?;
+    for (to, from) in copy.chunks_mut(PAGE).zip(memory.chunks(PAGE)) {
+        // What was never written takes no memory here either.
+        if *from != [0; PAGE][..from.len()] {
+            to.copy_from_slice(from);
+        }
+    }
+    drop(copy);
+    let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    // SAFETY: what is replaced is the whole of this mapping, which stays the owner of its addresses; the bytes there are
+    // the same before and after, and nobody writes them meanwhile, for the mapping is borrowed.
+    unsafe { rustix::mm::mmap(memory.as_ptr().cast_mut().cast(), memory.len(), access, how, &file, 0)? };
+    seal(&file)?;
+    place.keep();
+    Ok(file)
 }
 
 impl Region for SharedMemory {
@@ -131,7 +208,7 @@ impl Region for SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        EXISTING.fetch_sub(1, Ordering::Relaxed);
+        drop(self.file.get_mut().take().map(|_| Place));
         for who in self.told.get_mut().drain(..).filter_map(|who| who.upgrade()) {
             who.freed(self.id);
         }
@@ -190,7 +267,7 @@ mod tests {
         let told: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
         own.tell(told);
         own.bytes_mut().unwrap_or_default()[4999] = 7;
-        let given = own.file().try_clone()?;
+        let given = File::from(own.descriptor()?);
         let peer = PeerMemory::map(&given, 5000)?;
         assert_eq!((peer.bytes().len(), peer.bytes()[4999]), (5000, 7));
         assert!(PeerMemory::map(&given, 6000).is_err() && PeerMemory::map(&given, 0).is_err());
@@ -203,6 +280,43 @@ mod tests {
         assert_eq!(*log.0.lock(), [id]);
         assert_eq!(peer.bytes()[4999], 7, "it stays while somebody has it");
         Ok(())
+    }
+
+    #[test]
+    fn zeros_take_memory_where_they_are_written_and_are_shared_in_their_place() -> io::Result<()> {
+        const LEN: usize = (64 << 20) + 5;
+        let mut own = SharedMemory::zeros(LEN)?;
+        let bytes = own.bytes_mut().unwrap_or_default();
+        (bytes[0], bytes[30 << 20], bytes[LEN - 1]) = (1, 2, 3);
+        assert!(own.bytes().iter().step_by(PAGE).filter(|b| **b != 0).count() == 2);
+        let address = own.bytes().as_ptr();
+        let peer = PeerMemory::map(&own.descriptor()?.into(), LEN)?;
+        assert_eq!((own.bytes().as_ptr(), own.bytes()), (address, peer.bytes()));
+        assert_eq!((peer.bytes()[0], peer.bytes()[30 << 20], peer.bytes()[LEN - 1]), (1, 2, 3));
+        // One block, whoever asks for it.
+        own.bytes_mut().unwrap_or_default()[7] = 7;
+        assert_eq!((peer.bytes()[7], PeerMemory::map(&own.descriptor()?.into(), LEN)?.bytes()[7]), (7, 7));
+        assert!(File::from(own.descriptor()?).set_len(10).is_err());
+        drop(peer);
+        let untouched = SharedMemory::zeros(256 << 20)?;
+        assert!(untouched.bytes().iter().step_by(PAGE).all(|b| *b == 0));
+        assert!(resident(untouched.bytes())? < 128 << 20, "256 MiB of zeros take more than half of that");
+        Ok(())
+    }
+
+    /// The bytes that are in memory of these, and of what the system counts with them.
+    fn resident(bytes: &[u8]) -> io::Result<usize> {
+        let address = bytes.as_ptr() as usize;
+        let maps = std::fs::read_to_string("/proc/self/smaps")?;
+        let holds = |line: &str| {
+            let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            Some((hex(from)?..hex(to)?).contains(&address))
+        };
+        let own = maps.lines().skip_while(|line| holds(line) != Some(true));
+        let kib = own.skip(1).find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"));
+        let kib = kib.and_then(|kib| kib.parse::<usize>().ok());
+        Ok(kib.ok_or_else(|| io::Error::other("the system does not say"))? << 10)
     }
 
     #[test]

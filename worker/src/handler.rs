@@ -77,7 +77,7 @@ impl WorkerService for Handler {
         &self,
         request: Request<DeleteWorkerSessionRequest>,
     ) -> Reply<DeleteWorkerSessionResponse> {
-        self.worker.sessions.delete(&request.get_ref().session_handle);
+        self.worker.delete_session(&request.get_ref().session_handle);
         Ok(Response::new(DeleteWorkerSessionResponse {}))
     }
 

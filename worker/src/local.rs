@@ -31,7 +31,7 @@ impl WorkerLink for LocalWorker {
     }
 
     async fn delete_session(&self, session: &str, _: Option<Instant>) -> Result<(), Status> {
-        self.worker.sessions.delete(session);
+        self.worker.delete_session(session);
         Ok(())
     }
 

@@ -71,6 +71,10 @@ impl Session {
             .ok_or_else(|| Status::new(Code::Aborted, format!("Graph handle is not found: {handle}")))
     }
 
+    fn has_graphs(&self) -> bool {
+        !self.graphs.lock().by_handle.is_empty()
+    }
+
     pub(crate) fn remove_graph(&self, handle: &str) -> Result<(), Status> {
         let removed = self.graphs.lock().by_handle.remove(handle);
         removed.map(drop).ok_or_else(|| {
@@ -138,6 +142,11 @@ impl Sessions {
             }
             _ => Ok((self.shared.task.clone(), self.shared.peers.clone())),
         }
+    }
+
+    /// Whether any has a graph, without which no step runs.
+    pub(crate) fn have_graphs(&self) -> bool {
+        self.shared.has_graphs() || self.by_handle.lock().values().any(|session| session.has_graphs())
     }
 
     /// Ends a session; unknown ones have ended already.

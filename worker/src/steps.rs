@@ -11,8 +11,8 @@ use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::{SeenIds, Status};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -23,6 +23,9 @@ const REMEMBERED: usize = 14_000;
 const SWEEPS: u32 = 8;
 /// Receives that wait for their tensors; more are refused.
 const MOST_WAITING: usize = 1 << 20;
+
+/// A step that has run for so long is told of, and again when it has run for twice as long.
+const SLOW: Duration = Duration::from_secs(60);
 
 /// Steps that others have sent values for and that have not started; values of more are dropped.
 const MOST_EARLY: usize = 1 << 16;
@@ -36,6 +39,10 @@ pub(crate) struct StepState {
     /// Of a step that runs in parts.
     pub(crate) partial_run: Mutex<Option<End>>,
     started: AtomicBool,
+    /// When its first run here began.
+    began: OnceLock<Instant>,
+    /// How often it was told of, because it took long.
+    told: AtomicU32,
     /// Runs of parts of the step that have not ended.
     runs: AtomicUsize,
     /// Tasks that wait for its tensors.
@@ -52,6 +59,8 @@ impl StepState {
             cancellation: Arc::new(Cancellation::new()),
             partial_run: Mutex::default(),
             started: AtomicBool::new(false),
+            began: OnceLock::new(),
+            told: AtomicU32::new(0),
             runs: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             ended: Mutex::default(),
@@ -62,6 +71,17 @@ impl StepState {
     fn is_old(&self, now: Instant, retention: Duration) -> bool {
         let is_over = self.has_started() && self.runs.load(Ordering::Relaxed) == 0;
         is_over && self.ended.lock().is_some_and(|ended| now.saturating_duration_since(ended) >= retention)
+    }
+
+    /// For how long it has run, if that is long and has not been told.
+    fn slow_for(&self, now: Instant) -> Option<Duration> {
+        let runs = self.runs.load(Ordering::Relaxed) > 0;
+        let time = now.saturating_duration_since(*self.began.get().filter(|_| runs)?);
+        let is_due = time >= SLOW * 2u32.saturating_pow(self.told.load(Ordering::Relaxed));
+        is_due.then(|| {
+            self.told.fetch_add(1, Ordering::Relaxed);
+            time
+        })
     }
 
     pub(crate) fn has_started(&self) -> bool {
@@ -131,6 +151,7 @@ impl Steps {
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
         step.started.store(true, Ordering::Release);
+        step.began.get_or_init(|| now);
         table.early.remove(&id);
         drop(table);
         self.running.send_modify(|n| *n += 1);
@@ -262,6 +283,20 @@ impl Steps {
     pub(crate) fn awaited(&self, id: i64) -> String {
         let step = self.table.lock().steps.get(&id).cloned();
         step.map(|step| step.rendezvous.awaited()).unwrap_or_default()
+    }
+
+    /// Of each step that has run for long, and is to be told of: for how long, and what it waits for.
+    pub(crate) fn slow(&self, now: Instant) -> Vec<String> {
+        let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
+        let tell = |step: Arc<StepState>| {
+            let seconds = step.slow_for(now)?.as_secs();
+            let mut awaited = step.rendezvous.awaited();
+            if awaited.is_empty() {
+                awaited = "; it waits for nothing from other tasks".into();
+            }
+            Some(format!("Step {} has run on {} for {seconds} s{awaited}", step.id, self.task))
+        };
+        steps.into_iter().filter_map(tell).collect()
     }
 
     /// The number of steps that have a place.
@@ -428,6 +463,21 @@ mod tests {
         assert!(!steps.forget_early(Instant::now() + patience, patience));
         assert!(steps.arrive(1, &runtime, patience).is_err() && early.rendezvous.awaited().is_empty());
         assert!(Arc::ptr_eq(&started, &steps.arrive(2, &runtime, patience)?));
+        Ok(())
+    }
+
+    #[test]
+    fn a_step_that_takes_long_is_told_of_less_and_less_often_while_it_runs() -> Result<(), Status> {
+        let (steps, start) = (steps(), Instant::now());
+        let run = steps.begin(7, start)?;
+        let told = |seconds| steps.slow(start + Duration::from_secs(seconds));
+        assert!(told(59).is_empty());
+        let text =
+            "Step 7 has run on /job:ps/replica:0/task:0 for 60 s; it waits for nothing from other tasks";
+        assert_eq!(told(60), [text]);
+        assert!(told(119).is_empty() && told(121).len() == 1 && told(239).is_empty() && told(300).len() == 1);
+        drop(run);
+        assert!(told(10_000).is_empty());
         Ok(())
     }
 

@@ -130,6 +130,11 @@ impl Worker {
         self.steps.awaited(step_id)
     }
 
+    /// Logs which steps have run for long, and what they wait for.
+    pub fn tell_slow_steps(&self) {
+        self.steps.slow(Instant::now()).iter().for_each(|text| tracing::warn!("{text}"));
+    }
+
     /// Links that stand: to other processes, and from them.
     pub fn links(&self) -> (usize, usize) {
         self.roads.links()
@@ -245,7 +250,22 @@ impl Worker {
     }
 
     pub(crate) fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
-        self.sessions.get(session)?.remove_graph(graph)
+        self.sessions.get(session)?.remove_graph(graph)?;
+        self.rest();
+        Ok(())
+    }
+
+    /// Ends a session; unknown ones have ended already.
+    pub(crate) fn delete_session(&self, session: &str) {
+        self.sessions.delete(session);
+        self.rest();
+    }
+
+    /// Gives back what earlier steps have left, where no graph is left that could use it.
+    fn rest(&self) {
+        if !self.sessions.have_graphs() {
+            graph::tensor::trim_memory(Duration::ZERO);
+        }
     }
 
     /// How steps of this session receive from other tasks.

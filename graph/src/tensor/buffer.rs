@@ -1,7 +1,7 @@
 //! Aligned memory of tensors: counted against a limit, and kept for reuse when large, because the page faults
 //! of fresh memory cost more than the work done on it.
 
-use super::region::{Region, large_memory};
+use super::region::{Region, Use, large_memory};
 use crate::error::{Error, Result};
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
@@ -53,8 +53,8 @@ enum Block {
 
 impl Block {
     /// Memory of zeros.
-    fn new(len: usize) -> Option<Block> {
-        if let Some(region) = large_memory(len) {
+    fn new(len: usize, what_for: Use) -> Option<Block> {
+        if let Some(region) = large_memory(len, what_for) {
             return Some(Block::Region(region));
         }
         let mapping = MmapMut::map_anon(len).ok()?;
@@ -95,30 +95,30 @@ impl Default for Memory {
 }
 
 impl Buffer {
-    /// `len` bytes of zero.
+    /// `len` bytes of zero. Large ones take memory as they are written.
     pub fn zeroed(len: usize) -> Result<Buffer> {
-        Buffer::new(len, true)
+        Buffer::new(len, Use::Zeros)
     }
 
     /// `len` bytes whose contents are whatever was there (initialised, but meaningless): to be overwritten.
     pub fn unspecified(len: usize) -> Result<Buffer> {
-        Buffer::new(len, false)
+        Buffer::new(len, Use::Writing)
     }
 
-    fn new(len: usize, zeroed: bool) -> Result<Buffer> {
+    fn new(len: usize, what_for: Use) -> Result<Buffer> {
         if len < LARGE {
             let lines = vec![Line::zeroed(); len.div_ceil(ALIGNMENT)];
             return Ok(Buffer { memory: Memory::Heap(lines), len, contents: fresh() });
         }
         let kept = kept().lock().take(len);
         if let Some(mut block) = kept {
-            if zeroed {
+            if what_for == Use::Zeros {
                 block.as_mut_slice().fill(0);
             }
             return Ok(Buffer { memory: Memory::Large(block), len, contents: fresh() });
         }
         reserve(len as u64)?;
-        let block = Block::new(len).ok_or_else(|| {
+        let block = Block::new(len, what_for).ok_or_else(|| {
             LIVE.fetch_sub(len as u64, Ordering::Relaxed);
             out_of_memory(len as u128)
         })?;

@@ -10,7 +10,7 @@ mod region;
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
 pub use list::{MAX_NESTING, Optional, TensorList};
 pub use object::{ResourceHandle, Variant, VariantObject};
-pub use region::{LargeMemory, Region, set_large_memory};
+pub use region::{LargeMemory, Region, Use, set_large_memory};
 
 use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};

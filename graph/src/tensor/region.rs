@@ -14,8 +14,17 @@ pub trait Region: Any + Send + Sync {
     fn is_writable(&self) -> bool;
 }
 
-/// Gives so many bytes of zeros to write, or `None` if the buffer is to have common memory.
-pub type LargeMemory = fn(usize) -> Option<Box<dyn Region>>;
+/// Gives so many bytes of zeros, or `None` if the buffer is to have common memory.
+pub type LargeMemory = fn(usize, Use) -> Option<Box<dyn Region>>;
+
+/// What new memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// All of it is about to be written.
+    Writing,
+    /// It stands for zeros, and may stay untouched: what nobody writes should take no memory.
+    Zeros,
+}
 
 static SOURCE: OnceLock<LargeMemory> = OnceLock::new();
 
@@ -24,6 +33,6 @@ pub fn set_large_memory(source: LargeMemory) {
     let _ = SOURCE.set(source);
 }
 
-pub(super) fn large_memory(len: usize) -> Option<Box<dyn Region>> {
-    SOURCE.get().and_then(|source| source(len)).filter(|region| region.bytes().len() == len)
+pub(super) fn large_memory(len: usize, what_for: Use) -> Option<Box<dyn Region>> {
+    SOURCE.get().and_then(|source| source(len, what_for)).filter(|region| region.bytes().len() == len)
 }

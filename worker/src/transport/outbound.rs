@@ -24,6 +24,7 @@ use rpc::errand::at_hand;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -159,8 +160,8 @@ impl Outbound {
         if let Some(way) = way_back::take(self.worker, step_id, buffer.len()) {
             return post_back(&way, &Frame::Elements(name, form(tensor)), payload());
         }
-        if let Some(memory) = self.lends(buffer) {
-            return self.lend(name, tensor, buffer, memory, cause);
+        if let Some((memory, descriptor)) = self.lends(buffer) {
+            return self.lend(name, tensor, (buffer, memory, descriptor), cause);
         }
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
@@ -172,31 +173,39 @@ impl Outbound {
         cause.takes(&mut self.state.lock().budget, bytes)
     }
 
-    /// The memory behind a buffer, if the peer can read it where it is.
-    fn lends<'a>(&self, buffer: &'a Buffer) -> Option<&'a SharedMemory> {
+    /// The memory behind a buffer, if the peer can read it where it is; by this descriptor, if it does not know it.
+    fn lends<'a>(&self, buffer: &'a Buffer) -> Option<(&'a SharedMemory, Option<OwnedFd>)> {
         let Reach::Memory = self.reach else { return None };
         let memory = buffer.region().and_then(SharedMemory::of)?;
-        let blocks = &self.state.lock().blocks;
-        (blocks.len() < MOST_KNOWN || blocks.contains(&memory.id())).then_some(memory)
+        {
+            let blocks = &self.state.lock().blocks;
+            if blocks.contains(&memory.id()) {
+                return Some((memory, None));
+            } else if blocks.len() >= MOST_KNOWN {
+                return None;
+            }
+        }
+        // Without the lock: it may have to be copied. What cannot be shared is written to the connection.
+        let descriptor = memory.descriptor();
+        let descriptor =
+            descriptor.inspect_err(|e| tracing::debug!("no memory is shared with {}: {e}", self.peer));
+        Some((memory, Some(descriptor.ok()?)))
     }
 
     fn lend(
         &self,
         name: Name,
         tensor: &Tensor,
-        buffer: &Arc<Buffer>,
-        memory: &SharedMemory,
+        (buffer, memory, descriptor): (&Arc<Buffer>, &SharedMemory, Option<OwnedFd>),
         cause: Cause,
     ) -> executor::Result<bool> {
         let block = memory.id();
         let mut state = self.state.lock();
-        if !state.blocks.contains(&block) {
-            let descriptor = memory.file().try_clone().map_err(|e| {
-                let text = format!("a tensor's memory cannot be shared with {}: {e}", self.peer);
-                Error::new(Code::ResourceExhausted, text)
-            })?;
+        if let Some(descriptor) = descriptor
+            && !state.blocks.contains(&block)
+        {
             let frame = Frame::Block { block, len: buffer.len() as u64 };
-            self.connection.post_descriptor(&frame, descriptor.into()).map_err(unsendable)?;
+            self.connection.post_descriptor(&frame, descriptor).map_err(unsendable)?;
             state.blocks.insert(block);
             memory.tell(self.own.clone());
         }

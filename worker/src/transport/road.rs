@@ -138,9 +138,8 @@ mod tests {
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
         let remote = worker.remote(&*worker.sessions.get("")?);
         let road = remote.peers.road_to(&Arc::from(DST)).ok_or("no road")?;
-        let keys = ["a", "b", "c", "d"].map(|edge| {
-            Arc::new(RendezvousKey::new("/job:w/replica:0/task:0/device:CPU:0", 1, DST, edge))
-        });
+        let keys = ["a", "b", "c", "d"]
+            .map(|edge| Arc::new(RendezvousKey::new("/job:w/replica:0/task:0/device:CPU:0", 1, DST, edge)));
         for step_id in 1..3000 {
             road.down(LONG);
             let step = Arc::new(StepRendezvous::new(step_id));

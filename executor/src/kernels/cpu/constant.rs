@@ -102,10 +102,15 @@ fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         invalid!("value must represent a scalar, got shape {}", value.shape());
     };
     let shape = Shape::from_i64(&dims.to_i64s()?)?;
-    let out = E::build(value.dtype(), shape, |out| {
-        out.fill(element.clone());
-        Ok(())
-    })?;
+    let is_zero = value.dtype().size().is_some() && value.bytes()?.iter().all(|&b| b == 0);
+    let out = if is_zero {
+        Tensor::zeros(value.dtype(), shape)?
+    } else {
+        E::build(value.dtype(), shape, |out| {
+            out.fill(element.clone());
+            Ok(())
+        })?
+    };
     ctx.set_output(0, out);
     Ok(())
 }
@@ -227,12 +232,13 @@ fn one_hot_of<E: Moved, I: Element + AsPrimitive<i64>>(ctx: &mut KernelContext<'
 
 fn zeros_like<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(0)?.shape().clone());
-    let out = if dtype.size().is_some() {
-        let mut out = ctx.forward_or_allocate(0, dtype, shape)?;
-        out.bytes_mut()?.fill(0);
-        out
-    } else {
-        E::build(dtype, shape, |_| Ok(()))?
+    let out = match ctx.forward(0, dtype, &shape)? {
+        Some(mut out) => {
+            out.bytes_mut()?.fill(0);
+            out
+        }
+        None if dtype.size().is_some() => Tensor::zeros(dtype, shape)?,
+        None => E::build(dtype, shape, |_| Ok(()))?,
     };
     ctx.set_output(0, out);
     Ok(())
