@@ -16,11 +16,13 @@ const STACK: usize = 64 << 10;
 const LENGTHS: usize = 4;
 /// What was of use counts for a sixteenth less with each pause that follows.
 const FORGET: i64 = 16;
+/// No spin lasts longer, whatever is asked for.
+const MOST: Duration = Duration::from_secs(1);
 
-/// A thread that spins while those that serve requests sleep, for as long as that has been of use of late. The scheduler gives
-/// it only what nobody else wants: it moves to whichever core has nothing to do, which counts as idle all the same, and is
-/// there at once for what wakes up. But such a core looks for no work that waits elsewhere: so half of the spinning may be in
-/// vain, and no more.
+/// A thread that spins while those that serve requests sleep, for as long as that has been worth it of late. The scheduler
+/// gives it only what nobody else wants: it moves to whichever core has nothing to do, which counts as idle all the same, and
+/// is there at once for what wakes up. But such a core looks for no work that waits elsewhere, and may be half of a core that
+/// computes: so a request that finds it awake is worth half of the longest spin, and no more.
 #[derive(Debug)]
 pub(crate) struct Awake {
     state: Arc<State>,
@@ -35,7 +37,7 @@ struct State {
     longest: u64,
     /// When a thread last went to sleep.
     rested: AtomicU64,
-    /// For each length, the spinning of late that would have ended with a request, less what would not have.
+    /// For each length, what it would have been worth of late, less the time it would have taken.
     balances: [AtomicI64; LENGTHS],
     until: AtomicU64,
 }
@@ -67,7 +69,7 @@ impl State {
     fn new(longest: Duration) -> State {
         State {
             start: Instant::now(),
-            longest: longest.as_nanos().try_into().unwrap_or(u64::MAX),
+            longest: longest.min(MOST).as_nanos() as u64,
             rested: AtomicU64::new(0),
             balances: Default::default(),
             until: AtomicU64::new(0),
@@ -85,16 +87,24 @@ impl State {
     /// A thread goes to sleep: whether a core is to be kept awake for it.
     fn rests_at(&self, now: u64) -> bool {
         self.rested.store(now, Ordering::Relaxed);
-        let worth = self.lengths().find(|(_, balance)| balance.load(Ordering::Relaxed) > 0);
-        self.until.store(now.saturating_add(worth.map_or(0, |(length, _)| length)), Ordering::SeqCst);
-        worth.is_some()
+        let (mut best, mut length) = (0, 0);
+        for (each, balance) in self.lengths() {
+            let balance = balance.load(Ordering::Relaxed);
+            // Of those that are worth as much, the shortest.
+            if balance > 0 && balance >= best {
+                (best, length) = (balance, each);
+            }
+        }
+        self.until.store(now.saturating_add(length), Ordering::SeqCst);
+        length > 0
     }
 
     /// A thread goes on.
     fn wakes_at(&self, now: u64) {
         let pause = now.saturating_sub(self.rested.load(Ordering::Relaxed));
         for (length, balance) in self.lengths() {
-            let change = if pause <= length { pause as i64 } else { -(length as i64) };
+            let (worth, took) = if pause <= length { (self.longest / 2, pause) } else { (0, length) };
+            let change = worth as i64 - took as i64;
             let before = balance.load(Ordering::Relaxed);
             balance.store(before - before / FORGET + change, Ordering::Relaxed);
         }
@@ -144,21 +154,21 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_kept_awake_for_as_long_as_that_is_of_use_more_often_than_not() {
+    fn a_core_is_kept_awake_for_as_long_as_that_is_worth_it() {
         let state = State::new(Duration::from_nanos(1000));
         assert_eq!(in_last_of(&state, [160]), 0, "nothing is known of pauses yet");
-        assert_eq!(in_last_of(&state, [160]), 1000);
-        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 1000, "a client's steps");
+        assert_eq!(in_last_of(&state, [160]), 250);
+        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 500, "a client's steps");
         let training = [100, 120, 80, 100, 150, 60, 4000, 3000];
         assert_eq!(in_last_of(&state, cycle(&training)), 250, "bursts, and computing between them");
-        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 1000, "as before");
+        assert_eq!(in_last_of(&state, cycle(&[100, 500])), 500, "as before");
     }
 
     #[test]
     fn nobody_stays_awake_for_requests_that_are_far_between() {
         let state = State::new(Duration::from_nanos(1000));
-        assert_eq!(in_last_of(&state, cycle(&[300])), 1000);
+        assert_eq!(in_last_of(&state, cycle(&[300])), 500);
         assert_eq!(in_last_of(&state, cycle(&[5000])), 0);
-        assert_eq!(in_last_of(&state, cycle(&[5000, 20])), 0);
+        assert_eq!(in_last_of(&state, cycle(&[5000, 4000, 3000, 2000, 300])), 0);
     }
 }

@@ -58,8 +58,8 @@ impl Default for ServerConfig {
     }
 }
 
-/// Memory that tensors have left is looked for so often, and given back when it was not wanted for so long: longer
-/// than the pauses between the steps of a job.
+/// Memory that tensors have left is looked for so often, as are steps that take long; it is given back when it was not
+/// wanted for so long: longer than the pauses between the steps of a job.
 const KEEP_HOUSE_EVERY: Duration = Duration::from_secs(5);
 const WANTED_WITHIN: Duration = Duration::from_secs(10);
 

@@ -27,6 +27,8 @@ const UNLIMITED: u64 = 1 << 20;
 const HUGE: usize = 4 << 20;
 /// What a system gives memory in, at least, bytes.
 const PAGE: usize = 4096;
+/// What is moved into a file at once, bytes: whole pages, of whatever size.
+const PIECE: usize = 16 << 20;
 
 static EXISTING: AtomicUsize = AtomicUsize::new(0);
 static MOST: OnceLock<usize> = OnceLock::new();
@@ -87,7 +89,7 @@ impl SharedMemory {
     /// # Errors
     /// What the system says.
     pub fn zeros(len: usize) -> io::Result<SharedMemory> {
-        // No huge pages: a row of a table that is written would take two megabytes.
+        // Huge pages are not asked for: a row of a table that is written would take two megabytes.
         Ok(SharedMemory::of_mapping(MmapMut::map_anon(len)?, None))
     }
 
@@ -176,20 +178,33 @@ fn seal(file: &File) -> io::Result<()> {
 fn share(memory: &MmapMut) -> io::Result<File> {
     let place = Place::take()?;
     let (file, mut copy) = create(memory.len())?;
-    for (to, from) in copy.chunks_mut(PAGE).zip(memory.chunks(PAGE)) {
-        // What was never written takes no memory here either.
-        if *from != [0; PAGE][..from.len()] {
-            to.copy_from_slice(from);
+    // Piece by piece, so that no more than one is there twice. If that ends halfway, what has been moved stays where it is.
+    for (i, (to, from)) in copy.chunks_mut(PIECE).zip(memory.chunks(PIECE)).enumerate() {
+        for (to, from) in to.chunks_mut(PAGE).zip(from.chunks(PAGE)) {
+            // What was never written takes no memory here either, until somebody reads it.
+            if *from != [0; PAGE][..from.len()] {
+                to.copy_from_slice(from);
+            }
         }
+        take_place(from, &file, i * PIECE);
     }
-    drop(copy);
-    let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-    // SAFETY: what is replaced is the whole of this mapping, which stays the owner of its addresses; the bytes there are
-    // the same before and after, and nobody writes them meanwhile, for the mapping is borrowed.
-    unsafe { rustix::mm::mmap(memory.as_ptr().cast_mut().cast(), memory.len(), access, how, &file, 0)? };
     seal(&file)?;
     place.keep();
     Ok(file)
+}
+
+/// Maps a part of a file in the place of a part of common memory, of which it is a copy.
+fn take_place(memory: &[u8], file: &File, offset: usize) {
+    let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    let address = memory.as_ptr().cast_mut().cast();
+    // SAFETY: what is replaced are whole pages of one mapping, which stays the owner of their addresses; the bytes there are
+    // the same before and after, and nobody writes them meanwhile, for they are borrowed.
+    let mapped = unsafe { rustix::mm::mmap(address, memory.len(), access, how, file, offset as u64) };
+    if let Err(error) = mapped {
+        // The system may have taken away what was there.
+        tracing::error!("memory that was to be shared is lost, and the process ends: {error}");
+        std::process::abort();
+    }
 }
 
 impl Region for SharedMemory {

@@ -34,6 +34,8 @@ use tokio::time::timeout;
 
 /// Requests that are remembered, so that a repeat is refused.
 const REQUESTS: usize = 14_000;
+/// A client that opens one session after another does so sooner.
+const NEXT_SESSION: Duration = Duration::from_millis(200);
 
 /// One task's devices and what runs on them.
 pub struct Worker {
@@ -132,7 +134,7 @@ impl Worker {
 
     /// Logs which steps have run for long, and what they wait for.
     pub fn tell_slow_steps(&self) {
-        self.steps.slow(Instant::now()).iter().for_each(|text| tracing::warn!("{text}"));
+        self.steps.slow(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
     /// Links that stand: to other processes, and from them.
@@ -249,23 +251,32 @@ impl Worker {
         .await
     }
 
-    pub(crate) fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
+    pub(crate) fn deregister_graph(self: &Arc<Self>, session: &str, graph: &str) -> Result<(), Status> {
         self.sessions.get(session)?.remove_graph(graph)?;
         self.rest();
         Ok(())
     }
 
     /// Ends a session; unknown ones have ended already.
-    pub(crate) fn delete_session(&self, session: &str) {
+    pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
         self.rest();
     }
 
-    /// Gives back what earlier steps have left, where no graph is left that could use it.
-    fn rest(&self) {
-        if !self.sessions.have_graphs() {
-            graph::tensor::trim_memory(Duration::ZERO);
+    /// Gives back what earlier steps have left, if no graph is left that could use it, nor is there one soon.
+    fn rest(self: &Arc<Self>) {
+        if self.sessions.have_graphs() {
+            return;
         }
+        let own = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(NEXT_SESSION).await;
+            if own.upgrade().is_some_and(|worker| !worker.sessions.have_graphs()) {
+                let trim = || graph::tensor::trim_memory(Duration::ZERO);
+                // A runtime that ends needs no memory given back.
+                let _ = tokio::task::spawn_blocking(trim).await;
+            }
+        });
     }
 
     /// How steps of this session receive from other tasks.

@@ -59,7 +59,7 @@ impl Block {
         }
         let mapping = MmapMut::map_anon(len).ok()?;
         #[cfg(target_os = "linux")]
-        if len >= HUGE {
+        if len >= HUGE && what_for == Use::Writing {
             // A kernel that has no huge pages refuses, and small ones serve.
             let _ = mapping.advise(memmap2::Advice::HugePage);
         }
@@ -95,7 +95,7 @@ impl Default for Memory {
 }
 
 impl Buffer {
-    /// `len` bytes of zero. Large ones take memory as they are written.
+    /// `len` bytes of zero. Large ones take memory as they are written, unless as much was there for reuse.
     pub fn zeroed(len: usize) -> Result<Buffer> {
         Buffer::new(len, Use::Zeros)
     }
