@@ -179,7 +179,7 @@ fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
 #[test]
 fn memory_follows_use() -> Fallible {
     const VARIABLE: u64 = 4 * LARGE as u64;
-    const SOME: u64 = 40 << 20;
+    const SOME: u64 = 60 << 20;
     for transport in ["auto", "tcp"] {
         let cluster = pair(transport)?;
         let resident = || Fallible::Ok((cluster.resident("ps", 0)?, cluster.resident("worker", 0)?));
