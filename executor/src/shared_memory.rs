@@ -59,7 +59,7 @@ pub trait Freed: Send + Sync {
 pub struct SharedMemory {
     id: u64,
     /// Zeros that nobody else reads have none.
-    file: Mutex<Option<File>>,
+    file: Mutex<Option<(File, Place)>>,
     mapping: MmapMut,
     told: Mutex<Vec<Weak<dyn Freed>>>,
     given_up: AtomicBool,
@@ -80,8 +80,7 @@ impl SharedMemory {
         // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
         let _ = mapping.advise(Advice::PopulateWrite);
         seal(&file)?;
-        place.keep();
-        Ok(SharedMemory::of_mapping(mapping, Some(file)))
+        Ok(SharedMemory::of_mapping(mapping, Some((file, place))))
     }
 
     /// So many bytes of zeros, which take memory as they are written.
@@ -93,7 +92,7 @@ impl SharedMemory {
         Ok(SharedMemory::of_mapping(MmapMut::map_anon(len)?, None))
     }
 
-    fn of_mapping(mapping: MmapMut, file: Option<File>) -> SharedMemory {
+    fn of_mapping(mapping: MmapMut, file: Option<(File, Place)>) -> SharedMemory {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (file, told, given_up) = (Mutex::new(file), Mutex::default(), AtomicBool::new(false));
@@ -117,7 +116,7 @@ impl SharedMemory {
     /// What the system says, and that there are too many blocks.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         let mut file = self.file.lock();
-        let file = match &mut *file {
+        let (file, _) = match &mut *file {
             Some(file) => file,
             none => none.insert(share(&self.mapping)?),
         };
@@ -137,19 +136,14 @@ impl SharedMemory {
     }
 }
 
-/// One of the descriptors that blocks may have, given back when dropped.
+/// One of the descriptors that blocks may have, given back when dropped: its block has it until then.
 struct Place;
 
 impl Place {
     fn take() -> io::Result<Place> {
         let most = MOST.get().copied().unwrap_or(usize::MAX);
-        let place = (EXISTING.fetch_add(1, Ordering::Relaxed), Place);
-        if place.0 >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(place.1) }
-    }
-
-    /// A block has it until it is dropped itself.
-    fn keep(self) {
-        std::mem::forget(self);
+        let (others, place) = (EXISTING.fetch_add(1, Ordering::Relaxed), Place);
+        if others >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(place) }
     }
 }
 
@@ -175,7 +169,7 @@ fn seal(file: &File) -> io::Result<()> {
 }
 
 /// Puts a file of the same contents where common memory is. Whoever reads there meanwhile sees no difference.
-fn share(memory: &MmapMut) -> io::Result<File> {
+fn share(memory: &MmapMut) -> io::Result<(File, Place)> {
     let place = Place::take()?;
     let (file, mut copy) = create(memory.len())?;
     // Piece by piece, so that no more than one is there twice. If that ends halfway, what has been moved stays where it is.
@@ -189,8 +183,7 @@ fn share(memory: &MmapMut) -> io::Result<File> {
         take_place(from, &file, i * PIECE);
     }
     seal(&file)?;
-    place.keep();
-    Ok(file)
+    Ok((file, place))
 }
 
 /// Maps a part of a file in the place of a part of common memory, of which it is a copy.
@@ -223,7 +216,6 @@ impl Region for SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        drop(self.file.get_mut().take().map(|_| Place));
         for who in self.told.get_mut().drain(..).filter_map(|who| who.upgrade()) {
             who.freed(self.id);
         }

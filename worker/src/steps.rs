@@ -38,8 +38,7 @@ pub(crate) struct StepState {
     pub(crate) cancellation: Arc<Cancellation>,
     /// Of a step that runs in parts.
     pub(crate) partial_run: Mutex<Option<End>>,
-    started: AtomicBool,
-    /// When its first run here began.
+    /// When its first run here began, if one has.
     began: OnceLock<Instant>,
     /// How often it was told of, because it took long.
     told: AtomicU32,
@@ -58,7 +57,6 @@ impl StepState {
             rendezvous: Arc::new(StepRendezvous::new(id)),
             cancellation: Arc::new(Cancellation::new()),
             partial_run: Mutex::default(),
-            started: AtomicBool::new(false),
             began: OnceLock::new(),
             told: AtomicU32::new(0),
             runs: AtomicUsize::new(0),
@@ -85,7 +83,7 @@ impl StepState {
     }
 
     pub(crate) fn has_started(&self) -> bool {
-        self.started.load(Ordering::Acquire)
+        self.began.get().is_some()
     }
 
     /// Ends whatever the step still does or waits for. The first reason holds.
@@ -150,7 +148,6 @@ impl Steps {
         table.check_cleaned(id, &self.task)?;
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
-        step.started.store(true, Ordering::Release);
         step.began.get_or_init(|| now);
         table.early.remove(&id);
         drop(table);
@@ -217,7 +214,7 @@ impl Steps {
     }
 
     /// Does something with each step that has a place now.
-    pub(crate) fn each(&self, act: impl Fn(&Arc<StepState>)) {
+    pub(crate) fn each(&self, act: impl FnMut(&Arc<StepState>)) {
         let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
         steps.iter().for_each(act);
     }
@@ -287,16 +284,17 @@ impl Steps {
 
     /// Of each step that has run for long, and is to be told of: for how long, and what it waits for.
     pub(crate) fn slow(&self, now: Instant) -> Vec<String> {
-        let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
-        let tell = |step: Arc<StepState>| {
-            let seconds = step.slow_for(now)?.as_secs();
+        let mut slow = Vec::new();
+        self.each(|step| {
+            let Some(time) = step.slow_for(now) else { return };
             let mut awaited = step.rendezvous.awaited();
             if awaited.is_empty() {
                 awaited = "; it waits for nothing from other tasks".into();
             }
-            Some(format!("Step {} has run on {} for {seconds} s{awaited}", step.id, self.task))
-        };
-        steps.into_iter().filter_map(tell).collect()
+            let (id, task, seconds) = (step.id, &self.task, time.as_secs());
+            slow.push(format!("Step {id} began {seconds} s ago on {task}, and has not ended{awaited}"));
+        });
+        slow
     }
 
     /// The number of steps that have a place.
@@ -472,8 +470,7 @@ mod tests {
         let run = steps.begin(7, start)?;
         let told = |seconds| steps.slow(start + Duration::from_secs(seconds));
         assert!(told(59).is_empty());
-        let text =
-            "Step 7 has run on /job:ps/replica:0/task:0 for 60 s; it waits for nothing from other tasks";
+        let text = "Step 7 began 60 s ago on /job:ps/replica:0/task:0, and has not ended; it waits for nothing from other tasks";
         assert_eq!(told(60), [text]);
         assert!(told(119).is_empty() && told(121).len() == 1 && told(239).is_empty() && told(300).len() == 1);
         drop(run);
