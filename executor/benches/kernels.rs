@@ -1,13 +1,16 @@
 //! Kernels alone, on one thread and on two: the cases of `benches/peer/kernels/cases.txt`, which
-//! `benches/peer/kernels/kernels.py` also gives to TensorFlow.
+//! `benches/peer/kernels/kernels.py` also gives to TensorFlow. It starts this with `--answer THREADS`.
 
 use anabranch_executor::device::Device;
+use anabranch_executor::kernel::Kernel;
 use anabranch_executor::testing::{LoneDevice, make_kernel, run_kernel};
 use anabranch_executor::{Error, Result, Value};
 use criterion::Criterion;
 use graph::{AttrValue, DType, Node, Shape, Tensor};
+use rayon::ThreadPool;
+use std::io::{BufRead, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// As in the binaries.
 #[global_allocator]
@@ -119,32 +122,86 @@ fn empty() -> Result<Tensor> {
     noise(&[0])
 }
 
-fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> {
-    let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
-    let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
+/// A case that is ready to run.
+struct Ready {
+    case: Case,
+    kernel: Kernel,
+    device: Arc<dyn Device>,
+}
+
+impl Ready {
+    fn new(line: &str) -> Result<Ready> {
+        let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
+        let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
+        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let case = case(op, &numbers)?;
+        let kernel = make_kernel(&device, &case.node)?;
+        Ok(Ready { case, kernel, device })
+    }
+
+    fn run(&self) -> Result<Vec<Value>> {
+        let inputs = self.case.inputs.iter().cloned().map(Value::Host).collect();
+        run_kernel(&self.kernel, &self.device, &self.case.node, inputs)
+    }
+}
+
+fn pool(threads: usize) -> Result<ThreadPool> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|e| Error::internal(e.to_string()))?;
-    let mut made: Option<Result<(Case, anabranch_executor::kernel::Kernel)>> = None;
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    pool.map_err(|e| Error::internal(e.to_string()))
+}
+
+fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> {
+    let pool = pool(threads)?;
+    let mut made: Option<Result<Ready>> = None;
     criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
         // Only for the cases that are asked for.
-        let made = made.get_or_insert_with(|| {
-            let case = case(op, &numbers)?;
-            let kernel = make_kernel(&device, &case.node)?;
-            Ok((case, kernel))
-        });
-        let Ok((case, kernel)) = made else { return };
-        let run = || {
-            let inputs = case.inputs.iter().cloned().map(Value::Host).collect();
-            run_kernel(kernel, &device, &case.node, inputs).unwrap_or_default()
-        };
-        assert!(!run().is_empty(), "{line} fails");
-        pool.install(|| bencher.iter(run));
+        let Ok(ready) = made.get_or_insert_with(|| Ready::new(line)) else { return };
+        assert!(ready.run().is_ok(), "{line} fails");
+        pool.install(|| bencher.iter(|| ready.run()));
     });
     made.map_or(Ok(()), |made| made.map(drop))
 }
 
+/// How long a case runs for one answer.
+const TURN: Duration = Duration::from_millis(100);
+
+/// Makes ready the case that a line of the standard input names, and for each empty line runs it for a while: answers with the
+/// median of the seconds that it took.
+fn answer(threads: usize) -> Result<()> {
+    let (pool, mut ready) = (pool(threads)?, None);
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|e| Error::internal(e.to_string()))?;
+        let answer = match &ready {
+            Some(ready) if line.is_empty() => turn(ready, &pool)?,
+            _ => {
+                let made = ready.insert(Ready::new(&line)?);
+                turn(made, &pool)?
+            }
+        };
+        writeln!(std::io::stdout(), "RESULT {answer}").map_err(|e| Error::internal(e.to_string()))?;
+    }
+    Ok(())
+}
+
+fn turn(ready: &Ready, pool: &ThreadPool) -> Result<f64> {
+    pool.install(|| {
+        let (start, mut times) = (Instant::now(), Vec::new());
+        while start.elapsed() < TURN || times.len() < 3 {
+            let start = Instant::now();
+            ready.run()?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    })
+}
+
 fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--answer") {
+        let threads = arguments.get(at + 1).and_then(|threads| threads.parse().ok());
+        return answer(threads.ok_or_else(|| Error::invalid("--answer needs a number of threads"))?);
+    }
     let mut criterion = Criterion::default()
         .without_plots()
         .sample_size(10)

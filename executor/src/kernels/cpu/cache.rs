@@ -21,7 +21,12 @@ pub(super) fn aliases(bytes: usize) -> bool {
 
 /// Whether it costs to read some rows at the same time that are so many bytes apart.
 pub(super) fn rows_alias(bytes: usize) -> bool {
-    aliases(bytes) && first_level_ways() < ENOUGH
+    aliases(bytes) && !has_many_ways()
+}
+
+/// Whether lines that fall into the same set of the first cache stay there, though there are many.
+pub(super) fn has_many_ways() -> bool {
+    first_level_ways() >= ENOUGH
 }
 
 /// Bytes of a core's second-level cache where the processor does not say.

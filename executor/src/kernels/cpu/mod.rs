@@ -101,6 +101,7 @@ pub(super) mod topk;
 pub(super) mod training;
 mod transfer;
 pub(super) mod transpose;
+mod turn;
 mod unary;
 mod unique;
 pub(super) mod variable;

@@ -1,5 +1,6 @@
 //! Elements that kernels only move: the choice of code goes by their size, not by their type.
 
+use super::turn;
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use graph::tensor::memory_limit;
@@ -16,6 +17,11 @@ pub(super) trait Moved: Clone + Send + Sync + 'static {
     /// A new tensor, filled by `fill`, which sees elements of unspecified value and sets them all.
     fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
 
+    /// Writes rows as columns; see [`turn`].
+    fn turn(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
+        turn::elements(from, stride, to, step, sizes);
+    }
+
     /// Changes elements of a tensor, in place if nobody else reads it.
     fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
@@ -28,7 +34,7 @@ pub(super) trait Moved: Clone + Send + Sync + 'static {
 }
 
 macro_rules! plain {
-    ($($t:ty),*) => { $(impl Moved for $t {
+    ($($t:ty: $turn:path),*) => { $(impl Moved for $t {
         fn zero() -> $t {
             0
         }
@@ -50,6 +56,10 @@ macro_rules! plain {
             Ok(tensor)
         }
 
+        fn turn(from: &[$t], stride: usize, to: &mut [$t], step: usize, sizes: [usize; 2]) {
+            $turn(from, stride, to, step, sizes);
+        }
+
         fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [$t]) -> Result<()>) -> Result<()> {
             let dtype = tensor.dtype();
             let elements = bytemuck::try_cast_slice_mut(tensor.bytes_mut()?)
@@ -58,7 +68,13 @@ macro_rules! plain {
         }
     })* };
 }
-plain!(u8, u16, u32, u64, u128);
+plain!(
+    u8: turn::elements,
+    u16: turn::elements,
+    u32: turn::words,
+    u64: turn::elements,
+    u128: turn::elements
+);
 
 impl Moved for Bytes {
     fn zero() -> Bytes {

@@ -3,7 +3,7 @@
 
 use super::micro::{Registers, Right};
 use super::product::Threads;
-use super::simd::{Vector, vectorized};
+use super::turn;
 use crate::error::Result;
 use graph::Buffer;
 use rayon::prelude::*;
@@ -151,12 +151,15 @@ impl Source for Streamed<'_> {
     }
 }
 
+/// Elements of a row that are copied at a time.
+const PIECE: usize = 8;
+
 /// A row of a panel, with zeros behind what there is.
 #[inline]
 fn copy_row(to: &mut [f32], from: &[f32]) {
     // Most are a few whole vectors, for which a call is long.
     if to.len() == from.len()
-        && let ((to, []), (from, [])) = (to.as_chunks_mut::<SIDE>(), from.as_chunks::<SIDE>())
+        && let ((to, []), (from, [])) = (to.as_chunks_mut::<PIECE>(), from.as_chunks::<PIECE>())
     {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         return;
@@ -175,49 +178,10 @@ pub(super) struct Columns<'a> {
 
 impl Source for Columns<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
-        let from = &self.data[first * self.stride..];
-        vectorized(Turn { from, stride: self.stride, width, step, rows: panel });
-    }
-}
-
-/// Writes `width` runs of elements, `stride` apart, as the columns of rows of `step`; further columns are zero.
-struct Turn<'a> {
-    from: &'a [f32],
-    stride: usize,
-    width: usize,
-    step: usize,
-    rows: &'a mut [f32],
-}
-
-/// Rows and columns that are turned in registers.
-const SIDE: usize = 8;
-
-impl Vector for Turn<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run(self) {
-        let Turn { from, stride, width, step, rows } = self;
-        let count = rows.len() / step;
-        let (whole_columns, whole_rows) = (width / SIDE * SIDE, count / SIDE * SIDE);
-        for t in (0..whole_rows).step_by(SIDE) {
-            for j in (0..whole_columns).step_by(SIDE) {
-                let square: [[f32; SIDE]; SIDE] = std::array::from_fn(|i| {
-                    let run = &from[(j + i) * stride + t..][..SIDE];
-                    std::array::from_fn(|k| run[k])
-                });
-                for k in 0..SIDE {
-                    let row: [f32; SIDE] = std::array::from_fn(|i| square[i][k]);
-                    rows[(t + k) * step + j..][..SIDE].copy_from_slice(&row);
-                }
-            }
-        }
-        for (t, row) in rows.chunks_exact_mut(step).enumerate() {
-            let first = if t < whole_rows { whole_columns } else { 0 };
-            for (j, to) in row[..width].iter_mut().enumerate().skip(first) {
-                *to = from[j * stride + t];
-            }
-            row[width..].fill(0.0);
-        }
+        let count = panel.len() / step;
+        let from = bytemuck::cast_slice(&self.data[first * self.stride..]);
+        turn::words(from, self.stride, bytemuck::cast_slice_mut(panel), step, [width, count]);
+        panel.chunks_exact_mut(step).for_each(|row| row[width..].fill(0.0));
     }
 }
 

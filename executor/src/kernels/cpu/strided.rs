@@ -33,9 +33,6 @@ struct Axis {
     to: isize,
 }
 
-/// Side of the square blocks of a transpose: two such blocks fit the first cache.
-const BLOCK: usize = 32;
-
 /// Rows shorter than this are not worth a call to copy memory each.
 const SHORT: usize = 4;
 
@@ -62,7 +59,7 @@ pub(super) fn copy<E: Moved>(
         return Ok(());
     };
     let inner = axes.remove(inner);
-    // Reading along one axis and writing along another: block by block, so that each line is fetched once.
+    // Reading along one axis and writing along another: square by square, so that each line is fetched once.
     let across = axes.iter().position(|a| a.from == 1 && a.size >= 8);
     let across = across.filter(|_| inner.to == 1 && inner.from != 1 && inner.from != 0 && inner.size >= 8);
     let across = across.map(|i| axes.remove(i));
@@ -168,15 +165,12 @@ fn run<E: Moved>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: is
 
 /// A matrix that is read along `across` and written along `along`.
 fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
-    for i in (0..across.size).step_by(BLOCK) {
-        for j in (0..along.size).step_by(BLOCK) {
-            let columns = Axis { size: BLOCK.min(along.size - j), ..along };
-            for row in i..across.size.min(i + BLOCK) {
-                let from = source + row as isize * across.from + j as isize * along.from;
-                let to = target + row as isize * across.to + j as isize * along.to;
-                run(columns, src, from, dst, to);
-            }
-        }
+    if let (Ok(stride), Ok(step)) = (usize::try_from(along.from), usize::try_from(across.to)) {
+        let (from, to) = (&src[source as usize..], &mut dst[target as usize..]);
+        return E::turn(from, stride, to, step, [along.size, across.size]);
+    }
+    for row in 0..across.size as isize {
+        run(along, src, source + row * across.from, dst, target + row * across.to);
     }
 }
 

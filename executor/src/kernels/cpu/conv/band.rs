@@ -58,9 +58,11 @@ impl Band {
         let is_inside =
             |axis: usize, size: usize| reach[axis][0] >= 0 && last[axis] + reach[axis][1] < size as isize;
         let is_spaced = reads == Reads::Pixels { spaced: true };
-        let is_sliced =
-            reads == Reads::Channels && image.channels > FLOATS && channels.is_multiple_of(FLOATS);
-        let is_few = channels < FLOATS || (reads == Reads::Channels && !is_sliced);
+        let are_lines = channels.is_multiple_of(FLOATS);
+        // Where pixels' lines that are read in turn fall into few sets, and sets have few ways, most of the cache is left unused.
+        let is_crowded = phase.stride[1] > 1 || !cache::has_many_ways();
+        let is_sliced = reads == Reads::Channels && are_lines && image.channels > FLOATS && is_crowded;
+        let is_few = channels < FLOATS || (reads == Reads::Channels && !are_lines);
         let has_margins = is_few && !(is_inside(0, image.rows) && is_inside(1, image.columns));
         Band {
             image,

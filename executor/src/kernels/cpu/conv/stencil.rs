@@ -16,6 +16,13 @@ use std::ops::Range;
 /// Pixels of a tile, at most about that many.
 const PIXELS: usize = 256;
 
+/// Small images of a tile, where those at a border see less: they are computed together with those at the same border of other
+/// images, in blocks of as many rows.
+const ABREAST: usize = 8;
+
+/// Tiles of a thread, at least, where they cannot all have the same work.
+const SHARES: usize = 4;
+
 /// Images made of others by a filter.
 #[derive(Debug)]
 pub(super) struct Stencil {
@@ -115,27 +122,41 @@ impl Stencil {
         }
     }
 
-    /// Lines of a tile.
+    /// Lines of a tile: as many as have about [`PIXELS`], and what they see in the cache; of small images, whole ones.
     fn lines(&self) -> usize {
         let seen = self.parts.iter().map(|part| part.band.lines_apart() / part.phase.every[0]);
-        let seen = seen.max().unwrap_or(1).max(1);
-        let mut lines = (band::most_elements() / seen).min(self.usual_lines());
-        if self.threads == Threads::All {
-            // Enough tiles that no thread idles for long at the end.
-            lines = lines.min((self.sizes.batch * self.to.rows).div_ceil(4 * rayon::current_num_threads()));
+        let most = band::most_elements() / seen.max().unwrap_or(1).max(1);
+        let threads = match self.threads {
+            Threads::One => 1,
+            Threads::All => rayon::current_num_threads(),
+        };
+        let (height, batch) = (self.to.rows, self.sizes.batch);
+        let pixels = height * self.to.columns;
+        // No thread may idle for long at the end.
+        let are_shared_evenly = batch.is_multiple_of(threads) || batch >= SHARES * threads;
+        if pixels <= PIXELS && height <= most && are_shared_evenly {
+            let usual = if self.are_borders_apart() {
+                PIXELS.div_ceil(pixels).max(ABREAST)
+            } else {
+                PIXELS.div_ceil(pixels)
+            };
+            let tiles = batch.div_ceil(usual.min(most / height)).next_multiple_of(threads);
+            return batch.div_ceil(tiles) * height;
         }
-        if lines >= self.to.rows {
-            return lines / self.to.rows * self.to.rows;
+        let mut lines = most.min(PIXELS / self.to.columns);
+        if self.threads == Threads::All {
+            lines = lines.min((batch * height).div_ceil(SHARES * threads));
+        }
+        if lines >= height {
+            return lines / height * height;
         }
         let every = self.parts.first().map_or(1, |part| part.phase.every[0]);
         lines.max(1).next_multiple_of(every)
     }
 
-    /// Lines of about [`PIXELS`]. Of small images there are whole ones, and rather more than fewer: pixels at a border are only
-    /// computed together with those at the same border of other images.
-    fn usual_lines(&self) -> usize {
-        let pixels = self.to.rows * self.to.columns;
-        if pixels <= PIXELS { PIXELS.div_ceil(pixels) * self.to.rows } else { PIXELS / self.to.columns }
+    /// Whether there are pixels at a border that see less than others.
+    fn are_borders_apart(&self) -> bool {
+        self.parts.iter().any(|part| part.spans.iter().any(|spans| spans.len() > 1))
     }
 
     /// The lines from `first_line` on, which number through the batch.
