@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use support::Fallible;
-use support::cluster::Cluster;
+use support::cluster::{Cluster, free_port};
 
 const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 const WORKER: &str = env!("CARGO_BIN_EXE_anabranch-worker");
@@ -257,9 +257,7 @@ fn serves(command: &mut Command) -> Fallible<String> {
 
 #[test]
 fn a_server_is_told_its_place_in_every_way() -> Fallible {
-    let free =
-        || -> Fallible<String> { Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string()) };
-    let (ps, worker) = (free()?, free()?);
+    let (ps, worker) = (free_port()?.to_string(), free_port()?.to_string());
     let expected = format!("/job:worker/replica:0/task:0 listens on {worker}");
     let cluster = format!("ps={ps};worker={worker}");
     let own = serves(Command::new(WORKER).env_remove("TF_CONFIG").args([

@@ -76,7 +76,7 @@ fn etcd(bin: &Path, folder: &Path, client: &str, peer: &str) -> Fallible<Child> 
 }
 
 fn free_address() -> Fallible<String> {
-    Ok(free_port()?.local_addr()?.to_string())
+    Ok(free_port()?.to_string())
 }
 
 impl Drop for Etcd {

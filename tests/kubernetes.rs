@@ -207,7 +207,7 @@ fn who_may_not_ask_is_told_so_and_who_asks_nobody_too() -> Fallible {
         assert!(failed.code() == code && failed.to_string().contains("Lease team/job"), "{failed}");
     }
 
-    let nobody = free_port()?.local_addr()?;
+    let nobody = free_port()?;
     let store = KubernetesStore::new(Some(config(nobody)?), "job", SHORT)?;
     let failed = store.campaign().err().ok_or("nobody was asked, and agreed")?;
     assert!(

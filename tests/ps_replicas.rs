@@ -52,8 +52,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> Fallible<bool>) -> Fallible {
 
 /// Waits until the processes of this place have become standbys so many times.
 fn until_it_stands_by(cluster: &Cluster, index: usize, times: usize) -> Fallible {
-    until(&format!("ps {index} stands by"), || {
+    let stands_by = until(&format!("ps {index} stands by"), || {
         Ok(cluster.log("ps", index)?.matches(STANDS_BY).count() >= times)
+    });
+    stands_by.map_err(|e| {
+        let said = cluster.log("ps", index).unwrap_or_else(|e| e.to_string());
+        format!("{e}; it said: {said}").into()
     })
 }
 

@@ -305,7 +305,7 @@ fn all_of_it_holds_in_s3() -> Fallible {
     if let Ok(store) = env::var("STORE") {
         return servers_save_restore_and_keep(&Path::new(&store).join("servers"));
     }
-    let address = free_port()?.local_addr()?.to_string();
+    let address = free_port()?.to_string();
     let _server = S3::start(&address)?;
     let with_store = |mut command: Command| {
         command

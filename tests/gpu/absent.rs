@@ -1,6 +1,7 @@
 //! What holds without a GPU.
 
 use crate::support::Fallible;
+use crate::support::cluster::free_port;
 use client::Session;
 use executor::gpus;
 use graph::Scope;
@@ -60,8 +61,7 @@ fn messages_name_the_cpu_alone() -> Fallible {
 /// One line says what there is, and the worker serves all the same.
 #[test]
 fn a_worker_starts_and_says_in_a_line_which_gpus_there_are() -> Fallible {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let cluster = format!("worker=127.0.0.1:{port}");
+    let cluster = format!("worker={}", free_port()?);
     let mut worker = crate::anabranch();
     worker.args(["worker", "--stop-with-stdin", "--job", "worker", "--cluster", &cluster]);
     // Its input has ended, so that it stops as soon as it serves.

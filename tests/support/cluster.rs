@@ -3,11 +3,12 @@
 use super::Fallible;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -59,16 +60,9 @@ impl Cluster {
 
     /// Chooses addresses without starting anything.
     pub fn reserve(jobs: &[(&str, usize)]) -> Fallible<Cluster> {
-        let mut held = Vec::new();
         let mut addresses = BTreeMap::new();
         for (job, count) in jobs {
-            let mut of_job = Vec::new();
-            for _ in 0..*count {
-                let listener = free_port()?;
-                of_job.push(listener.local_addr()?);
-                held.push(listener);
-            }
-            addresses.insert((*job).to_owned(), of_job);
+            addresses.insert((*job).to_owned(), (0..*count).map(|_| free_port()).collect::<Fallible<_>>()?);
         }
         let (running, flags) = (BTreeMap::new(), Vec::new());
         Ok(Cluster { addresses, running, flags, programs: BTreeMap::new(), routes: BTreeMap::new() })
@@ -244,9 +238,9 @@ impl Cluster {
     }
 }
 
-/// A port below those that the system gives to connections: it stays free while its task is dead, however often
-/// others try it.
-pub fn free_port() -> Fallible<TcpListener> {
+/// An address whose port is below those that the system gives to connections: it stays free while its task is dead, however
+/// often others try it.
+pub fn free_port() -> Fallible<SocketAddr> {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -254,8 +248,12 @@ pub fn free_port() -> Fallible<TcpListener> {
     let first = std::process::id().wrapping_mul(1_607);
     for _ in 0..COUNT {
         let port = FIRST + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port as u16)) {
-            return Ok(listener);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
+        // Nothing listens meanwhile: a process that another thread is starting would keep that for a moment.
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        if socket.bind(address).is_ok() {
+            return Ok(address);
         }
     }
     Err("no port is free".into())
