@@ -3,19 +3,23 @@
     cargo bench -p anabranch-executor --bench kernels --no-run       # prints where the binary is
     python benches/peer/kernels/kernels.py --bench target/release/deps/kernels-... [--threads 1 2] [pattern ...]
 
-TensorFlow runs each case in a graph of several copies, one after the other, in a process a number of threads, so
-that neither the client nor a session's start counts. Figures are the best of the rounds: what others do on the
-machine only adds.
+TensorFlow runs each case in a graph of several copies, one after the other, so that neither the client nor a session's
+start counts. Each side is a process for each number of threads, and runs for a tenth of a second at a time: what else the
+machine does, and what its clock is at, is the same for both. The ratio is the median of the turns'; milliseconds are those
+of the best turn.
 """
 import argparse
 import pathlib
-import json
 import re
+import statistics
 import subprocess
 import sys
 import time
 
 HERE = pathlib.Path(__file__).parent
+
+# How long a side runs at a time, seconds; as in the bench.
+TURN = 0.1
 
 
 def operations(op, n):
@@ -29,7 +33,7 @@ def operations(op, n):
 
 
 def peer(threads):
-    """Answers lines of cases with seconds, until there are no more."""
+    """Answers as `Side` asks, until nothing more comes."""
     import numpy as np
     import tensorflow.compat.v1 as tf
 
@@ -110,65 +114,66 @@ def peer(threads):
             return lambda: raw.Relu(features=x)
         return lambda: getattr(raw, op)(x=x)
 
-    def measure(line, seconds=1.0):
+    def prepare(line):
+        """What runs the case once, and leaves nothing to be set up: the seconds that it took."""
         op, *n = line.split()
         with tf.Graph().as_default():
             copy = build(op, [int(v) for v in n])
             one = last = copy().op
-            copies = 1
-            with tf.Session(config=config) as s:
-                s.run(tf.global_variables_initializer())
-                s.run(one)
-                started = time.perf_counter()
-                s.run(one)
-                copies = int(min(50, max(1, 0.02 // (time.perf_counter() - started))))
-                for _ in range(copies - 1):
-                    with tf.control_dependencies([last]):
-                        last = copy().op
-                run = s.make_callable(last)
-                run(), run()
-                times, end = [], time.perf_counter() + seconds
-                while time.perf_counter() < end or len(times) < 5:
-                    started = time.perf_counter()
-                    run()
-                    times.append((time.perf_counter() - started) / copies)
-        return [float(np.median(times)), min(times)]
+            s = tf.Session(config=config)
+            s.run(tf.global_variables_initializer())
+            s.run(one)
+            started = time.perf_counter()
+            s.run(one)
+            copies = int(min(50, max(1, 0.02 // (time.perf_counter() - started))))
+            for _ in range(copies - 1):
+                with tf.control_dependencies([last]):
+                    last = copy().op
+            step = s.make_callable(last)
 
+        def run():
+            started = time.perf_counter()
+            step()
+            return (time.perf_counter() - started) / copies
+
+        run(), run()
+        return s, run
+
+    session = None
     for line in sys.stdin:
-        print("RESULT " + json.dumps(measure(line.strip())), flush=True)
+        if line.strip():
+            if session:
+                session.close()
+            session, run = prepare(line)
+        times, end = [], time.perf_counter() + TURN
+        while time.perf_counter() < end or len(times) < 3:
+            times.append(run())
+        print(f"RESULT {np.median(times)}", flush=True)
 
 
-class Peer:
-    def __init__(self, threads):
-        command = [sys.executable, __file__, "--peer", str(threads)]
+class Side:
+    """A process that makes ready the case that it is told, and runs it for a while for each empty line."""
+
+    def __init__(self, command):
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
-    def measure(self, line):
+    def turn(self, line=""):
+        """Seconds, the median of some runs."""
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         for answer in self.process.stdout:
             if answer.startswith("RESULT "):
-                return json.loads(answer[7:])
-        raise RuntimeError(f"TensorFlow ended at {line}")
-
-
-def ours(bench, line, threads):
-    """Seconds, as Criterion has them."""
-    command = [bench, "--bench", "--exact", f"{line} @{threads}", "--noplot", "--output-format", "bencher"]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    found = re.search(r"bench:\s+([\d,]+) ns/iter", out.stdout)
-    if not found:
-        raise RuntimeError(f"{line}: {out.stdout}{out.stderr}")
-    return int(found[1].replace(",", "")) * 1e-9
+                return float(answer[7:])
+        raise RuntimeError(f"{self.process.args} ended at {line}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", help="the bench's binary")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     parser.add_argument("patterns", nargs="*", help="only cases in which one of these is found")
     a = parser.parse_args()
@@ -178,20 +183,20 @@ def main():
     lines = [line for line in lines if not a.patterns or any(re.search(p, line) for p in a.patterns)]
     print(f"{'case':50} {'threads':>7} {'TensorFlow ms':>14} {'ours ms':>9} {'GFLOP/s':>8} {'ratio':>6}")
     for threads in a.threads:
-        tensorflow = Peer(threads)
+        sides = [Side([sys.executable, __file__, "--peer", str(threads)]), Side([a.bench, "--answer", str(threads)])]
         for line in lines:
-            theirs, mine = [], []
-            for _ in range(a.rounds):
-                theirs.append(tensorflow.measure(line)[0])
-                mine.append(ours(a.bench, line, threads))
-            theirs, mine = min(theirs), min(mine)
+            for side in sides:
+                side.turn(line)
+            turns = [[side.turn() for side in sides] for _ in range(a.turns)]
+            theirs, mine = (min(side) for side in zip(*turns))
+            ratio = statistics.median(theirs / mine for theirs, mine in turns)
             op, *n = line.split()
             rate = operations(op, [int(v) for v in n]) / mine / 1e9
             rate = f"{rate:8.0f}" if rate else " " * 8
-            print(
-                f"{line:50} {threads:7} {theirs * 1e3:14.3f} {mine * 1e3:9.3f} {rate} {theirs / mine:6.2f}",
-                flush=True,
-            )
+            print(f"{line:50} {threads:7} {theirs * 1e3:14.3f} {mine * 1e3:9.3f} {rate} {ratio:6.2f}", flush=True)
+        for side in sides:
+            side.process.stdin.close()
+            side.process.wait()
 
 
 if __name__ == "__main__":
