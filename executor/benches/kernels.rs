@@ -139,6 +139,15 @@ impl Ready {
         Ok(Ready { case, kernel, device })
     }
 
+    /// Seconds that a run took, on average over so many.
+    fn seconds(&self, runs: usize) -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..runs {
+            self.run()?;
+        }
+        Ok(start.elapsed().as_secs_f64() / runs as f64)
+    }
+
     fn run(&self) -> Result<Vec<Value>> {
         let inputs = self.case.inputs.iter().cloned().map(Value::Host).collect();
         run_kernel(&self.kernel, &self.device, &self.case.node, inputs)
@@ -162,38 +171,35 @@ fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> 
     made.map_or(Ok(()), |made| made.map(drop))
 }
 
-/// How long a case runs for one answer.
+/// How long a case runs for one answer, and for one measurement of those whose median that is: as in `kernels.py`.
 const TURN: Duration = Duration::from_millis(100);
+const MEASUREMENT: f64 = 0.02;
+const MOST_RUNS: f64 = 50.0;
 
-/// Makes ready the case that a line of the standard input names, and for each empty line runs it for a while: answers with the
-/// median of the seconds that it took.
+/// Makes ready the case that a line of the standard input names, if it names one, and runs it for a while: answers each line with
+/// the seconds that it took.
 fn answer(threads: usize) -> Result<()> {
     let (pool, mut ready) = (pool(threads)?, None);
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| Error::internal(e.to_string()))?;
-        let answer = match &ready {
-            Some(ready) if line.is_empty() => turn(ready, &pool)?,
-            _ => {
-                let made = ready.insert(Ready::new(&line)?);
-                turn(made, &pool)?
-            }
-        };
-        writeln!(std::io::stdout(), "RESULT {answer}").map_err(|e| Error::internal(e.to_string()))?;
+        if !line.is_empty() {
+            ready = Some(Ready::new(&line)?);
+        }
+        let ready = ready.as_ref().ok_or_else(|| Error::invalid("no case was named"))?;
+        let seconds = pool.install(|| turn(ready))?;
+        writeln!(std::io::stdout(), "RESULT {seconds}").map_err(|e| Error::internal(e.to_string()))?;
     }
     Ok(())
 }
 
-fn turn(ready: &Ready, pool: &ThreadPool) -> Result<f64> {
-    pool.install(|| {
-        let (start, mut times) = (Instant::now(), Vec::new());
-        while start.elapsed() < TURN || times.len() < 3 {
-            let start = Instant::now();
-            ready.run()?;
-            times.push(start.elapsed().as_secs_f64());
-        }
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
-    })
+fn turn(ready: &Ready) -> Result<f64> {
+    let runs = (MEASUREMENT / ready.seconds(1)?).clamp(1.0, MOST_RUNS) as usize;
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while start.elapsed() < TURN || times.len() < 3 {
+        times.push(ready.seconds(runs)?);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
 }
 
 fn main() -> Result<()> {

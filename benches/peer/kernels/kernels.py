@@ -115,7 +115,7 @@ def peer(threads):
         return lambda: getattr(raw, op)(x=x)
 
     def prepare(line):
-        """What runs the case once, and leaves nothing to be set up: the seconds that it took."""
+        """The session of a case, and what runs it and tells the seconds that it took."""
         op, *n = line.split()
         with tf.Graph().as_default():
             copy = build(op, [int(v) for v in n])
@@ -154,24 +154,27 @@ def peer(threads):
 class Side:
     """A process that makes ready the case that it is told, and runs it for a while for each empty line."""
 
-    def __init__(self, command):
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+    def __init__(self, command, **how):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how)
+        self.case = ""
 
     def turn(self, line=""):
         """Seconds, the median of some runs."""
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        self.case = line or self.case
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
         for answer in self.process.stdout:
             if answer.startswith("RESULT "):
                 return float(answer[7:])
-        raise RuntimeError(f"{self.process.args} ended at {line}")
+        sys.exit(f"{' '.join(self.process.args)} ended at {self.case}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", help="the bench's binary")
+    parser.add_argument("--bench", help="the bench's binary, which is needed")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
@@ -179,11 +182,15 @@ def main():
     a = parser.parse_args()
     if a.peer:
         return peer(a.peer)
+    if not a.bench:
+        parser.error("--bench is needed")
     lines = [line for line in (HERE / "cases.txt").read_text().splitlines() if line and line[0] != "#"]
     lines = [line for line in lines if not a.patterns or any(re.search(p, line) for p in a.patterns)]
     print(f"{'case':50} {'threads':>7} {'TensorFlow ms':>14} {'ours ms':>9} {'GFLOP/s':>8} {'ratio':>6}")
     for threads in a.threads:
-        sides = [Side([sys.executable, __file__, "--peer", str(threads)]), Side([a.bench, "--answer", str(threads)])]
+        # TensorFlow tells much that is no error.
+        theirs = Side([sys.executable, __file__, "--peer", str(threads)], stderr=subprocess.DEVNULL)
+        sides = [theirs, Side([a.bench, "--answer", str(threads)])]
         for line in lines:
             for side in sides:
                 side.turn(line)

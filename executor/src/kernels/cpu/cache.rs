@@ -24,7 +24,7 @@ pub(super) fn rows_alias(bytes: usize) -> bool {
     aliases(bytes) && !has_many_ways()
 }
 
-/// Whether lines that fall into the same set of the first cache stay there, though there are many.
+/// Whether sets of the first cache have room for many lines.
 pub(super) fn has_many_ways() -> bool {
     first_level_ways() >= ENOUGH
 }

@@ -17,12 +17,10 @@ use std::ops::Range;
 /// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
 pub(super) const STEPS: usize = 320;
 
-/// Cuts `len` into as few ranges of at most `most` as there can be; the first ones have one more where they cannot all have the
-/// same.
+/// Cuts `len` into ranges of about the same length, at most `most`.
 pub(super) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = len.div_ceil(most);
-    let start = move |i: usize| i * (len / count) + i.min(len % count);
-    (0..count).map(move |i| start(i)..start(i + 1))
+    let each = len.div_ceil(len.div_ceil(most).max(1)).max(1);
+    (0..len).step_by(each).map(move |first| first..len.min(first + each))
 }
 
 /// Steps of the inner dimension that follow each other in both matrices.
@@ -107,9 +105,11 @@ impl Registers {
 
     /// Cuts `width` columns into panels of about equally many vectors, as few as there can be.
     pub(super) fn panels(&self, width: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (count, vectors) = (width.div_ceil(self.columns), width.div_ceil(self.lanes));
         let lanes = self.lanes;
-        cut(width.div_ceil(lanes), self.columns / lanes)
-            .map(move |vectors| vectors.start * lanes..width.min(vectors.end * lanes))
+        // The first ones have a vector more where they cannot all have the same.
+        let start = move |i: usize| (i * (vectors / count) + i.min(vectors % count)) * lanes;
+        (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
 
     /// `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`] columns.

@@ -34,7 +34,7 @@ pub(super) trait Moved: Clone + Send + Sync + 'static {
 }
 
 macro_rules! plain {
-    ($($t:ty: $turn:path),*) => { $(impl Moved for $t {
+    ($($t:ty $(=> $turn:path)?),*) => { $(impl Moved for $t {
         fn zero() -> $t {
             0
         }
@@ -56,9 +56,9 @@ macro_rules! plain {
             Ok(tensor)
         }
 
-        fn turn(from: &[$t], stride: usize, to: &mut [$t], step: usize, sizes: [usize; 2]) {
+        $(fn turn(from: &[$t], stride: usize, to: &mut [$t], step: usize, sizes: [usize; 2]) {
             $turn(from, stride, to, step, sizes);
-        }
+        })?
 
         fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [$t]) -> Result<()>) -> Result<()> {
             let dtype = tensor.dtype();
@@ -68,13 +68,7 @@ macro_rules! plain {
         }
     })* };
 }
-plain!(
-    u8: turn::elements,
-    u16: turn::elements,
-    u32: turn::words,
-    u64: turn::elements,
-    u128: turn::elements
-);
+plain!(u8, u16, u32 => turn::words, u64, u128);
 
 impl Moved for Bytes {
     fn zero() -> Bytes {

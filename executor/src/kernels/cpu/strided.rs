@@ -262,6 +262,9 @@ mod tests {
             (&[6], 17, &[-3], 12, &[-2]),
             (&[70, 45], 0, &[1, 70], 0, &[45, 1]),
             (&[3, 70, 45], 0, &[3150, 1, 70], 0, &[3150, 45, 1]),
+            (&[70, 45], 5, &[1, 73], 7, &[51, 1]),
+            (&[70, 45], 3080, &[1, -70], 0, &[45, 1]),
+            (&[70, 45], 0, &[1, 70], 3105, &[-45, 1]),
             (&[9, 40, 8], 0, &[1, 9, 360], 0, &[320, 8, 1]),
             (&[2, 3, 4, 5], 0, &[1, 2, 6, 24], 0, &[60, 20, 5, 1]),
             (&[2, 3, 4, 5], 119, &[-60, -20, -5, -1], 0, &[60, 20, 5, 1]),
@@ -279,6 +282,9 @@ mod tests {
             slowly(dims, &src, &from, &mut expected, &to);
             copy(dims, &src, &from, &mut actual, &to)?;
             assert_eq!(actual, expected, "{dims:?} {from:?} {to:?}");
+            let mut wide = vec![0; 20_000];
+            copy(dims, &src.iter().map(|&x| u64::from(x)).collect::<Vec<_>>(), &from, &mut wide, &to)?;
+            assert!(wide.iter().copied().eq(expected.into_iter().map(u64::from)), "{dims:?} {from:?} {to:?}");
         }
         Ok(())
     }

@@ -10,25 +10,21 @@ const SIDE: usize = 8;
 /// Rows and columns of what is turned element by element: two such squares fit the first cache.
 const BLOCK: usize = 32;
 
-/// Writes `width` rows of `count` words, `stride` apart, as the columns of `count` rows, `step` apart.
+/// Writes rows of words, `stride` apart, as columns, whose elements are `step` apart.
 ///
 /// # Panics
-/// If there are fewer words.
-pub(super) fn words(from: &[u32], stride: usize, to: &mut [u32], step: usize, [width, count]: [usize; 2]) {
-    if width == 0 || count == 0 {
-        return;
-    }
-    assert!((width - 1) * stride + count <= from.len(), "a matrix reaches outside its data");
-    assert!((count - 1) * step + width <= to.len(), "a matrix turned over reaches outside its place");
-    let (mut columns, mut rows) = (0, 0);
+/// If there are fewer words than so many rows and columns have.
+pub(super) fn words(from: &[u32], stride: usize, to: &mut [u32], step: usize, [rows, columns]: [usize; 2]) {
+    check([from.len(), to.len()], [stride, step], [rows, columns]);
+    let (mut whole_rows, mut whole_columns) = (0, 0);
     #[cfg(target_arch = "x86_64")]
     if level() >= Level::V3 {
-        (columns, rows) = (width / SIDE * SIDE, count / SIDE * SIDE);
+        (whole_rows, whole_columns) = (rows / SIDE * SIDE, columns / SIDE * SIDE);
         // SAFETY: the processor has AVX, and all rows and columns were seen to lie inside.
-        unsafe { avx::squares(from, stride, to, step, [columns, rows]) };
+        unsafe { avx::squares(from, stride, to, step, [whole_rows, whole_columns]) };
     }
-    part(from, stride, to, step, columns..width, 0..rows);
-    part(from, stride, to, step, 0..width, rows..count);
+    part(from, stride, to, step, whole_rows..rows, 0..whole_columns);
+    part(from, stride, to, step, 0..rows, whole_columns..columns);
 }
 
 /// As [`words`], of any elements.
@@ -37,9 +33,20 @@ pub(super) fn elements<E: Clone>(
     stride: usize,
     to: &mut [E],
     step: usize,
-    [width, count]: [usize; 2],
+    [rows, columns]: [usize; 2],
 ) {
-    part(from, stride, to, step, 0..width, 0..count);
+    check([from.len(), to.len()], [stride, step], [rows, columns]);
+    part(from, stride, to, step, 0..rows, 0..columns);
+}
+
+/// That a matrix, and the same turned over, lie inside so many elements.
+fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [usize; 2]) {
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    let end = |lines: usize, apart: usize, len: usize| (lines - 1).saturating_mul(apart).saturating_add(len);
+    assert!(end(rows, stride, columns) <= from, "a matrix reaches outside its data");
+    assert!(end(columns, step, rows) <= to, "a matrix turned over reaches outside its place");
 }
 
 /// These columns of these rows.
@@ -48,18 +55,16 @@ fn part<E: Clone>(
     stride: usize,
     to: &mut [E],
     step: usize,
-    columns: Range<usize>,
     rows: Range<usize>,
+    columns: Range<usize>,
 ) {
-    for top in rows.clone().step_by(BLOCK) {
-        for left in columns.clone().step_by(BLOCK) {
-            let width = BLOCK.min(columns.end - left);
-            for t in top..rows.end.min(top + BLOCK) {
-                let column = from[left * stride + t..].iter().step_by(stride.max(1));
-                to[t * step + left..][..width]
-                    .iter_mut()
-                    .zip(column)
-                    .for_each(|(to, from)| to.clone_from(from));
+    for left in columns.clone().step_by(BLOCK) {
+        for top in rows.clone().step_by(BLOCK) {
+            let bottom = rows.end.min(top + BLOCK);
+            for column in left..columns.end.min(left + BLOCK) {
+                for (row, to) in (top..bottom).zip(&mut to[column * step + top..]) {
+                    to.clone_from(&from[row * stride + column]);
+                }
             }
         }
     }
@@ -68,35 +73,36 @@ fn part<E: Clone>(
 #[cfg(target_arch = "x86_64")]
 mod avx {
     use super::SIDE;
+    use crate::kernels::cpu::cache::FLOATS;
     use std::arch::x86_64::*;
-
-    /// Elements of a line of the cache: as many of a row are read at once.
-    const LINE: usize = 16;
 
     /// Lines of a row between asking for one and its use.
     const AHEAD: usize = 2;
 
     /// # Safety
-    /// The processor must have AVX; `width` and `count` must be multiples of [`SIDE`], and their rows and columns must lie
-    /// inside `from` and `to`.
+    /// The processor must have AVX; the numbers of rows and columns must be multiples of [`SIDE`], and they must lie inside
+    /// `from` and, turned over, inside `to`.
     #[target_feature(enable = "avx")]
     pub(super) unsafe fn squares(
         from: &[u32],
         stride: usize,
         to: &mut [u32],
         step: usize,
-        [width, count]: [usize; 2],
+        [rows, columns]: [usize; 2],
     ) {
         let (from, to) = (from.as_ptr().cast::<f32>(), to.as_mut_ptr().cast::<f32>());
-        for line in (0..count).step_by(LINE) {
-            for j in (0..width).step_by(SIDE) {
-                let ahead = from.wrapping_add(j * stride + line + AHEAD * LINE);
+        // A line of the cache of each row at once.
+        for line in (0..columns).step_by(FLOATS) {
+            for row in (0..rows).step_by(SIDE) {
+                let ahead = from.wrapping_add(row * stride + line + AHEAD * FLOATS);
                 for i in 0..SIDE {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride).cast());
                 }
-                for t in (line..count.min(line + LINE)).step_by(SIDE) {
+                for column in (line..columns.min(line + FLOATS)).step_by(SIDE) {
                     // SAFETY: the square's rows and columns are among those that lie inside.
-                    unsafe { square(from.add(j * stride + t), stride, to.add(t * step + j), step) };
+                    unsafe {
+                        square(from.add(row * stride + column), stride, to.add(column * step + row), step)
+                    };
                 }
             }
         }
@@ -139,22 +145,38 @@ mod avx {
 mod tests {
     use super::*;
 
+    fn numbers(len: usize) -> Vec<u32> {
+        (0..len).map(|i| i as u32).collect()
+    }
+
     #[test]
     fn rows_become_columns() {
-        for (width, count) in [(0, 3), (3, 0), (1, 1), (8, 8), (7, 40), (40, 7), (24, 16), (65, 50)] {
-            let (stride, step) = (count + 3, width + 5);
-            let from: Vec<u32> = (0..width * stride).map(|i| i as u32).collect();
-            let mut places = [vec![u32::MAX; count * step], vec![u32::MAX; count * step]];
+        for (rows, columns) in [(0, 3), (3, 0), (1, 1), (8, 8), (7, 40), (40, 7), (24, 16), (65, 50)] {
+            let (stride, step) = (columns + 3, rows + 5);
+            let from = numbers(rows * stride);
+            let mut places = [vec![u32::MAX; columns * step], vec![u32::MAX; columns * step]];
             let [quickly, slowly] = &mut places;
-            words(&from, stride, quickly, step, [width, count]);
-            elements(&from, stride, slowly, step, [width, count]);
+            words(&from, stride, quickly, step, [rows, columns]);
+            elements(&from, stride, slowly, step, [rows, columns]);
             for to in places {
                 for (at, &value) in to.iter().enumerate() {
-                    let (t, j) = (at / step, at % step);
-                    let expected = if j < width { from[j * stride + t] } else { u32::MAX };
-                    assert_eq!(value, expected, "row {t}, column {j} of {count} by {width}");
+                    let (column, row) = (at / step, at % step);
+                    let expected = if row < rows { from[row * stride + column] } else { u32::MAX };
+                    assert_eq!(value, expected, "row {row}, column {column} of {rows} by {columns}");
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its data")]
+    fn rows_that_are_not_there() {
+        words(&numbers(63), 8, &mut [0; 64], 8, [8, 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its place")]
+    fn columns_for_which_there_is_no_place() {
+        words(&numbers(64), 8, &mut [0; 64], usize::MAX, [8, 8]);
     }
 }

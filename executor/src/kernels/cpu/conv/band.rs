@@ -28,8 +28,8 @@ pub(super) struct Band {
 pub(super) enum Reads {
     /// The channels of several pixels, one after the other; `spaced`, as pixels would fall into the same sets of the cache.
     Pixels { spaced: bool },
-    /// Several channels of a pixel, one pixel after the other.
-    Channels,
+    /// Several channels of a pixel, one pixel after the other; `crowded`, as their lines would leave most of the cache unused.
+    Channels { crowded: bool },
 }
 
 /// Where the lines of an image are that some pixels see.
@@ -58,12 +58,14 @@ impl Band {
         let is_inside =
             |axis: usize, size: usize| reach[axis][0] >= 0 && last[axis] + reach[axis][1] < size as isize;
         let is_spaced = reads == Reads::Pixels { spaced: true };
-        let are_lines = channels.is_multiple_of(FLOATS);
-        // Where pixels' lines that are read in turn fall into few sets, and sets have few ways, most of the cache is left unused.
-        let is_crowded = phase.stride[1] > 1 || !cache::has_many_ways();
-        let is_sliced = reads == Reads::Channels && are_lines && image.channels > FLOATS && is_crowded;
-        let is_few = channels < FLOATS || (reads == Reads::Channels && !are_lines);
-        let has_margins = is_few && !(is_inside(0, image.rows) && is_inside(1, image.columns));
+        let (are_channels, is_crowded) = match reads {
+            Reads::Channels { crowded } => (true, crowded),
+            Reads::Pixels { .. } => (false, false),
+        };
+        let are_lines = channels.is_multiple_of(FLOATS) && image.channels > FLOATS;
+        let is_sliced = is_crowded && are_lines;
+        let is_padded = channels < FLOATS || (are_channels && !are_lines);
+        let has_margins = is_padded && !(is_inside(0, image.rows) && is_inside(1, image.columns));
         Band {
             image,
             reach,

@@ -5,6 +5,7 @@ use super::band::{self, Band, Copies, Lines, Reads};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
+use crate::kernels::cpu::cache;
 use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run, cut};
 use crate::kernels::cpu::panel::{Panels, Rows, Streamed};
 use crate::kernels::cpu::product::Threads;
@@ -25,6 +26,9 @@ const SUMMED: usize = 4096;
 /// What arrived is laid out for products, unless so few rows of the filter use it, and its own rows are so near each other.
 const FEW: usize = 32;
 const NEAR: usize = 128;
+
+/// Channels of pixels that follow each other so closely that the processor fetches one behind the other.
+const FETCHED: usize = 64;
 
 /// How the gradient is computed.
 #[derive(Debug)]
@@ -55,8 +59,15 @@ struct Alike {
 impl FilterGradient<'_> {
     /// `None` for volumes, and where strides, dilations or paddings are out of all proportion.
     pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
+        // Lines of pixels that are far apart fall into few sets of the cache: with strides always, else if sets have few ways.
+        // And what is met once comes from memory, which is best read in the order in which it lies.
+        let is_met_once = sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > FETCHED;
+        FilterGradient::reading(sizes, sizes.columns.stride > 1 || !cache::has_many_ways() || is_met_once)
+    }
+
+    fn reading(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
         let phase = Phase::forward(sizes);
-        let band = Band::new(Image::input(sizes), &phase, Reads::Channels, sizes.filter_channels);
+        let band = Band::new(Image::input(sizes), &phase, Reads::Channels { crowded }, sizes.filter_channels);
         (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
@@ -228,4 +239,41 @@ struct Seen {
     first: usize,
     rows: Range<usize>,
     lines: Lines,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::ops::conv::Conv;
+    use graph::{Node, ops};
+
+    /// The same bits, whether channels are read where they are or from slices.
+    #[test]
+    fn channels_in_slices() -> Result<()> {
+        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
+        for (input, filter, stride) in [
+            ([3, 5, 6, 48], [3, 3, 48, 20], 1),
+            ([2, 7, 5, 32], [3, 2, 32, 70], 2),
+            ([2, 6, 6, 64], [3, 3, 32, 6], 1),
+            ([1, 9, 9, 32], [1, 1, 32, 5], 3),
+        ] {
+            let op = ops::lookup("Conv2D").ok_or_else(|| crate::Error::internal("no such op"))?;
+            let node = Node::new("case", op)
+                .with_attr("T", DType::Float)
+                .with_attr("strides", vec![1, stride, stride, 1])
+                .with_attr("padding", "SAME");
+            let sizes = Conv::of_images(&node)?.sizes(&input, &filter)?;
+            let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());
+            let run = |crowded: bool| {
+                let gradient = FilterGradient::reading(&sizes, crowded);
+                let gradient = gradient.ok_or_else(|| crate::Error::internal("out of proportion"))?;
+                assert_eq!(gradient.band.is_copied, crowded);
+                let mut dw = vec![f32::NAN; filter.iter().product()];
+                gradient.write(&noise(input.iter().product()), &dy, &mut dw)?;
+                Ok::<_, crate::Error>(dw)
+            };
+            assert_eq!(run(true)?, run(false)?, "{input:?} {filter:?}");
+        }
+        Ok(())
+    }
 }

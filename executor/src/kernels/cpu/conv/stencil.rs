@@ -13,15 +13,15 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Pixels of a tile, at most about that many.
+/// Pixels of a tile, at most about that many; more of small images, see [`ABREAST`].
 const PIXELS: usize = 256;
 
-/// Small images of a tile, where those at a border see less: they are computed together with those at the same border of other
-/// images, in blocks of as many rows.
+/// Small images of a tile, if their pixels at a border see less than others: these are computed together with those at the same
+/// border of the other images, as those of one image are too few for a block.
 const ABREAST: usize = 8;
 
-/// Tiles of a thread, at least, where they cannot all have the same work.
-const SHARES: usize = 4;
+/// No thread has more than its share of tiles by more than a part of this many.
+const EVEN: usize = 16;
 
 /// Images made of others by a filter.
 #[derive(Debug)]
@@ -108,7 +108,10 @@ impl Stencil {
 
     /// Computes `out` from `input`.
     pub(super) fn run(&self, input: &[f32], filter: &[Panels], out: &mut [f32]) {
-        let lines = self.lines();
+        let lines = self.lines(match self.threads {
+            Threads::One => 1,
+            Threads::All => rayon::current_num_threads(),
+        });
         let work = |scratch: &mut Scratch, (i, out): (usize, &mut [f32])| {
             self.tile(input, filter, i * lines, out, scratch);
         };
@@ -122,36 +125,22 @@ impl Stencil {
         }
     }
 
-    /// Lines of a tile: as many as have about [`PIXELS`], and what they see in the cache; of small images, whole ones.
-    fn lines(&self) -> usize {
+    /// Lines of a tile, of about [`PIXELS`], so that what they see is in the cache: whole images, if they are small.
+    fn lines(&self, threads: usize) -> usize {
         let seen = self.parts.iter().map(|part| part.band.lines_apart() / part.phase.every[0]);
         let most = band::most_elements() / seen.max().unwrap_or(1).max(1);
-        let threads = match self.threads {
-            Threads::One => 1,
-            Threads::All => rayon::current_num_threads(),
-        };
-        let (height, batch) = (self.to.rows, self.sizes.batch);
-        let pixels = height * self.to.columns;
-        // No thread may idle for long at the end.
-        let are_shared_evenly = batch.is_multiple_of(threads) || batch >= SHARES * threads;
-        if pixels <= PIXELS && height <= most && are_shared_evenly {
-            let usual = if self.are_borders_apart() {
-                PIXELS.div_ceil(pixels).max(ABREAST)
-            } else {
-                PIXELS.div_ceil(pixels)
-            };
-            let tiles = batch.div_ceil(usual.min(most / height)).next_multiple_of(threads);
-            return batch.div_ceil(tiles) * height;
-        }
-        let mut lines = most.min(PIXELS / self.to.columns);
-        if self.threads == Threads::All {
-            lines = lines.min((batch * height).div_ceil(SHARES * threads));
-        }
-        if lines >= height {
-            return lines / height * height;
+        let (height, pixels) = (self.to.rows, self.to.rows * self.to.columns);
+        if pixels <= PIXELS && height <= most {
+            let abreast = if self.are_borders_apart() { ABREAST } else { 1 };
+            let usual = PIXELS.div_ceil(pixels).max(abreast).min(most / height);
+            let images = share(self.sizes.batch, usual, threads);
+            if is_even(self.sizes.batch, images, threads) {
+                return images * height;
+            }
         }
         let every = self.parts.first().map_or(1, |part| part.phase.every[0]);
-        lines.max(1).next_multiple_of(every)
+        let usual = most.min(PIXELS / self.to.columns) / every;
+        share((self.sizes.batch * height).div_ceil(every), usual, threads) * every
     }
 
     /// Whether there are pixels at a border that see less than others.
@@ -320,6 +309,23 @@ struct Alike {
     steps: Range<usize>,
 }
 
+/// How many of `all` a tile has, at most so many: the most that threads have about the same of, or else as many as leave the busiest
+/// of them the least.
+fn share(all: usize, most: usize, threads: usize) -> usize {
+    // Of tiles that are as few, the smallest: the last one is not much smaller.
+    let each = || (1..=most.min(all)).rev().map(|each| all.div_ceil(all.div_ceil(each)));
+    let even = each().find(|&each| is_even(all, each, threads));
+    even.or_else(|| each().min_by_key(|&each| of_busiest(all, each, threads))).unwrap_or(1)
+}
+
+fn of_busiest(all: usize, each: usize, threads: usize) -> usize {
+    all.div_ceil(each).div_ceil(threads) * each
+}
+
+fn is_even(all: usize, each: usize, threads: usize) -> bool {
+    threads == 1 || of_busiest(all, each, threads) * threads <= all + all / EVEN
+}
+
 pub(super) fn threads(sizes: &ConvSizes) -> Threads {
     let filter = sizes.rows.filter * sizes.columns.filter * sizes.filter_channels * sizes.out_channels;
     let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
@@ -394,6 +400,48 @@ mod tests {
             for is_gradient in [false, true] {
                 assert_eq!(run(is_gradient, |_| true)?, run(is_gradient, |_| false)?, "{input:?} {filter:?}");
             }
+        }
+        Ok(())
+    }
+
+    /// Each has at most a sixteenth more than its part, or as little as if each line were a tile.
+    #[test]
+    fn no_thread_idles_for_long() -> Result<()> {
+        for (side, filter) in [(14, 1), (14, 5), (7, 3), (30, 3)] {
+            for batch in 1..70 {
+                let sizes = sizes([batch, side, side, 16], [filter, filter, 16, 8], 1)?;
+                let stencil = Stencil::forward(&sizes).ok_or_else(|| crate::Error::internal("it is none"))?;
+                for threads in 1..=16 {
+                    let (lines, all) = (stencil.lines(threads), batch * side);
+                    let is_little = of_busiest(all, lines, threads) <= all.div_ceil(threads);
+                    let text = format!("{batch} of {side}, {threads} threads: {lines} lines");
+                    assert!(is_even(all, lines, threads) || is_little, "{text}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same bits, however many threads share the images.
+    #[test]
+    fn threads_share_small_images() -> Result<()> {
+        let sizes = sizes([9, 7, 7, 64], [3, 3, 64, 128], 1)?;
+        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
+        let (images, filter) = (noise(9 * 7 * 7 * 64), noise(3 * 3 * 64 * 128));
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.map_err(|e| crate::Error::internal(e.to_string()))?;
+            pool.install(|| {
+                let stencil = Stencil::forward(&sizes).ok_or_else(|| crate::Error::internal("it is none"))?;
+                assert_eq!(stencil.threads, Threads::All);
+                let mut out = vec![f32::NAN; 9 * 7 * 7 * 128];
+                stencil.run(&images, &stencil.pack(&filter)?, &mut out);
+                Ok::<_, crate::Error>(out)
+            })
+        };
+        let alone = run(1)?;
+        for threads in [2, 3, 16] {
+            assert_eq!(run(threads)?, alone, "{threads} threads");
         }
         Ok(())
     }

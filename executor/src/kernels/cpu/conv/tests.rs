@@ -44,7 +44,7 @@ const CASES: &[Case] = &[
     Case { input: [2, 9, 7, 32], filter: [3, 3, 32, 64], padding: "SAME", dilations: [5, 2], ..PLAIN },
     Case { input: [3, 8, 9, 16], filter: [4, 3, 16, 32], padding: "SAME", strides: [3, 2], ..PLAIN },
     // More small images than a tile has.
-    Case { input: [9, 5, 4, 16], filter: [3, 3, 16, 24], padding: "SAME", ..PLAIN },
+    Case { input: [19, 7, 7, 16], filter: [3, 3, 16, 24], padding: "SAME", ..PLAIN },
     // Enough work for several threads, of many images and of one; 1x1 too.
     Case { input: [4, 20, 20, 24], filter: [3, 3, 24, 80], padding: "SAME", ..PLAIN },
     Case { input: [1, 42, 42, 24], filter: [3, 3, 24, 80], padding: "VALID", ..PLAIN },
