@@ -9,6 +9,8 @@ mod patch;
 mod patch_product;
 mod phase;
 mod stencil;
+#[cfg(test)]
+mod testing;
 
 use self::filter_gradient::FilterGradient;
 use self::patch_product::PatchProduct;

@@ -243,26 +243,19 @@ struct Seen {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{noise, sizes};
     use super::*;
-    use graph::ops::conv::Conv;
-    use graph::{Node, ops};
 
     /// The same bits, whether channels are read where they are or from slices.
     #[test]
     fn channels_in_slices() -> Result<()> {
-        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
         for (input, filter, stride) in [
             ([3, 5, 6, 48], [3, 3, 48, 20], 1),
             ([2, 7, 5, 32], [3, 2, 32, 70], 2),
             ([2, 6, 6, 64], [3, 3, 32, 6], 1),
             ([1, 9, 9, 32], [1, 1, 32, 5], 3),
         ] {
-            let op = ops::lookup("Conv2D").ok_or_else(|| crate::Error::internal("no such op"))?;
-            let node = Node::new("case", op)
-                .with_attr("T", DType::Float)
-                .with_attr("strides", vec![1, stride, stride, 1])
-                .with_attr("padding", "SAME");
-            let sizes = Conv::of_images(&node)?.sizes(&input, &filter)?;
+            let sizes = sizes(input, filter, stride)?;
             let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());
             let run = |crowded: bool| {
                 let gradient = FilterGradient::reading(&sizes, crowded);

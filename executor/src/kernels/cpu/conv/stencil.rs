@@ -361,23 +361,12 @@ impl Source for Filter<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{noise, sizes};
     use super::*;
-    use graph::ops::conv::Conv;
-    use graph::{DType, Node, ops};
-
-    fn sizes(input: [usize; 4], filter: [usize; 4], stride: i64) -> Result<ConvSizes> {
-        let op = ops::lookup("Conv2D").ok_or_else(|| crate::Error::internal("no such op"))?;
-        let node = Node::new("case", op)
-            .with_attr("T", DType::Float)
-            .with_attr("strides", vec![1, stride, stride, 1])
-            .with_attr("padding", "SAME");
-        Ok(Conv::of_images(&node)?.sizes(&input, &filter)?)
-    }
 
     /// The same bits, whether pixels are read where they are or with gaps between them.
     #[test]
     fn pixels_with_gaps() -> Result<()> {
-        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
         for (input, filter, stride) in [
             ([3, 5, 6, 20], [3, 3, 20, 8], 1),
             ([2, 7, 5, 16], [3, 2, 8, 6], 2),
@@ -426,7 +415,6 @@ mod tests {
     #[test]
     fn threads_share_small_images() -> Result<()> {
         let sizes = sizes([9, 7, 7, 64], [3, 3, 64, 128], 1)?;
-        let noise = |len: usize| (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect::<Vec<_>>();
         let (images, filter) = (noise(9 * 7 * 7 * 64), noise(3 * 3 * 64 * 128));
         let run = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
