@@ -4,6 +4,7 @@
 
 #[macro_use]
 mod block;
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -12,6 +13,7 @@ mod portable;
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
+pub(super) use ahead::{Ahead, Later};
 use std::ops::Range;
 
 /// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that no sum is long.
@@ -21,6 +23,18 @@ pub(super) const STEPS: usize = 320;
 pub(super) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let each = len.div_ceil(len.div_ceil(most).max(1)).max(1);
     (0..len).step_by(each).map(move |first| first..len.min(first + each))
+}
+
+/// Cuts `len` rows into blocks of `most`. The last two have about the same: one of few rows would mostly wait for the right
+/// matrix.
+fn blocks(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = len.div_ceil(most);
+    let whole = count.saturating_sub(2);
+    let rest = len - whole * most;
+    let each = rest.div_ceil(count - whole);
+    let start =
+        move |i: usize| if i <= whole { i * most } else { whole * most + rest.min((i - whole) * each) };
+    (0..count).map(move |i| start(i)..start(i + 1))
 }
 
 /// Steps of the inner dimension that follow each other in both matrices.
@@ -41,8 +55,7 @@ pub(super) struct Left<'a> {
     pub(super) rows: &'a [usize],
     pub(super) runs: &'a [Run],
     pub(super) step: usize,
-    /// Whether its rows are in no cache yet. Then steps follow each other in memory.
-    pub(super) is_cold: bool,
+    pub(super) ahead: Ahead<'a>,
 }
 
 /// Columns of the right matrix: those of step `t` start at `t * step`. There are as many as

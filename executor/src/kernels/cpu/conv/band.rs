@@ -128,11 +128,13 @@ impl Band {
     }
 
     /// Finds what these rows of seeing pixels see of image `number`: in `images`, or in the copy that is added to `copies`.
+    /// Other slices than those of `channels` are not copied.
     pub(super) fn take(
         &self,
         images: &[f32],
         number: usize,
         rows: Range<usize>,
+        channels: &Range<usize>,
         copies: &mut Copies,
     ) -> Lines {
         if !self.is_copied {
@@ -149,7 +151,7 @@ impl Band {
             if !(0..height).contains(&row) {
                 line.fill(0.0);
             } else if self.is_seen(0, row) {
-                self.copy_line(images, number * self.image.rows + row as usize, line);
+                self.copy_line(images, number * self.image.rows + row as usize, channels, line);
             }
         }
         Lines { start, top }
@@ -173,7 +175,7 @@ impl Band {
     }
 
     /// Writes a line of the images, with what is around it.
-    fn copy_line(&self, images: &[f32], number: usize, line: &mut [f32]) {
+    fn copy_line(&self, images: &[f32], number: usize, channels: &Range<usize>, line: &mut [f32]) {
         let depth = self.image.channels;
         let from = &images[number * self.image.line()..][..self.image.line()];
         if self.has_margins {
@@ -187,11 +189,15 @@ impl Band {
             right.fill(0.0);
             return;
         }
+        let slices = channels.start / self.slice..channels.end.div_ceil(self.slice);
+        let channels = slices.start * self.slice..depth.min(slices.end * self.slice);
+        let span = self.columns * self.pixel;
+        let line = &mut line[slices.start * span..slices.end * span];
         let seen = from.chunks_exact(depth).enumerate();
         let are_all_seen = self.stride[1] as isize <= self.reach[1][1] - self.reach[1][0] + 1;
         for (column, pixel) in seen.filter(|(column, _)| are_all_seen || self.is_seen(1, *column as isize)) {
-            let slices = line.chunks_exact_mut(self.columns * self.pixel);
-            for (to, from) in slices.zip(pixel.chunks(self.slice)) {
+            let slices = line.chunks_exact_mut(span);
+            for (to, from) in slices.zip(pixel[channels.clone()].chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];
                 match <&[f32; FLOATS]>::try_from(from) {
                     Ok(from) => to[..FLOATS].copy_from_slice(from),

@@ -6,7 +6,7 @@ use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
 use crate::kernels::cpu::cache;
-use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run, cut};
+use crate::kernels::cpu::micro::{Later, Left, Place, Registers, Right, Run, cut};
 use crate::kernels::cpu::panel::{Panels, Rows, Streamed};
 use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
@@ -29,6 +29,9 @@ const NEAR: usize = 128;
 
 /// Channels of pixels that follow each other so closely that the processor fetches one behind the other.
 const FETCHED: usize = 64;
+
+/// Of the second-level cache the gradient fills such a share at most, where there is room for what is needed later.
+const SHARE: usize = 3;
 
 /// How the gradient is computed.
 #[derive(Debug)]
@@ -117,16 +120,21 @@ impl FilterGradient<'_> {
         let seen = self.band.lines_apart().max(1);
         let most = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
         let count = dw.len() / image.channels;
+        // A row of a 1x1 filter is a channel.
+        let is_channel = sizes.rows.filter * sizes.columns.filter * groups == 1;
+        let channels = if is_channel { first..first + count } else { 0..sizes.in_channels };
         let (views, rows) = self.rows(first..first + count);
         let is_in_place = self.is_read_in_place(count, outputs);
         let registers = Registers::get();
         let (mut copies, mut seen, mut panels) = (Copies::default(), Vec::new(), Panels::new());
         let mut runs_of = vec![Vec::new(); views.len()];
+        let swept = count * outputs.div_ceil(registers.columns) * groups;
         for lines in cut(all_lines.len(), most) {
             let is_first = lines.start == 0;
             let lines = all_lines.start + lines.start..all_lines.start + lines.end;
+            let mut later = self.later(input, dy, lines.end, lines.len(), swept);
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
-            self.take(input, &lines, &mut copies, &mut seen);
+            self.take(input, &lines, &channels, &mut copies, &mut seen);
             views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &seen, runs));
             let data = if self.band.is_copied { copies.data() } else { input };
             for group in 0..groups {
@@ -139,7 +147,7 @@ impl FilterGradient<'_> {
                             continue;
                         }
                         let (rows, step) = (&alike.places, self.band.step());
-                        let left = Left { data, rows, runs, step, is_cold: false };
+                        let left = Left { data, rows, runs, step, ahead: later.next(rows.len()) };
                         let data = &mut dw[group * outputs + first..];
                         let mut place = Place { data, rows: &alike.rows, width, add: !is_first };
                         registers.sweep(&left, right, &mut place);
@@ -158,6 +166,26 @@ impl FilterGradient<'_> {
             }
         }
         Ok(())
+    }
+
+    /// About what `count` lines of output pixels from `first` on need, which sweeps over so many rows ask for: nothing, if it
+    /// would push the gradient out of the cache.
+    fn later<'i>(
+        &self,
+        input: &'i [f32],
+        dy: &'i [f32],
+        first: usize,
+        count: usize,
+        rows: usize,
+    ) -> Later<'i> {
+        let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
+        let gradient = self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
+        if gradient * size_of::<f32>() > cache::second_level() / SHARE {
+            return Later::default();
+        }
+        let lines = batch * self.sizes.rows.output;
+        let end = lines.min(first + count);
+        Later::new([input, dy].map(|data| &data[first * data.len() / lines..end * data.len() / lines]), rows)
     }
 
     /// Whether what arrived is read where it is, instead of in panels.
@@ -201,7 +229,14 @@ impl FilterGradient<'_> {
     }
 
     /// Finds what these lines of output pixels see, image by image.
-    fn take(&self, input: &[f32], lines: &Range<usize>, copies: &mut Copies, seen: &mut Vec<Seen>) {
+    fn take(
+        &self,
+        input: &[f32],
+        lines: &Range<usize>,
+        channels: &Range<usize>,
+        copies: &mut Copies,
+        seen: &mut Vec<Seen>,
+    ) {
         copies.clear();
         seen.clear();
         let height = self.sizes.rows.output;
@@ -209,7 +244,7 @@ impl FilterGradient<'_> {
             let top = number * height;
             let rows = lines.start.saturating_sub(top)..(lines.end - top).min(height);
             let first = top + rows.start - lines.start;
-            let lines = self.band.take(input, number, rows.clone(), copies);
+            let lines = self.band.take(input, number, rows.clone(), channels, copies);
             seen.push(Seen { first, rows, lines });
         }
     }
@@ -246,7 +281,7 @@ mod tests {
     use super::super::testing::{noise, sizes};
     use super::*;
 
-    /// The same bits, whether channels are read where they are or from slices.
+    /// The same bits, whether channels are read where they are or from slices, and whoever computes which rows of the filter.
     #[test]
     fn channels_in_slices() -> Result<()> {
         for (input, filter, stride) in [
@@ -254,6 +289,7 @@ mod tests {
             ([2, 7, 5, 32], [3, 2, 32, 70], 2),
             ([2, 6, 6, 64], [3, 3, 32, 6], 1),
             ([1, 9, 9, 32], [1, 1, 32, 5], 3),
+            ([2, 6, 7, 80], [1, 1, 80, 9], 1),
         ] {
             let sizes = sizes(input, filter, stride)?;
             let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());
@@ -265,7 +301,24 @@ mod tests {
                 gradient.write(&noise(input.iter().product()), &dy, &mut dw)?;
                 Ok::<_, crate::Error>(dw)
             };
-            assert_eq!(run(true)?, run(false)?, "{input:?} {filter:?}");
+            let whole = run(true)?;
+            assert_eq!(whole, run(false)?, "{input:?} {filter:?}");
+
+            let lines = 0..sizes.batch * sizes.rows.output;
+            let gradient = FilterGradient::reading(&sizes, true);
+            let gradient = gradient.ok_or_else(|| crate::Error::internal("out of proportion"))?;
+            let rows = whole.len() / sizes.out_channels;
+            for rows in cut(rows, rows.div_ceil(3)) {
+                let mut part = vec![f32::NAN; rows.len() * sizes.out_channels];
+                gradient.write_part(
+                    &noise(input.iter().product()),
+                    &dy,
+                    rows.start,
+                    lines.clone(),
+                    &mut part,
+                )?;
+                assert_eq!(part, whole[rows.start * sizes.out_channels..][..part.len()], "{rows:?}");
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use super::band::{self, Band, Copies, Reads};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::cache::rows_alias;
-use crate::kernels::cpu::micro::{Left, Place, Registers, Run, STEPS, cut};
+use crate::kernels::cpu::micro::{Ahead, Left, Place, Registers, Run, STEPS, cut};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows, Source};
 use crate::kernels::cpu::product::Threads;
 use graph::ops::conv::ConvSizes;
@@ -170,14 +170,14 @@ impl Stencil {
             for (group, panels) in filter.iter().enumerate() {
                 let data = &data[group * self.depth..];
                 for panel in panels.iter() {
-                    let is_cold = is_met_once && panel.first == 0;
+                    let ahead = if is_met_once && panel.first == 0 { Ahead::Rows } else { Ahead::Nothing };
                     for steps in cut(panels.steps(), STEPS) {
                         for Alike { pixels, taps, steps: all } in &*alike {
                             part.find_runs(taps, self.depth, &steps, runs);
                             if runs.is_empty() {
                                 continue;
                             }
-                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1, is_cold };
+                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1, ahead };
                             let mut place = Place {
                                 data: &mut out[group * self.width + panel.first..],
                                 rows: &to[pixels.clone()],
@@ -207,14 +207,14 @@ impl Stencil {
         from.clear();
         to.clear();
         alike.clear();
-        let (height, end) = (self.to.rows, first_line + lines);
+        let (height, end, all) = (self.to.rows, first_line + lines, 0..self.sizes.groups() * self.depth);
         let images = first_line / height..end.div_ceil(height);
         let images: SmallVec<[_; 16]> = images
             .filter_map(|image| {
                 let top = image * height;
                 let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
                 let is_any = !rows.is_empty();
-                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, copies)))
+                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, &all, copies)))
             })
             .collect();
         for row_span in &spans[0] {

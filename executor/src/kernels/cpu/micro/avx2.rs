@@ -10,4 +10,5 @@ blocks! {
     splat: |x| _mm256_set1_ps(x), fma: _mm256_fmadd_ps, add: _mm256_add_ps,
     prefetch_left: |at: *const f32| _mm_prefetch::<_MM_HINT_T0>(at.cast()),
     prefetch_right: |_| {}, prefetch_write: |at: *mut f32| _mm_prefetch::<_MM_HINT_T0>(at.cast()),
+    prefetch_later: |at: *const f32| _mm_prefetch::<_MM_HINT_T1>(at.cast()),
 }

@@ -10,4 +10,5 @@ blocks! {
     prefetch_left: |at: *const f32| _mm_prefetch::<_MM_HINT_T0>(at.cast()),
     prefetch_right: |at: *const f32| _mm_prefetch::<_MM_HINT_T0>(at.cast()),
     prefetch_write: |at: *mut f32| _mm_prefetch::<_MM_HINT_ET0>(at.cast()),
+    prefetch_later: |at: *const f32| _mm_prefetch::<_MM_HINT_T1>(at.cast()),
 }

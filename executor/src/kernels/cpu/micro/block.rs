@@ -7,15 +7,19 @@ use super::Place;
 ///
 /// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
 /// the left must not be more than there are. The right matrix is asked for some steps ahead, as it need not be in the first
-/// cache, and so is the place before the sums are there; of a cold left matrix, the rows of the block after this one.
+/// cache, and so is the place before sums are added there. Blocks of sweeps that ask for more ([`super::Ahead`]) are apart:
+/// where runs are short, all that is done between two of them counts.
 macro_rules! blocks {
     (
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
         blocks: [$($NV:literal: [$full:literal $(, $rows:literal)*],)*],
         zero: $zero:expr, load: $load:expr, store: $store:expr, splat: $splat:expr, fma: $fma:expr, add: $add:expr,
         prefetch_left: $prefetch_left:expr, prefetch_right: $prefetch_right:expr, prefetch_write: $prefetch_write:expr,
+        prefetch_later: $prefetch_later:expr,
     ) => {
+        use super::ahead::{Ahead, Asked};
         use super::{Left, Place, Registers, Right};
+        use crate::kernels::cpu::cache::FLOATS;
 
         pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
 
@@ -24,17 +28,33 @@ macro_rules! blocks {
         /// whole vectors of `right`; `place.width` must be at most that of the widest block.
         $(#[target_feature(enable = $features)])?
         unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+            // SAFETY: as the caller promises.
+            unsafe {
+                match left.ahead {
+                    Ahead::Nothing => sweep_blocks::<false>(left, right, place),
+                    Ahead::Rows | Ahead::Memory(_) => sweep_blocks::<true>(left, right, place),
+                }
+            }
+        }
+
+        /// # Safety
+        /// As of `sweep`.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn sweep_blocks<const ASKS: bool>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
             match place.width.div_ceil($lanes) {
-                $(0..=$NV => for rows in super::cut(left.rows.len(), $full) {
-                    let (first, count) = (rows.start, rows.len());
-                    // SAFETY: as the caller promises; rows from `first` on are at least `count`.
-                    unsafe {
-                        match count {
-                            $(0..=$rows => block::<$rows, $NV>(left, right, place, first, count),)*
-                            _ => block::<$full, $NV>(left, right, place, first, count),
+                $(0..=$NV => {
+                    let mut asked = Asked::new(left, left.rows.len().div_ceil($full));
+                    for rows in super::blocks(left.rows.len(), $full) {
+                        let (first, count) = (rows.start, rows.len());
+                        // SAFETY: as the caller promises; rows from `first` on are at least `count`.
+                        unsafe {
+                            match count {
+                                $(0..=$rows => block::<$rows, $NV, ASKS>(left, right, place, first, count, &mut asked),)*
+                                _ => block::<$full, $NV, ASKS>(left, right, place, first, count, &mut asked),
+                            }
                         }
                     }
-                },)*
+                })*
                 more => unreachable!("blocks of {more} vectors"),
             }
         }
@@ -44,12 +64,13 @@ macro_rules! blocks {
         /// # Safety
         /// As of `sweep`; `place.width` needs `NV` vectors.
         $(#[target_feature(enable = $features)])?
-        unsafe fn block<const MR: usize, const NV: usize>(
+        unsafe fn block<const MR: usize, const NV: usize, const ASKS: bool>(
             left: &Left<'_>,
             right: &Right<'_>,
             place: &mut Place<'_>,
             first: usize,
             count: usize,
+            asked: &mut Asked,
         ) {
             // Rows that are missing repeat the last one, and are not stored.
             let last = first + count - 1;
@@ -71,6 +92,8 @@ macro_rules! blocks {
                     }
                 }
             }
+            let Asked { next: mut later, each, pace } = *asked;
+            let are_rows_asked_for = matches!(left.ahead, Ahead::Rows);
             let mut sums = [[$zero; NV]; MR];
             for run in left.runs {
                 // SAFETY: the run lies inside both matrices' data, for each row of the left one; the last step's
@@ -80,10 +103,16 @@ macro_rules! blocks {
                 let mut rest = run.len;
                 while rest > 0 {
                     let mut steps = rest;
-                    if left.is_cold {
-                        steps = rest.min(super::block::LINE);
-                        for i in 0..MR {
-                            $prefetch_left(a.wrapping_add(next[i]));
+                    if ASKS {
+                        steps = rest.min(FLOATS);
+                        if are_rows_asked_for {
+                            for i in 0..MR {
+                                $prefetch_left(a.wrapping_add(next[i]));
+                            }
+                        }
+                        for _ in 0..each {
+                            $prefetch_later(later);
+                            later = later.wrapping_add(pace);
                         }
                     }
                     rest -= steps;
@@ -108,6 +137,7 @@ macro_rules! blocks {
                     }
                 }
             }
+            asked.next = later;
             // The sums are only indexed by constants, here too, or they would not stay in registers.
             if place.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
@@ -141,9 +171,6 @@ macro_rules! blocks {
 
 /// Steps between asking for a part of the right matrix and its use.
 pub(super) const AHEAD: usize = 8;
-
-/// Steps of a row that lie in a line of the cache.
-pub(super) const LINE: usize = 16;
 
 /// Stores of each row as many elements as the place is wide.
 #[inline(never)]

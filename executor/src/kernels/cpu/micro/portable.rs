@@ -33,4 +33,5 @@ blocks! {
     vector: Four, lanes: 4, vectors: 2, blocks: [1: [4, 1, 2], 2: [4, 1, 2],],
     zero: [0f32; 4], load: load, store: store, splat: |x| [x; 4], fma: multiply_add, add: add,
     prefetch_left: |_| {}, prefetch_right: |_| {}, prefetch_write: |_| {},
+    prefetch_later: |_| {},
 }

@@ -31,7 +31,8 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
     let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
     let before = numbers(count * (width + 1), 3);
     let mut out = before.clone();
-    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2, is_cold: count.is_multiple_of(3) };
+    let ahead = [Ahead::Nothing, Ahead::Rows, Ahead::Memory(&b[1..])][count % 3];
+    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2, ahead };
     let mut place = Place { data: &mut out, rows: &places, width, add };
     registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
     for (&row, &place) in rows.iter().zip(&places) {
@@ -42,6 +43,35 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
         }
         assert_eq!(out[place + width], before[place + width], "what is beside a row was written");
     }
+}
+
+#[test]
+fn blocks_are_full_but_for_the_last_two() {
+    for (len, most, lens) in [
+        (1, 6, &[1][..]),
+        (6, 6, &[6]),
+        (7, 6, &[4, 3]),
+        (13, 6, &[6, 4, 3]),
+        (32, 6, &[6, 6, 6, 6, 4, 4]),
+        (36, 6, &[6; 6]),
+    ] {
+        let blocks: Vec<_> = blocks(len, most).collect();
+        assert_eq!(blocks.iter().map(Range::len).collect::<Vec<_>>(), lens);
+        assert!(blocks.windows(2).all(|pair| pair[0].end == pair[1].start), "{blocks:?}");
+        assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (0, len));
+    }
+}
+
+#[test]
+fn memory_is_asked_for_in_parts_of_sweeps() {
+    let memory = numbers(200, 1);
+    let mut later = Later::new([&memory[..100], &memory[100..]], 20);
+    let mut lens = Vec::new();
+    while let Ahead::Memory(part) = later.next(5) {
+        lens.push(part.len());
+    }
+    // 50 elements for five rows each are four lines.
+    assert_eq!(lens, [64, 36, 64, 36]);
 }
 
 #[test]
@@ -64,7 +94,7 @@ fn panels_are_of_whole_vectors_and_about_equal() {
 
 /// One row and one column, of which this run is read.
 fn sweep_of(run: Run) {
-    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, is_cold: false };
+    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, ahead: Ahead::Nothing };
     let mut place = Place { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };
     Registers::get().sweep(&left, &Right { data: &[0.0; 256], step: 64 }, &mut place);
 }

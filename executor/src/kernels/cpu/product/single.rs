@@ -4,13 +4,16 @@
 use super::{Matrix, Threads};
 use crate::error::Result;
 use crate::kernels::cpu::cache::{self, FLOATS};
-use crate::kernels::cpu::micro::{Left, Place, Registers, Right, Run, STEPS, cut};
+use crate::kernels::cpu::micro::{Ahead, Left, Place, Registers, Right, Run, STEPS, cut};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
 /// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
 const ROWS: usize = 252;
+
+/// Rows at a time of a product whose right factor stays there: what is written lies in few pages.
+const NEAR_ROWS: usize = 24;
 
 /// Columns at a time at most, where panels are used at once: they stay in the second-level cache.
 const COLUMNS: usize = 192;
@@ -19,10 +22,11 @@ const COLUMNS: usize = 192;
 const FEW_ROWS: usize = 12;
 
 /// Whether the product is better computed transposed: so few columns would leave lanes of the vectors unused, and the left
-/// factor lies as a right one does.
+/// factor lies as a right one does, or is quickly turned.
 pub(super) fn is_turned(columns: usize, rows: usize, left_is_turned: bool) -> bool {
-    let lanes = Registers::get().lanes;
-    left_is_turned && columns <= FEW_ROWS.min(lanes - 1) && rows.is_multiple_of(lanes)
+    let registers = Registers::get();
+    let is_narrow = columns <= FEW_ROWS.min(registers.lanes - 1) && rows.is_multiple_of(registers.lanes);
+    is_narrow && (left_is_turned || rows <= registers.columns)
 }
 
 /// `out = a * b`, or `out += a * b`. Sizes are not 0.
@@ -38,8 +42,7 @@ pub(super) fn product(
     threads: Threads,
 ) -> Result<()> {
     if threads == Threads::One && is_turned(b.columns, a.rows, a.row_stride == 1) {
-        turned(out, stride, a, b, accumulate);
-        return Ok(());
+        return turned(out, stride, a, b, accumulate);
     }
     let task = Task::new(stride, a, accumulate);
     match threads {
@@ -47,8 +50,8 @@ pub(super) fn product(
             task.in_place(out, b);
             Ok(())
         }
-        Threads::One => task.alone(out, b),
-        Threads::All => {
+        Threads::One if !stays_near(b.rows, b.columns) => task.alone(out, b),
+        Threads::One | Threads::All => {
             task.with_panels(out, &packed(b, threads)?, threads);
             Ok(())
         }
@@ -56,7 +59,16 @@ pub(super) fn product(
 }
 
 /// The product by way of its transpose.
-fn turned(out: &mut [f32], stride: usize, a: &Matrix<'_, f32>, b: &Matrix<'_, f32>, accumulate: bool) {
+///
+/// # Errors
+/// `ResourceExhausted` if there is no memory for panels.
+fn turned(
+    out: &mut [f32],
+    stride: usize,
+    a: &Matrix<'_, f32>,
+    b: &Matrix<'_, f32>,
+    accumulate: bool,
+) -> Result<()> {
     let (rows, columns) = (a.rows, b.columns);
     let mut lines = vec![0f32; columns * rows];
     if accumulate {
@@ -64,10 +76,17 @@ fn turned(out: &mut [f32], stride: usize, a: &Matrix<'_, f32>, b: &Matrix<'_, f3
             out.iter().zip(lines.chunks_exact_mut(rows)).for_each(|(from, line)| line[i] = *from);
         }
     }
-    Task::new(rows, &b.transposed(), accumulate).in_place(&mut lines, &a.transposed());
+    let (left, right) = (b.transposed(), a.transposed());
+    let task = Task::new(rows, &left, accumulate);
+    if right.column_stride == 1 {
+        task.in_place(&mut lines, &right);
+    } else {
+        task.alone(&mut lines, &right)?;
+    }
     for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
         out.iter_mut().zip(lines.chunks_exact(rows)).for_each(|(to, line)| *to = line[i]);
     }
+    Ok(())
 }
 
 /// `out = a * b`, of a right factor that [`packed`] has laid out. Sizes are not 0.
@@ -79,6 +98,11 @@ pub(super) fn product_with(
     threads: Threads,
 ) {
     Task::new(stride, a, false).with_panels(out, b, threads);
+}
+
+/// Whether such a right factor stays in the second-level cache while all rows meet it.
+fn stays_near(rows: usize, columns: usize) -> bool {
+    rows.saturating_mul(columns).saturating_mul(size_of::<f32>()) <= cache::second_level() / 2
 }
 
 /// The whole right factor in panels.
@@ -167,13 +191,14 @@ impl<'a> Task<'a> {
 
     /// The whole product, by rows.
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
+        let most = if stays_near(panels.steps(), panels.columns()) { NEAR_ROWS } else { ROWS };
         if threads == Threads::One {
             return out
-                .chunks_mut(ROWS * self.stride)
+                .chunks_mut(most * self.stride)
                 .enumerate()
-                .for_each(|(i, out)| self.rows(out, i * ROWS, panels));
+                .for_each(|(i, out)| self.rows(out, i * most, panels));
         }
-        let parts = self.a.rows.div_ceil(ROWS).next_multiple_of(rayon::current_num_threads());
+        let parts = self.a.rows.div_ceil(most).next_multiple_of(rayon::current_num_threads());
         let each = self.a.rows.div_ceil(parts);
         out.par_chunks_mut(each * self.stride)
             .enumerate()
@@ -243,8 +268,13 @@ impl<'a> Factor<'a> {
     }
 
     fn sweep(&self, right: &Right<'_>, place: &mut Place<'_>) {
-        let left =
-            Left { data: self.data, rows: &self.rows, runs: &[self.run], step: self.step, is_cold: false };
+        let left = Left {
+            data: self.data,
+            rows: &self.rows,
+            runs: &[self.run],
+            step: self.step,
+            ahead: Ahead::Nothing,
+        };
         Registers::get().sweep(&left, right, place);
     }
 }
