@@ -25,16 +25,14 @@ pub(super) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>>
     (0..len).step_by(each).map(move |first| first..len.min(first + each))
 }
 
-/// Cuts `len` rows into blocks of `most`. The last two have about the same: one of few rows would mostly wait for the right
-/// matrix.
+/// Cuts `len` rows into blocks of `most`. Where less than half a block would be left, which would mostly wait for the right
+/// matrix, the last two have about the same.
 fn blocks(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let count = len.div_ceil(most);
-    let whole = count.saturating_sub(2);
-    let rest = len - whole * most;
-    let each = rest.div_ceil(count - whole);
-    let start =
-        move |i: usize| if i <= whole { i * most } else { whole * most + rest.min((i - whole) * each) };
-    (0..count).map(move |i| start(i)..start(i + 1))
+    let left = len - (count - 1) * most;
+    let second = if left * 2 < most && count > 1 { (most + left).div_ceil(2) } else { most };
+    let start = move |i: usize| if i + 1 == count && i > 0 { (i - 1) * most + second } else { i * most };
+    (0..count).map(move |i| start(i)..if i + 1 == count { len } else { start(i + 1) })
 }
 
 /// Steps of the inner dimension that follow each other in both matrices.

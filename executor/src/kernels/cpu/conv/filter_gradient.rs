@@ -5,7 +5,7 @@ use super::band::{self, Band, Copies, Lines, Reads};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
-use crate::kernels::cpu::cache;
+use crate::kernels::cpu::cache::{self, FLOATS};
 use crate::kernels::cpu::micro::{Later, Left, Place, Registers, Right, Run, cut};
 use crate::kernels::cpu::panel::{Panels, Rows, Streamed};
 use crate::kernels::cpu::product::Threads;
@@ -169,7 +169,7 @@ impl FilterGradient<'_> {
     }
 
     /// About what `count` lines of output pixels from `first` on need, which sweeps over so many rows ask for: nothing, if it
-    /// would push the gradient out of the cache.
+    /// would push the gradient out of the cache, or if lines are so short that to ask in each costs what it gains.
     fn later<'i>(
         &self,
         input: &'i [f32],
@@ -180,7 +180,8 @@ impl FilterGradient<'_> {
     ) -> Later<'i> {
         let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
         let gradient = self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
-        if gradient * size_of::<f32>() > cache::second_level() / SHARE {
+        let is_crowded = gradient * size_of::<f32>() > cache::second_level() / SHARE;
+        if is_crowded || self.sizes.columns.output < FLOATS {
             return Later::default();
         }
         let lines = batch * self.sizes.rows.output;

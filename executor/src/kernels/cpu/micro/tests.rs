@@ -46,12 +46,13 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
 }
 
 #[test]
-fn blocks_are_full_but_for_the_last_two() {
+fn blocks_are_full_but_for_the_last_ones() {
     for (len, most, lens) in [
         (1, 6, &[1][..]),
         (6, 6, &[6]),
         (7, 6, &[4, 3]),
         (13, 6, &[6, 4, 3]),
+        (15, 6, &[6, 6, 3]),
         (32, 6, &[6, 6, 6, 6, 4, 4]),
         (36, 6, &[6; 6]),
     ] {

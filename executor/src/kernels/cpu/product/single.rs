@@ -50,7 +50,7 @@ pub(super) fn product(
             task.in_place(out, b);
             Ok(())
         }
-        Threads::One if !stays_near(b.rows, b.columns) => task.alone(out, b),
+        Threads::One if a.rows <= ROWS || !stays_near(b.rows, b.columns) => task.alone(out, b),
         Threads::One | Threads::All => {
             task.with_panels(out, &packed(b, threads)?, threads);
             Ok(())
