@@ -2,6 +2,7 @@
 
 mod single;
 
+use super::micro::extent;
 use super::panel::Panels;
 use super::scalar::Arithmetic;
 use super::threads::PARALLEL_PRODUCT;
@@ -68,11 +69,6 @@ fn is_in_blocks(rows: usize, inner: usize, columns: usize) -> bool {
 
 /// Elements of a right factor that is kept packed, at most: it takes its memory twice.
 const LARGEST_PACKED: usize = 16 << 20;
-
-/// Where the last of `count` begins.
-fn extent(count: usize, stride: usize) -> usize {
-    count.saturating_sub(1).saturating_mul(stride)
-}
 
 /// Whether a product may be handed out to several threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,8 +273,17 @@ mod tests {
             assert!(rows <= stride);
             turned
         };
-        for (m, k, n) in [(8, 9, 64), (12, 700, 96), (9, 40, 33), (512, 64, 10), (64, 512, 10), (1024, 30, 9)]
-        {
+        for (m, k, n) in [
+            (8, 9, 64),
+            (12, 700, 96),
+            (9, 40, 33),
+            (512, 64, 10),
+            (64, 512, 10),
+            (1024, 30, 9),
+            (12, 1300, 96),
+            (40, 1300, 300),
+            (64, 1300, 10),
+        ] {
             let (x, y) = (noise(m * k), noise(k * n));
             let wide: Vec<f32> = x.chunks_exact(k).flat_map(|row| [row, &[9.0; 3]].concat()).collect();
             let by_columns = turned(&x, m, k, m);

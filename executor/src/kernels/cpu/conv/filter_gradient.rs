@@ -30,8 +30,8 @@ const NEAR: usize = 128;
 /// Channels of pixels that follow each other so closely that the processor fetches one behind the other.
 const FETCHED: usize = 64;
 
-/// Of the second-level cache the gradient fills such a share at most, where there is room for what is needed later.
-const SHARE: usize = 3;
+/// There is room for what is needed later where the gradient fills at most one of so many parts of the second-level cache.
+const PARTS_OF_CACHE: usize = 3;
 
 /// How the gradient is computed.
 #[derive(Debug)]
@@ -120,9 +120,8 @@ impl FilterGradient<'_> {
         let seen = self.band.lines_apart().max(1);
         let most = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
         let count = dw.len() / image.channels;
-        // A row of a 1x1 filter is a channel.
-        let is_channel = sizes.rows.filter * sizes.columns.filter * groups == 1;
-        let channels = if is_channel { first..first + count } else { 0..sizes.in_channels };
+        let are_rows_channels = sizes.rows.filter * sizes.columns.filter * groups == 1;
+        let channels = if are_rows_channels { first..first + count } else { 0..sizes.in_channels };
         let (views, rows) = self.rows(first..first + count);
         let is_in_place = self.is_read_in_place(count, outputs);
         let registers = Registers::get();
@@ -142,12 +141,12 @@ impl FilterGradient<'_> {
                 let dy = &dy[group * outputs..];
                 let mut add = |first: usize, width: usize, right: &Right<'_>| {
                     for alike in &rows {
-                        let runs = &runs_of[alike.view];
+                        let (runs, ahead) = (&runs_of[alike.view], later.next(alike.rows.len()));
                         if runs.is_empty() && !is_first {
                             continue;
                         }
                         let (rows, step) = (&alike.places, self.band.step());
-                        let left = Left { data, rows, runs, step, ahead: later.next(rows.len()) };
+                        let left = Left { data, rows, runs, step, ahead };
                         let data = &mut dw[group * outputs + first..];
                         let mut place = Place { data, rows: &alike.rows, width, add: !is_first };
                         registers.sweep(&left, right, &mut place);
@@ -168,8 +167,9 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// About what `count` lines of output pixels from `first` on need, which sweeps over so many rows ask for: nothing, if it
-    /// would push the gradient out of the cache, or if lines are so short that to ask in each costs what it gains.
+    /// About what `count` lines of output pixels from `first` on need, for sweeps over so many rows to ask for: most often it is
+    /// this thread that will read it. Nothing if it would push the gradient out of the cache, or if lines are so short
+    /// that to ask in each costs what it gains.
     fn later<'i>(
         &self,
         input: &'i [f32],
@@ -180,8 +180,8 @@ impl FilterGradient<'_> {
     ) -> Later<'i> {
         let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
         let gradient = self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
-        let is_crowded = gradient * size_of::<f32>() > cache::second_level() / SHARE;
-        if is_crowded || self.sizes.columns.output < FLOATS {
+        let is_large = gradient * size_of::<f32>() > cache::second_level() / PARTS_OF_CACHE;
+        if is_large || self.sizes.columns.output < FLOATS {
             return Later::default();
         }
         let lines = batch * self.sizes.rows.output;
@@ -291,6 +291,7 @@ mod tests {
             ([2, 6, 6, 64], [3, 3, 32, 6], 1),
             ([1, 9, 9, 32], [1, 1, 32, 5], 3),
             ([2, 6, 7, 80], [1, 1, 80, 9], 1),
+            ([1, 24, 40, 32], [1, 1, 32, 70], 1),
         ] {
             let sizes = sizes(input, filter, stride)?;
             let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());

@@ -207,14 +207,15 @@ impl Stencil {
         from.clear();
         to.clear();
         alike.clear();
-        let (height, end, all) = (self.to.rows, first_line + lines, 0..self.sizes.groups() * self.depth);
+        let (height, end) = (self.to.rows, first_line + lines);
+        let channels = 0..self.sizes.groups() * self.depth;
         let images = first_line / height..end.div_ceil(height);
         let images: SmallVec<[_; 16]> = images
             .filter_map(|image| {
                 let top = image * height;
                 let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
                 let is_any = !rows.is_empty();
-                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, &all, copies)))
+                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, &channels, copies)))
             })
             .collect();
         for row_span in &spans[0] {

@@ -44,7 +44,7 @@ macro_rules! blocks {
             match place.width.div_ceil($lanes) {
                 $(0..=$NV => {
                     let mut asked = Asked::new(left, left.rows.len().div_ceil($full));
-                    for rows in super::blocks(left.rows.len(), $full) {
+                    for rows in super::cut_rows(left.rows.len(), $full) {
                         let (first, count) = (rows.start, rows.len());
                         // SAFETY: as the caller promises; rows from `first` on are at least `count`.
                         unsafe {
@@ -79,8 +79,10 @@ macro_rules! blocks {
                 rows[i] = left.rows[last.min(first + i)];
             }
             let mut next = [0; MR];
-            for i in 0..MR {
-                next[i] = left.rows[(left.rows.len() - 1).min(first + count + i)];
+            if ASKS {
+                for i in 0..MR {
+                    next[i] = left.rows[(left.rows.len() - 1).min(first + count + i)];
+                }
             }
             let (left_step, right_step) = (left.step, right.step);
             let mut to = [place.data.as_mut_ptr(); MR];

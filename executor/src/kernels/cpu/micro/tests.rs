@@ -1,6 +1,7 @@
 //! Against the definition, on every instruction set that the machine has.
 
 use super::*;
+use crate::kernels::cpu::cache::FLOATS;
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
@@ -21,13 +22,14 @@ fn blocks_of_every_size() {
 }
 
 fn check(registers: &Registers, count: usize, width: usize, add: bool) {
-    let runs = [(1, 0, 3), (20, 3, 0), (11, 4, 2)].map(|(start, first, len)| Run { start, first, len });
+    let runs =
+        [(1, 0, 3), (20, 3, 0), (11, 4, 2), (5, 6, 37)].map(|(start, first, len)| Run { start, first, len });
     let steps: Vec<(usize, usize)> =
         runs.iter().flat_map(|run| (0..run.len).map(|t| (run.start + t * 2, run.first + t))).collect();
     let rows: Vec<usize> = (0..count).map(|i| (i * 29) % 40).collect();
-    let a = numbers(40 + 14, 1);
+    let a = numbers(40 + 5 + 2 * 37, 1);
     let right_step = registers.columns + 3;
-    let b = numbers(5 * right_step + registers.whole_vectors(width), 2);
+    let b = numbers(42 * right_step + registers.whole_vectors(width), 2);
     let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
     let before = numbers(count * (width + 1), 3);
     let mut out = before.clone();
@@ -56,7 +58,7 @@ fn blocks_are_full_but_for_the_last_ones() {
         (32, 6, &[6, 6, 6, 6, 4, 4]),
         (36, 6, &[6; 6]),
     ] {
-        let blocks: Vec<_> = blocks(len, most).collect();
+        let blocks: Vec<_> = cut_rows(len, most).collect();
         assert_eq!(blocks.iter().map(Range::len).collect::<Vec<_>>(), lens);
         assert!(blocks.windows(2).all(|pair| pair[0].end == pair[1].start), "{blocks:?}");
         assert_eq!((blocks[0].start, blocks[blocks.len() - 1].end), (0, len));
@@ -73,6 +75,23 @@ fn memory_is_asked_for_in_parts_of_sweeps() {
     }
     // 50 elements for five rows each are four lines.
     assert_eq!(lens, [64, 36, 64, 36]);
+}
+
+/// All of it, however long it is, and no line is left out.
+#[test]
+fn a_sweep_asks_for_all_of_its_memory() {
+    let memory = numbers(5000, 1);
+    for len in [0, 1, 15, 16, 17, 100, 1000, 4999] {
+        for (runs, blocks) in [(&[14, 14, 12][..], 6), (&[400], 1), (&[0, 3], 2)] {
+            let runs: Vec<Run> = runs.iter().map(|&len| Run { start: 0, first: 0, len }).collect();
+            let ahead = Ahead::Memory(&memory[..len]);
+            let left = Left { data: &[], rows: &[], runs: &runs, step: 1, ahead };
+            let ahead::Asked { each, pace, .. } = ahead::Asked::new(&left, blocks);
+            let times: usize = runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
+            assert!(times * each * pace >= len && pace <= FLOATS, "{len}: {each} times {pace}");
+            assert_eq!(each == 0, len == 0);
+        }
+    }
 }
 
 #[test]

@@ -4,28 +4,31 @@
 use super::{Matrix, Threads};
 use crate::error::Result;
 use crate::kernels::cpu::cache::{self, FLOATS};
-use crate::kernels::cpu::micro::{Ahead, Left, Place, Registers, Right, Run, STEPS, cut};
+use crate::kernels::cpu::micro::{Ahead, Left, Place, Registers, Right, Run, STEPS, cut, extent};
 use crate::kernels::cpu::panel::{Columns, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows at a time: with the steps, what of the left factor stays in the second-level cache.
+/// Rows at a time at most.
 const ROWS: usize = 252;
 
-/// Rows at a time of a product whose right factor stays there: what is written lies in few pages.
-const NEAR_ROWS: usize = 24;
+/// Of so many rows at a time is a multiple, so that blocks of the widest panels are full.
+const WHOLE_ROWS: usize = 12;
 
-/// Columns at a time at most, where panels are used at once: they stay in the second-level cache.
-const COLUMNS: usize = 192;
+/// Rows at a time of a product whose right factor stays near: what is written lies in few pages.
+const NEAR_ROWS: usize = 24;
 
 /// Rows of the left factor up to which the right one is read where it is: two blocks.
 const FEW_ROWS: usize = 12;
+
+/// Columns up to which a product may be computed transposed, if they are fewer than a vector's lanes: with AVX-512.
+const FEW_COLUMNS: usize = 12;
 
 /// Whether the product is better computed transposed: so few columns would leave lanes of the vectors unused, and the left
 /// factor lies as a right one does, or is quickly turned.
 pub(super) fn is_turned(columns: usize, rows: usize, left_is_turned: bool) -> bool {
     let registers = Registers::get();
-    let is_narrow = columns <= FEW_ROWS.min(registers.lanes - 1) && rows.is_multiple_of(registers.lanes);
+    let is_narrow = columns <= FEW_COLUMNS.min(registers.lanes - 1) && rows.is_multiple_of(registers.lanes);
     is_narrow && (left_is_turned || rows <= registers.columns)
 }
 
@@ -50,7 +53,7 @@ pub(super) fn product(
             task.in_place(out, b);
             Ok(())
         }
-        Threads::One if a.rows <= ROWS || !stays_near(b.rows, b.columns) => task.alone(out, b),
+        Threads::One if a.rows <= rows_at_a_time() => task.at_once(out, b),
         Threads::One | Threads::All => {
             task.with_panels(out, &packed(b, threads)?, threads);
             Ok(())
@@ -81,7 +84,7 @@ fn turned(
     if right.column_stride == 1 {
         task.in_place(&mut lines, &right);
     } else {
-        task.alone(&mut lines, &right)?;
+        task.at_once(&mut lines, &right)?;
     }
     for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
         out.iter_mut().zip(lines.chunks_exact(rows)).for_each(|(to, line)| *to = line[i]);
@@ -98,6 +101,17 @@ pub(super) fn product_with(
     threads: Threads,
 ) {
     Task::new(stride, a, false).with_panels(out, b, threads);
+}
+
+/// Rows at a time: with the steps, what of the left factor fills half the second-level cache.
+fn rows_at_a_time() -> usize {
+    let rows = cache::second_level() / 2 / (STEPS * size_of::<f32>());
+    (rows / WHOLE_ROWS * WHOLE_ROWS).clamp(WHOLE_ROWS, ROWS)
+}
+
+/// Columns at a time, where panels are used at once: with the steps, they fill a quarter of the second-level cache.
+fn columns_at_a_time() -> usize {
+    (cache::second_level() / 4 / (STEPS * size_of::<f32>())).max(Registers::get().columns)
 }
 
 /// Whether such a right factor stays in the second-level cache while all rows meet it.
@@ -164,25 +178,23 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The whole product on this thread: panels are packed and used at once.
-    fn alone(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
+    /// The whole product on this thread: panels are packed and used at once, as there are no more rows to use them.
+    fn at_once(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
-        let each = Registers::get().whole_vectors(b.columns.div_ceil(b.columns.div_ceil(COLUMNS)));
+        let each =
+            Registers::get().whole_vectors(b.columns.div_ceil(b.columns.div_ceil(columns_at_a_time())));
+        let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
         // The first panels are the largest: later ones find their memory.
-        for (i, out) in out.chunks_mut(ROWS * self.stride).enumerate() {
-            let count = self.count(out, i * ROWS);
-            let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
-            for steps in cut(self.a.columns, STEPS) {
-                let factor = Factor::new(self.a, i * ROWS, count, steps.clone(), &mut copy);
-                for column in (0..b.columns).step_by(each) {
-                    let columns = column..(column + each).min(b.columns);
-                    fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
-                    let add = self.accumulate || steps.start > 0;
-                    for panel in panels.iter() {
-                        let data = &mut out[column + panel.first..];
-                        let mut place = Place { data, rows: &places, width: panel.width, add };
-                        factor.sweep(&panel.from(0), &mut place);
-                    }
+        for steps in cut(self.a.columns, STEPS) {
+            let factor = Factor::new(self.a, 0, self.a.rows, steps.clone(), &mut copy);
+            for column in (0..b.columns).step_by(each) {
+                let columns = column..(column + each).min(b.columns);
+                fill(&mut panels, b, steps.clone(), columns, Threads::One)?;
+                let add = self.accumulate || steps.start > 0;
+                for panel in panels.iter() {
+                    let data = &mut out[column + panel.first..];
+                    let mut place = Place { data, rows: &places, width: panel.width, add };
+                    factor.sweep(&panel.from(0), &mut place);
                 }
             }
         }
@@ -191,7 +203,11 @@ impl<'a> Task<'a> {
 
     /// The whole product, by rows.
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
-        let most = if stays_near(panels.steps(), panels.columns()) { NEAR_ROWS } else { ROWS };
+        let out = &mut out[..extent(self.a.rows, self.stride) + panels.columns()];
+        // One panel after the other writes to the same rows.
+        let is_near =
+            panels.columns() > Registers::get().columns && stays_near(panels.steps(), panels.columns());
+        let most = if is_near { NEAR_ROWS } else { rows_at_a_time() };
         if threads == Threads::One {
             return out
                 .chunks_mut(most * self.stride)
@@ -222,7 +238,7 @@ impl<'a> Task<'a> {
     }
 
     fn count(&self, out: &[f32], first: usize) -> usize {
-        out.len().div_ceil(self.stride).min(self.a.rows.saturating_sub(first))
+        out.len().div_ceil(self.stride).min(self.a.rows - first)
     }
 }
 
