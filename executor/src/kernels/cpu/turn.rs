@@ -76,8 +76,8 @@ mod avx {
     use crate::kernels::cpu::cache::FLOATS;
     use std::arch::x86_64::*;
 
-    /// Lines of a row between asking for one and its use.
-    const AHEAD: usize = 2;
+    /// Columns of each row at a time: of the rows of two squares, they stay in the first cache, wherever rows lie.
+    const WIDTH: usize = 4 * FLOATS;
 
     /// # Safety
     /// The processor must have AVX; the numbers of rows and columns must be multiples of [`SIDE`], and they must lie inside
@@ -91,14 +91,17 @@ mod avx {
         [rows, columns]: [usize; 2],
     ) {
         let (from, to) = (from.as_ptr().cast::<f32>(), to.as_mut_ptr().cast::<f32>());
-        // A line of the cache of each row at once.
-        for line in (0..columns).step_by(FLOATS) {
+        // A few lines of some rows at once: what the next rows have there is asked for meanwhile.
+        for left in (0..columns).step_by(WIDTH) {
+            let right = columns.min(left + WIDTH);
             for row in (0..rows).step_by(SIDE) {
-                let ahead = from.wrapping_add(row * stride + line + AHEAD * FLOATS);
-                for i in 0..SIDE {
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride).cast());
-                }
-                for column in (line..columns.min(line + FLOATS)).step_by(SIDE) {
+                let ahead = from.wrapping_add((row + SIDE) * stride);
+                for column in (left..right).step_by(SIDE) {
+                    if column.is_multiple_of(FLOATS) {
+                        for i in 0..SIDE {
+                            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride + column).cast());
+                        }
+                    }
                     // SAFETY: the square's rows and columns are among those that lie inside.
                     unsafe {
                         square(from.add(row * stride + column), stride, to.add(column * step + row), step)
