@@ -27,7 +27,7 @@ impl<'a> Later<'a> {
     /// For sweeps that have so many rows together.
     pub(in crate::kernels::cpu) fn new(pieces: [&'a [f32]; 2], rows: usize) -> Later<'a> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        Later { pieces, len, rows: rows.max(1) }
+        Later { pieces, len, rows }
     }
 
     /// What the next sweep asks for, over so many rows.

@@ -223,7 +223,7 @@ impl<'a> Task<'a> {
 
     /// The rows from `first` on that begin in `out`.
     fn rows(&self, out: &mut [f32], first: usize, panels: &Panels) {
-        let count = self.count(out, first);
+        let count = out.len().div_ceil(self.stride);
         let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
         for steps in cut(self.a.columns, STEPS) {
@@ -235,10 +235,6 @@ impl<'a> Task<'a> {
                 factor.sweep(&panel.from(step), &mut place);
             }
         }
-    }
-
-    fn count(&self, out: &[f32], first: usize) -> usize {
-        out.len().div_ceil(self.stride).min(self.a.rows - first)
     }
 }
 
@@ -258,7 +254,7 @@ impl<'a> Factor<'a> {
         steps: Range<usize>,
         copy: &'a mut Vec<f32>,
     ) -> Factor<'a> {
-        let from = a.data.get(first * a.row_stride + steps.start * a.column_stride..).unwrap_or_default();
+        let from = &a.data[first * a.row_stride + steps.start * a.column_stride..];
         let len = steps.len();
         // Of a few neighbouring rows each step is another line, which the next rows need again.
         let is_copied = if a.column_stride == 1 {
