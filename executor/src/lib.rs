@@ -5,6 +5,7 @@ pub mod accumulator;
 pub mod barrier;
 pub mod cancel;
 mod cpu_device;
+pub mod crossing;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod dataset;

@@ -1,4 +1,4 @@
-//! One node run on the CPU without a graph: what constant folding and kernel tests share.
+//! One node run without a graph: what constant folding and kernel tests share.
 
 use crate::cancel::Cancellation;
 use crate::cpu_device::CpuDevice;
@@ -22,9 +22,9 @@ pub(crate) fn run(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> 
 
 pub(crate) fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-    let def = device
-        .find_kernel(node)
-        .ok_or_else(|| Error::unimplemented(format!("no CPU kernel for {}", node.op.name())))?;
+    let def = device.find_kernel(node).ok_or_else(|| {
+        Error::unimplemented(format!("no {} kernel for {}", device.name().device_type, node.op.name()))
+    })?;
     (def.make)(&KernelInit {
         node,
         inputs: &input_types,

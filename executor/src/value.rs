@@ -3,7 +3,8 @@
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::variable::Variable;
-use graph::{Shape, Tensor};
+use graph::tensor::Component;
+use graph::{DType, Shape, Tensor, Variant};
 use std::sync::Arc;
 
 /// What an output holds.
@@ -136,5 +137,93 @@ impl From<DeviceTensor> for Value {
 impl From<Tensor> for Value {
     fn from(tensor: Tensor) -> Value {
         Value::Host(tensor)
+    }
+}
+
+/// A tensor as lists and optionals hold it: those of the host, and those of a device with memory of its own.
+pub(crate) trait Item: Component + Into<Value> {
+    /// # Errors
+    /// `Internal` if the value is no tensor of where they are.
+    fn of(value: Value) -> Result<Self>;
+
+    fn dtype(&self) -> DType;
+
+    fn shape(&self) -> &Shape;
+
+    /// The tensor, if it is in host memory.
+    fn on_host(&self) -> Option<&Tensor>;
+}
+
+impl Item for Tensor {
+    fn of(value: Value) -> Result<Tensor> {
+        match value {
+            Value::Host(tensor) => Ok(tensor),
+            other => Err(Error::internal(format!("{other:?} is no tensor of the host"))),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        Tensor::dtype(self)
+    }
+
+    fn shape(&self) -> &Shape {
+        Tensor::shape(self)
+    }
+
+    fn on_host(&self) -> Option<&Tensor> {
+        Some(self)
+    }
+}
+
+/// A tensor, in either memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Placed {
+    Host(Tensor),
+    Device(DeviceTensor),
+}
+
+impl Component for Placed {
+    fn variants(&self) -> Option<&[Variant]> {
+        self.on_host().and_then(Component::variants)
+    }
+}
+
+impl Item for Placed {
+    fn of(value: Value) -> Result<Placed> {
+        match value {
+            Value::Host(tensor) => Ok(Placed::Host(tensor)),
+            Value::Device(tensor) => Ok(Placed::Device(tensor)),
+            other => Err(Error::internal(format!("{other:?} is no tensor"))),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Placed::Host(tensor) => tensor.dtype(),
+            Placed::Device(tensor) => tensor.dtype,
+        }
+    }
+
+    fn shape(&self) -> &Shape {
+        match self {
+            Placed::Host(tensor) => tensor.shape(),
+            Placed::Device(tensor) => &tensor.shape,
+        }
+    }
+
+    fn on_host(&self) -> Option<&Tensor> {
+        match self {
+            Placed::Host(tensor) => Some(tensor),
+            Placed::Device(_) => None,
+        }
+    }
+}
+
+impl From<Placed> for Value {
+    fn from(tensor: Placed) -> Value {
+        match tensor {
+            Placed::Host(tensor) => Value::Host(tensor),
+            Placed::Device(tensor) => Value::Device(tensor),
+        }
     }
 }

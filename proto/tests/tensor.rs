@@ -272,7 +272,7 @@ fn variants_cross_with_what_they_hold() -> Result<()> {
     let mut list = TensorList::of(DType::Variant, PartialShape::unknown(), elements)?;
     list.max_num_elements = 7;
     let optional = Optional::of(vec![Tensor::from("text"), Tensor::variant(list)])?;
-    let all = [Variant::new(optional), Variant::EMPTY, Variant::new(Optional::NONE)];
+    let all = [Variant::new(optional), Variant::EMPTY, Variant::new(Optional::<Tensor>::NONE)];
     let tensor = Tensor::variants(all.to_vec(), Shape::new(&[3])?)?;
     let proto = tensor_to_proto(&tensor);
     let text = format!(

@@ -1,4 +1,4 @@
-//! Arrays and stacks of tensors, and tensors of many parts: a step that fills and reads them gives what it gives on the CPU.
+//! Arrays, stacks and lists of tensors, and tensors of many parts: a step that fills and reads them gives what it gives on the CPU.
 
 use super::Fallible;
 use super::cases::Random;
@@ -43,6 +43,42 @@ const ARRAYS: &str = "
 
 const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
 
+/// Lists are made, sent and received, too.
+const LISTS: &str = "
+    x <- float
+    zero = Const[dtype=int32, value=int32<>{0}]
+    one = Const[dtype=int32, value=int32<>{1}]
+    any = Const[dtype=int32, value=int32<>{-1}]
+    some = Const[dtype=int32, value=int32<2>{2, 0}]
+    row = Const[dtype=int32, value=int32<1>{5}]
+    lengths = Const[dtype=int64, value=int64<3>{2, 0, 1}]
+    none = Const[dtype=int64, value=int64<0>{}]
+    rows = TensorListFromTensor[element_dtype=float, shape_type=int32](x, row)
+    read = TensorListGetItem[element_dtype=float](rows, one, row)
+    doubled = TensorListSetItem[element_dtype=float](rows, zero, read)
+    both = AddN[T=variant, N=2](rows, doubled)
+    summed = TensorListStack[element_dtype=float](both, row)
+    gathered = TensorListGather[element_dtype=float](both, some, row)
+    slopes = ZerosLike[T=variant](both)
+    pushed = TensorListPushBack[element_dtype=float](slopes, read)
+    zeros = TensorListStack[element_dtype=float](pushed, row)
+    popped = TensorListPopBack[element_dtype=float](pushed, row)
+    cut = TensorListSplit[element_dtype=float, shape_type=int32](x, any, lengths)
+    joined = TensorListConcatV2[element_dtype=float, shape_type=int32](cut, any, none)
+    some/rows = TensorListScatterV2[element_dtype=float, shape_type=int32](gathered, some, row, any)
+    list = Identity[T=variant](some/rows)
+    list -> variant
+    maybe = OptionalFromValue[Toutput_types=[float]](summed)
+    kept = OptionalGetValue[output_types=[float], output_shapes=[<?,5>]](maybe)
+    read -> float
+    summed -> float
+    gathered -> float
+    zeros -> float
+    popped:1 -> float
+    joined -> float
+    kept -> float
+";
+
 /// What a step gives on a device in memory that is poisoned before, beside what the CPU gives.
 fn gives_what_the_cpu_gives(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     let Some(device) = crate::first_gpu(&GpuOptions { poison: true, ..GpuOptions::default() })? else {
@@ -84,4 +120,10 @@ fn tensors_of_many_parts_are_cut_and_joined_as_on_the_cpu() -> Fallible {
 #[test]
 fn arrays_and_stacks_hold_what_they_hold_on_the_cpu() -> Fallible {
     gives_what_the_cpu_gives(ARRAYS, &Random(5).tensor(DType::Float, &[3, 5])?, &NAMES)
+}
+
+#[test]
+fn lists_hold_what_they_hold_on_the_cpu() -> Fallible {
+    let names = ["list", "read", "summed", "gathered", "zeros", "popped_1", "joined", "kept"];
+    gives_what_the_cpu_gives(LISTS, &Random(8).tensor(DType::Float, &[3, 5])?, &names)
 }

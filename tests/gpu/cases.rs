@@ -4,6 +4,8 @@
 mod complex;
 #[path = "cases/images.rs"]
 mod images;
+#[path = "cases/lists.rs"]
+mod lists;
 #[path = "cases/matrices.rs"]
 mod matrices;
 #[path = "cases/moved.rs"]
@@ -139,6 +141,9 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     let t = types.first().copied().unwrap_or(DType::Float);
     let second = types.get(1).copied().unwrap_or(t);
     if let Some(sets) = windows::inputs(node, random)? {
+        return Ok(Some(sets));
+    }
+    if let Some(sets) = lists::inputs(node, random)? {
         return Ok(Some(sets));
     }
     if let Some(sets) = of_family(node.op.name(), &types, random)? {

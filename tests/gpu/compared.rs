@@ -5,7 +5,7 @@ use super::placed::{self, Outcome};
 use super::walk::Case;
 use executor::device::Device;
 use executor::testing::LoneDevice;
-use graph::{DType, Tensor};
+use graph::{DType, Optional, Tensor, TensorList, Variant};
 use std::sync::Arc;
 
 /// How far a number may be from the CPU's, in parts of it or of 1.
@@ -22,6 +22,10 @@ fn tolerance(dtype: DType) -> f64 {
 pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
     if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
         return Ok(Some(format!("{actual:?} is not {expected:?}")));
+    }
+    if let (Ok(actual), Ok(expected)) = (actual.as_variants(), expected.as_variants()) {
+        let differences = actual.iter().zip(expected).map(|(a, e)| difference_of_variants(a, e));
+        return Ok(differences.collect::<Fallible<Vec<_>>>()?.into_iter().flatten().next());
     }
     if actual.dtype().is_complex() {
         for part in ["Real", "Imag"] {
@@ -50,6 +54,36 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
         let same = a == e || (a.is_nan() && e.is_nan()) || (a - e).abs() <= near * (1.0 + e.abs());
         if !same {
             return Ok(Some(format!("element {i} is {a}, not {e}")));
+        }
+    }
+    Ok(None)
+}
+
+/// What is wrong about a list or an optional, or what is in it.
+fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Option<String>> {
+    let unlike = || Some(format!("{actual:?} is not {expected:?}"));
+    let of = |variant: &Variant| -> Option<(String, Vec<Option<Tensor>>)> {
+        if let Some(list) = variant.get::<TensorList>() {
+            let what = (list.element_dtype, &list.element_shape, list.max_num_elements);
+            return Some((format!("{what:?}"), list.elements().to_vec()));
+        }
+        let components = variant.get::<Optional>()?.components();
+        let held = components.unwrap_or_default().iter().cloned().map(Some).collect();
+        Some((format!("{}", components.is_some()), held))
+    };
+    let (a, e) = match (of(actual), of(expected)) {
+        (Some(a), Some(e)) if a.0 == e.0 && a.1.len() == e.1.len() => (a.1, e.1),
+        (None, None) if actual.object().is_none() && expected.object().is_none() => return Ok(None),
+        _ => return Ok(unlike()),
+    };
+    for pair in a.iter().zip(&e) {
+        let how = match pair {
+            (Some(a), Some(e)) => difference(a, e)?,
+            (None, None) => None,
+            _ => unlike(),
+        };
+        if how.is_some() {
+            return Ok(how);
         }
     }
     Ok(None)

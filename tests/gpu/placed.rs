@@ -1,11 +1,11 @@
 //! A node run on a device, with its inputs where its kernel's row wants them, and variables that hold what they are told.
 
 use super::Fallible;
-use executor::Value;
 use executor::device::Device;
 use executor::kernel::KernelDef;
 use executor::testing::run_node_on;
 use executor::variable::Variable;
+use executor::{Value, crossing};
 use graph::{DType, Node, PartialShape, ResourceHandle, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,18 +25,13 @@ pub(crate) struct Outcome {
 
 pub(crate) fn upload(device: &Arc<dyn Device>, tensor: Tensor) -> Fallible<Value> {
     let (sender, receiver) = channel();
-    device.upload(tensor, Box::new(move |value| drop(sender.send(value))));
+    crossing::to_device(device, tensor.into(), Box::new(move |value| drop(sender.send(value))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
 pub(crate) fn download(device: &Arc<dyn Device>, value: Value) -> Fallible<Tensor> {
-    let tensor = match value {
-        Value::Host(tensor) => return Ok(tensor),
-        Value::Device(tensor) => tensor,
-        other => return Err(format!("{other:?} is no tensor").into()),
-    };
     let (sender, receiver) = channel();
-    device.download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
+    crossing::to_host(device, value, Box::new(move |tensor| drop(sender.send(tensor))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 

@@ -17,6 +17,7 @@ const FLAGS: &[&str] = &[
     "adjoint",
     "range_given",
     "signed_input",
+    "resize_if_index_out_of_bounds",
 ];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.

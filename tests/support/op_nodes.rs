@@ -343,7 +343,8 @@ fn plain(op: &'static Op) -> Fallible<Node> {
             (AttrKind::Bool, _) => false.into(),
             (AttrKind::Float, true) => vec![-1.0f32, 0.0, 1.5].into(),
             (AttrKind::Float, false) => 1.0f32.into(),
-            (AttrKind::Shape, _) => PartialShape::from([2usize]).into(),
+            (AttrKind::Shape, true) => AttrValue::List(AttrList::Shape(vec![PartialShape::unknown()])),
+            (AttrKind::Shape, false) => PartialShape::from([2usize]).into(),
             (AttrKind::Tensor, _) => Tensor::scalar(1.0f32).into(),
             (AttrKind::Func, _) => return Err(format!("{} takes a function", op.name()).into()),
         };

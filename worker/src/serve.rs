@@ -4,9 +4,9 @@ use crate::rendezvous::StepRendezvous;
 use crate::reply::Reply;
 use crate::steps::Wait;
 use crate::worker::Worker;
-use executor::Value;
 use executor::device::Device;
 use executor::rendezvous::{RendezvousKey, Sent};
+use executor::{Value, crossing};
 use graph::{Code, DeviceName, Tensor};
 use proto::{Status, pb};
 use std::sync::Arc;
@@ -113,13 +113,12 @@ impl Drop for Waiting<'_> {
 }
 
 async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Status> {
-    let on_device = match value {
-        Value::Host(tensor) => return Ok(tensor),
-        Value::Device(tensor) => tensor,
-        other => return Err(Status::new(Code::Internal, format!("{other:?} cannot be sent"))),
+    let value = match value {
+        Value::Host(tensor) if !device.has_own_memory() => return Ok(tensor),
+        value => value,
     };
     let (give, taken) = oneshot::channel();
-    device.download(on_device, Box::new(move |result| drop(give.send(result))));
+    crossing::to_host(device, value, Box::new(move |result| drop(give.send(result))));
     match taken.await {
         Ok(result) => result.map_err(|e| crate::failure(&e)),
         Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),

@@ -56,7 +56,10 @@ impl Action {
             }
             Role::Recv => {
                 let wanted = memories(device, node, &node.op.outputs, outputs)?;
-                let to_device = device.has_own_memory() && wanted.first() == Some(&Wanted::Own);
+                // What variants hold is in memories of its own.
+                let is_variant = outputs.first().is_some_and(|port| port.dtype == DType::Variant);
+                let to_device =
+                    device.has_own_memory() && (is_variant || wanted.first() == Some(&Wanted::Own));
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
             Role::ControlTrigger => Ok(Action::Nothing),

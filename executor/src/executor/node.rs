@@ -5,6 +5,7 @@ use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Local, Run};
 use super::state::empty;
+use crate::crossing::{is_carried, to_device, to_host};
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
 use crate::rendezvous::{RendezvousKey, Sent};
@@ -186,15 +187,21 @@ impl<F: Flow> Run<F> {
         let key = F::key(&task, key);
         // SAFETY: this thread has the task; no other borrow of its inputs is left.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
-        match std::mem::take(&mut inputs[0]) {
-            Value::Device(tensor) if !hands_over => self.launch(
-                F::node(&task),
-                local,
-                |done| self.executor.device.download(tensor, done),
-                move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
-            ),
-            value => self.sent(task, &key, value, started, local),
+        let value = std::mem::take(&mut inputs[0]);
+        let is_elsewhere = match &value {
+            Value::Device(_) => true,
+            Value::Host(tensor) => is_carried(&self.executor.device, tensor),
+            _ => false,
+        };
+        if hands_over || !is_elsewhere {
+            return self.sent(task, &key, value, started, local);
         }
+        self.launch(
+            F::node(&task),
+            local,
+            |done| to_host(&self.executor.device, value, done),
+            move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
+        );
     }
 
     /// Sends what is where its receiver takes it.
@@ -232,36 +239,27 @@ impl<F: Flow> Run<F> {
         );
     }
 
-    /// Brings what has arrived where it is wanted. What was handed over by a device out of reach comes by the host.
+    /// Brings what has arrived where it is wanted.
     fn bring(
         self: &Arc<Run<F>>,
         task: F::Task,
         value: Value,
-        to_device: bool,
+        is_owned: bool,
         started: Option<Instant>,
         local: &mut Local<F>,
     ) {
         let (id, device) = (F::node(&task), &self.executor.device);
         match value {
-            Value::Host(tensor) if to_device => self.launch(
+            value @ (Value::Host(_) | Value::Device(_)) if is_owned => self.launch(
                 id,
                 local,
-                |done| device.upload(tensor, done),
+                |done| to_device(device, value, done),
                 move |run, local, value| run.received(task, value, started, local),
             ),
-            Value::Device(tensor) if to_device => self.launch(
+            value @ Value::Device(_) => self.launch(
                 id,
                 local,
-                |done| device.adopt(tensor, done),
-                move |run, local, value| match value {
-                    Value::Host(_) => run.bring(task, value, to_device, started, local),
-                    value => run.received(task, value, started, local),
-                },
-            ),
-            Value::Device(tensor) => self.launch(
-                id,
-                local,
-                |done| device.download(tensor, done),
+                |done| to_host(device, value, done),
                 move |run, local, tensor| run.received(task, tensor.into(), started, local),
             ),
             value => self.received(task, value, started, local),

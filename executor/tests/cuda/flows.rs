@@ -39,6 +39,8 @@ impl Program {
             program.line(line);
         }
         program.line("zero = Const[dtype=int32, value=int32<>{0}]");
+        program.line("any = Const[dtype=int32, value=int32<>{-1}]");
+        program.line("three = Const[dtype=int32, value=int32<1>{3}]");
         let mut values = vec!["x".to_owned(), "y".to_owned()];
         for _ in 0..1 + program.random.below(3) {
             program.some(&mut values, "choice");
@@ -102,7 +104,7 @@ impl Program {
         values.push(name);
     }
 
-    /// A loop in which two values change and all others stay.
+    /// A loop in which two values change and all others stay; what it makes in its turns is kept in a list.
     fn turns(&mut self, values: &mut Vec<String>, choice: &str) {
         let name = self.name();
         let frame = format!("frame_name=\"{name}\", parallel_iterations={}", 1 + self.random.below(4));
@@ -114,13 +116,19 @@ impl Program {
         self.line(&format!("{name}/choice = Enter[T=bool, {frame}, is_constant=true]({choice})"));
         self.line(&format!("{name}/limit = Enter[T=int32, {frame}, is_constant=true](limit)"));
         let (a, b) = (self.random.of(values).to_owned(), self.random.of(values).to_owned());
-        for (var, dtype, first) in [("i", "int32", "zero"), ("a", "float", &*a), ("b", "float", &*b)] {
+        self.line(&format!(
+            "{name}/empty = EmptyTensorList[element_dtype=float, shape_type=int32](three, any)"
+        ));
+        let empty = format!("{name}/empty");
+        let variables =
+            [("i", "int32", "zero"), ("a", "float", &*a), ("b", "float", &*b), ("kept", "variant", &*empty)];
+        for (var, dtype, first) in variables {
             self.line(&format!("{name}/{var}/in = Enter[T={dtype}, {frame}]({first})"));
             self.line(&format!("{name}/{var} = Merge[T={dtype}, N=2]({name}/{var}/in, {name}/{var}/next)"));
         }
         self.line(&format!("{name}/less = Less[T=int32]({name}/i, {name}/limit)"));
         self.line(&format!("{name}/more = LoopCond({name}/less)"));
-        for (var, dtype) in [("i", "int32"), ("a", "float"), ("b", "float")] {
+        for (var, dtype, _) in variables {
             self.line(&format!("{name}/{var}/switch = Switch[T={dtype}]({name}/{var}, {name}/more)"));
         }
         self.line(&format!("{name}/at = Identity[T=int32]({name}/i/switch:1)"));
@@ -134,6 +142,15 @@ impl Program {
                 _ => self.chain(&mut inner),
             }
         }
+        let kept = inner[inner.len() - 1].clone();
+        self.line(&format!(
+            "{name}/push = TensorListPushBack[element_dtype=float]({name}/kept/switch:1, {kept})"
+        ));
+        self.line(&format!("{name}/kept/next = NextIteration[T=variant]({name}/push)"));
+        self.line(&format!("{name}/kept/exit = Exit[T=variant]({name}/kept/switch)"));
+        self.line(&format!("{name}/all = TensorListStack[element_dtype=float]({name}/kept/exit, three)"));
+        self.line(&format!("{name}/sum = Sum[T=float, Tidx=int32]({name}/all, zero)"));
+        values.push(format!("{name}/sum"));
         for var in ["a", "b"] {
             let (next, dampened) = (inner[inner.len() - 1 - self.random.below(2)].clone(), self.name());
             // Values stay small, and there is none in the last turn.

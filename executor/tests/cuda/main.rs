@@ -24,6 +24,7 @@ mod flows;
 mod fused;
 mod graphs;
 mod kernels;
+mod lists;
 mod loops;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;

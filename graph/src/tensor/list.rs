@@ -1,27 +1,25 @@
-//! Variants that hold tensors: lists, and values that may not be there.
+//! Lists of tensors.
 
-use super::{Tensor, Variant, VariantObject};
+use super::object::{Component, nesting_with};
+use super::{Tensor, VariantObject};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::shape::PartialShape;
 
-/// Variants within variants go no deeper: each level is one of the stack when the outermost is dropped.
-pub const MAX_NESTING: usize = 64;
-
-/// A list of tensors of one type, of which some may have no value yet.
+/// A list of tensors of one type, of which some may have no value yet. They are in host memory, or whatever `T` is.
 #[derive(Clone, Debug)]
-pub struct TensorList {
+pub struct TensorList<T = Tensor> {
     pub element_dtype: DType,
     /// What every element's shape agrees with.
     pub element_shape: PartialShape,
     /// The list grows no longer; -1 if it may.
     pub max_num_elements: i32,
-    elements: Vec<Option<Tensor>>,
+    elements: Vec<Option<T>>,
     nesting: usize,
 }
 
-impl TensorList {
-    pub fn new(element_dtype: DType, element_shape: PartialShape) -> TensorList {
+impl<T: Component> TensorList<T> {
+    pub fn new(element_dtype: DType, element_shape: PartialShape) -> TensorList<T> {
         TensorList { element_dtype, element_shape, max_num_elements: -1, elements: Vec::new(), nesting: 1 }
     }
 
@@ -32,8 +30,8 @@ impl TensorList {
     pub fn of(
         element_dtype: DType,
         element_shape: PartialShape,
-        elements: Vec<Option<Tensor>>,
-    ) -> Result<TensorList> {
+        elements: Vec<Option<T>>,
+    ) -> Result<TensorList<T>> {
         let mut list = TensorList::new(element_dtype, element_shape);
         for element in elements.iter().flatten() {
             list.nesting = list.nesting.max(nesting_with(element)?);
@@ -50,19 +48,33 @@ impl TensorList {
         self.elements.is_empty()
     }
 
-    pub fn elements(&self) -> &[Option<Tensor>] {
+    pub fn elements(&self) -> &[Option<T>] {
         &self.elements
+    }
+
+    /// The list of what these become.
+    ///
+    /// # Errors
+    /// The first of `with`, and as [`TensorList::push`].
+    pub fn map<U: Component, E: From<Error>>(
+        &self,
+        mut with: impl FnMut(&T) -> Result<U, E>,
+    ) -> Result<TensorList<U>, E> {
+        let elements = self.elements.iter().map(|element| element.as_ref().map(&mut with).transpose());
+        let elements = elements.collect::<Result<_, E>>()?;
+        let list = TensorList::of(self.element_dtype, self.element_shape.clone(), elements)?;
+        Ok(TensorList { max_num_elements: self.max_num_elements, ..list })
     }
 
     /// # Errors
     /// `ResourceExhausted` if variants nest too deep.
-    pub fn push(&mut self, element: Tensor) -> Result<()> {
+    pub fn push(&mut self, element: T) -> Result<()> {
         self.nesting = self.nesting.max(nesting_with(&element)?);
         self.elements.push(Some(element));
         Ok(())
     }
 
-    pub fn pop(&mut self) -> Option<Option<Tensor>> {
+    pub fn pop(&mut self) -> Option<Option<T>> {
         self.elements.pop()
     }
 
@@ -70,7 +82,7 @@ impl TensorList {
     ///
     /// # Errors
     /// As [`TensorList::push`]; `InvalidArgument` if there is no such element.
-    pub fn set(&mut self, i: usize, element: Tensor) -> Result<()> {
+    pub fn set(&mut self, i: usize, element: T) -> Result<()> {
         self.nesting = self.nesting.max(nesting_with(&element)?);
         match self.elements.get_mut(i) {
             Some(slot) => *slot = Some(element),
@@ -84,7 +96,7 @@ impl TensorList {
     /// # Errors
     /// `ResourceExhausted` if there is not enough memory.
     pub fn resize(&mut self, len: usize) -> Result<()> {
-        let bytes = len as u128 * size_of::<Option<Tensor>>() as u128;
+        let bytes = len as u128 * size_of::<Option<T>>() as u128;
         let more = len.saturating_sub(self.elements.len());
         if bytes > u128::from(super::memory_limit()) || self.elements.try_reserve(more).is_err() {
             return Err(Error::Invalid {
@@ -97,7 +109,7 @@ impl TensorList {
     }
 }
 
-impl VariantObject for TensorList {
+impl<T: Component> VariantObject for TensorList<T> {
     fn type_name(&self) -> &'static str {
         "tensorflow::TensorList"
     }
@@ -105,52 +117,4 @@ impl VariantObject for TensorList {
     fn nesting(&self) -> usize {
         self.nesting
     }
-}
-
-/// Some tensors, or nothing.
-#[derive(Clone, Debug)]
-pub struct Optional {
-    components: Option<Vec<Tensor>>,
-    nesting: usize,
-}
-
-impl Optional {
-    pub const NONE: Optional = Optional { components: None, nesting: 1 };
-
-    /// # Errors
-    /// `ResourceExhausted` if variants nest too deep.
-    pub fn of(components: Vec<Tensor>) -> Result<Optional> {
-        let mut nesting = 1;
-        for component in &components {
-            nesting = nesting.max(nesting_with(component)?);
-        }
-        Ok(Optional { components: Some(components), nesting })
-    }
-
-    pub fn components(&self) -> Option<&[Tensor]> {
-        self.components.as_deref()
-    }
-}
-
-impl VariantObject for Optional {
-    fn type_name(&self) -> &'static str {
-        "tensorflow::data::Optional"
-    }
-
-    fn nesting(&self) -> usize {
-        self.nesting
-    }
-}
-
-/// How deep what holds the tensor nests.
-fn nesting_with(tensor: &Tensor) -> Result<usize> {
-    let Ok(variants) = tensor.as_variants() else { return Ok(1) };
-    let deepest = variants.iter().filter_map(Variant::object).map(|o| o.nesting()).max().unwrap_or(0);
-    if deepest >= MAX_NESTING {
-        return Err(Error::Invalid {
-            code: Code::ResourceExhausted,
-            message: format!("variants are nested deeper than {MAX_NESTING}"),
-        });
-    }
-    Ok(deepest + 1)
 }

@@ -5,11 +5,13 @@ mod display;
 mod inline;
 mod list;
 mod object;
+mod optional;
 mod region;
 
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
-pub use list::{MAX_NESTING, Optional, TensorList};
-pub use object::{ResourceHandle, Variant, VariantObject};
+pub use list::TensorList;
+pub use object::{Component, MAX_NESTING, ResourceHandle, Variant, VariantObject};
+pub use optional::Optional;
 pub use region::{LargeMemory, Region, Use, set_large_memory};
 
 use crate::dtype::{Bool8, DType, Element};

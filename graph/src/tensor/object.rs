@@ -1,7 +1,8 @@
 //! Elements that are objects and not plain bytes: handles of resources, and variants.
 
+use super::Tensor;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::shape::PartialShape;
 use std::any::Any;
 use std::fmt;
@@ -30,6 +31,34 @@ pub trait VariantObject: Any + Send + Sync + fmt::Debug {
     fn nesting(&self) -> usize {
         1
     }
+}
+
+/// What lists and optionals hold: tensors, of whichever memory.
+pub trait Component: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The variants that it is, where it is a tensor of such.
+    fn variants(&self) -> Option<&[Variant]>;
+}
+
+impl Component for Tensor {
+    fn variants(&self) -> Option<&[Variant]> {
+        self.as_variants().ok()
+    }
+}
+
+/// Variants within variants go no deeper: each level is one of the stack when the outermost is dropped.
+pub const MAX_NESTING: usize = 64;
+
+/// How deep what holds the component nests.
+pub(super) fn nesting_with(component: &impl Component) -> Result<usize> {
+    let Some(variants) = component.variants() else { return Ok(1) };
+    let deepest = variants.iter().filter_map(Variant::object).map(|o| o.nesting()).max().unwrap_or(0);
+    if deepest >= MAX_NESTING {
+        return Err(Error::Invalid {
+            code: Code::ResourceExhausted,
+            message: format!("variants are nested deeper than {MAX_NESTING}"),
+        });
+    }
+    Ok(deepest + 1)
 }
 
 /// An element of dtype `variant`: an object, or nothing.

@@ -38,7 +38,7 @@ pub(super) fn variant_from_proto(proto: pb::VariantTensorDataProto, budget: &mut
         "" => Ok(Variant::EMPTY),
         LIST => list_from_proto(proto, budget),
         OPTIONAL => match &proto.metadata[..] {
-            [0] => Ok(Variant::new(Optional::NONE)),
+            [0] => Ok(Variant::new(Optional::<Tensor>::NONE)),
             [1] => {
                 let components = proto.tensors.into_iter().map(|t| tensor_from_proto_within(t, budget));
                 Ok(Variant::new(Optional::of(components.collect::<Result<_>>()?)?))

@@ -164,7 +164,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", NUMBERS)],
         |init| dispatch!(number, init.input_type(0), T => Kernel::sync(add_n::<T>)),
     ),
-    KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| Kernel::sync(tensor_list::add_n)),
+    KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| tensor_list::add_n::<Tensor>()),
 ];
 
 /// An error if any element of input 1 is `bad`; where there is nothing to compute nothing is.

@@ -1,6 +1,7 @@
 //! Sources of values: constants, placeholders, fills, ranges, diagonals.
 
 use super::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
+use super::memory::Host;
 use super::moved::{MOVED, Moved, moved};
 use super::scalar::Semiring;
 use super::strided::{Layout, Taken, copy, taking};
@@ -50,7 +51,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
     KernelDef::of("OneHot", &[("T", MOVED)], one_hot),
     KernelDef::of("ZerosLike", &[("T", MOVED)], |init| match init.input_type(0) {
-        DType::Variant => Kernel::sync(tensor_list::zeros_like),
+        DType::Variant => tensor_list::zeros_like::<Tensor>(Host),
         dtype => moved!(dtype, E => Kernel::sync(zeros_like::<E>)),
     }),
     KernelDef::of(

@@ -1,75 +1,89 @@
-//! Values that may not be there, held by variants.
+//! Values that may not be there, held by variants: tensors of the host on the CPU, [`Placed`] ones on a device with memory
+//! of its own.
+//!
+//! [`Placed`]: crate::value::Placed
 
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{Optional, PartialShape, Tensor};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::value::Item;
+use graph::{DType, Optional, PartialShape, Tensor};
 use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("OptionalFromValue", &[], |_| {
-        Kernel::sync(|ctx| {
-            let components = (0..ctx.num_inputs()).map(|i| ctx.take_input(i)).collect::<Result<_>>()?;
-            ctx.set_output(0, Tensor::variant(Optional::of(components)?));
-            Ok(())
-        })
-    }),
-    KernelDef::of("OptionalNone", &[], |_| {
-        Kernel::sync(|ctx| {
-            ctx.set_output(0, Tensor::variant(Optional::NONE));
-            Ok(())
-        })
-    }),
-    KernelDef::of("OptionalHasValue", &[], |_| {
-        Kernel::sync(|ctx| {
-            let has_value = optional(ctx)?.components().is_some();
-            ctx.set_output(0, Tensor::from(has_value));
-            Ok(())
-        })
-    }),
-    KernelDef::of("OptionalGetValue", &[], |init| {
-        let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
-        if shapes.len() != init.outputs.len() {
-            crate::invalid!(
-                "output_types and output_shapes must be same length, got {} and {}",
-                init.outputs.len(),
-                shapes.len()
-            );
-        }
-        let types: Vec<graph::DType> = init.outputs.iter().map(|port| port.dtype).collect();
-        Kernel::sync(move |ctx| get_value(ctx, &types, &shapes))
-    }),
+    KernelDef::of("OptionalFromValue", &[], from_value::<Tensor>),
+    KernelDef::of("OptionalNone", &[], none::<Tensor>),
+    KernelDef::of("OptionalHasValue", &[], has_value::<Tensor>),
+    KernelDef::of("OptionalGetValue", &[], get_value::<Tensor>),
 ];
 
-fn optional(ctx: &KernelContext<'_>) -> Result<Arc<Optional>> {
+fn optional<T: Item>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
     match ctx.input(0)?.as_variants()? {
-        [variant] => Ok(variant.expect::<Optional>("an optional")?),
+        [variant] => Ok(variant.expect("an optional")?),
         all => Err(Error::invalid(format!("an optional is a scalar, not {} variants", all.len()))),
     }
 }
 
-fn get_value(ctx: &mut KernelContext<'_>, types: &[graph::DType], shapes: &[PartialShape]) -> Result<()> {
-    let optional = optional(ctx)?;
-    let missing = || Error::invalid("The given optional does not have a value.");
-    let components = optional.components().ok_or_else(missing)?;
-    if components.len() != types.len() {
-        crate::invalid!("The given optional has {} components, expected {}.", components.len(), types.len());
+pub(in crate::kernels) fn from_value<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
+        ctx.set_output(0, Tensor::variant(Optional::of(components)?));
+        Ok(())
+    })
+}
+
+pub(in crate::kernels) fn none<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        ctx.set_output(0, Tensor::variant(Optional::<T>::NONE));
+        Ok(())
+    })
+}
+
+pub(in crate::kernels) fn has_value<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let has_value = optional::<T>(ctx)?.components().is_some();
+        ctx.set_output(0, Tensor::from(has_value));
+        Ok(())
+    })
+}
+
+pub(in crate::kernels) fn get_value<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+    let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
+    if shapes.len() != init.outputs.len() {
+        crate::invalid!(
+            "output_types and output_shapes must be same length, got {} and {}",
+            init.outputs.len(),
+            shapes.len()
+        );
     }
-    for (i, (component, (dtype, shape))) in components.iter().zip(types.iter().zip(shapes)).enumerate() {
-        if component.dtype() != *dtype {
+    let types: Vec<DType> = init.outputs.iter().map(|port| port.dtype).collect();
+    Kernel::sync(move |ctx| {
+        let optional = optional::<T>(ctx)?;
+        let missing = || Error::invalid("The given optional does not have a value.");
+        let components = optional.components().ok_or_else(missing)?;
+        if components.len() != types.len() {
             crate::invalid!(
-                "The given optional does not match the expected type for component {i}. Expected: {dtype}. \
-                 Actual: {}.",
-                component.dtype()
+                "The given optional has {} components, expected {}.",
+                components.len(),
+                types.len()
             );
         }
-        if !shape.accepts(component.shape()) {
-            crate::invalid!(
-                "The given optional does not match the expected shape for component {i}. Expected: {shape}. \
-                 Actual: {}.",
-                component.shape()
-            );
+        for (i, (component, (dtype, shape))) in components.iter().zip(types.iter().zip(&shapes)).enumerate() {
+            if component.dtype() != *dtype {
+                crate::invalid!(
+                    "The given optional does not match the expected type for component {i}. Expected: {dtype}. \
+                     Actual: {}.",
+                    component.dtype()
+                );
+            }
+            if !shape.accepts(component.shape()) {
+                crate::invalid!(
+                    "The given optional does not match the expected shape for component {i}. Expected: {shape}. \
+                     Actual: {}.",
+                    component.shape()
+                );
+            }
+            ctx.set_output(i, component.clone());
         }
-        ctx.set_output(i, component.clone());
-    }
-    Ok(())
+        Ok(())
+    })
 }

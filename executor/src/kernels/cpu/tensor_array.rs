@@ -1,10 +1,8 @@
 //! Kernels of arrays of tensors, which live as long as their step.
 
 mod array;
-mod memory;
 
-pub(in crate::kernels) use memory::Memory;
-
+use super::memory::{Host, Memory};
 use super::step_object::{HandleKind, address, base_name, object, set_handle, unique_name};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -12,7 +10,6 @@ use crate::value::Value;
 use array::{Config, TensorArray};
 use graph::DType::{self, *};
 use graph::{PartialShape, Shape, Tensor};
-use memory::Host;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -196,10 +193,18 @@ pub(in crate::kernels) fn read(init: &KernelInit<'_>, memory: impl Memory) -> Re
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let array = readable(ctx, dtype)?;
-        let value = array.read(index(ctx)?, |shape| memory.zeros(ctx, dtype, shape))?;
+        let value = array.read(index(ctx)?, |shape| zeros(ctx, &memory, dtype, shape))?;
         ctx.set_output(0, value);
         Ok(())
     })
+}
+
+/// What nobody has written.
+fn zeros(ctx: &KernelContext<'_>, memory: &impl Memory, dtype: DType, shape: Shape) -> Result<Value> {
+    if dtype.size().is_none() {
+        crate::invalid!("tensor_array::TensorSetZero type not supported: {dtype}");
+    }
+    memory.zeros(ctx, dtype, shape)
 }
 
 fn read_all(
@@ -209,7 +214,7 @@ fn read_all(
     indices: impl Iterator<Item = i32>,
 ) -> Result<Vec<(Value, Shape)>> {
     let element = |index| {
-        let value = array.read(index, |shape| memory.zeros(ctx, array.dtype, shape))?;
+        let value = array.read(index, |shape| zeros(ctx, memory, array.dtype, shape))?;
         let shape = value.shape().ok_or_else(|| Error::internal(format!("an element is {value:?}")))?;
         Ok((value, shape))
     };

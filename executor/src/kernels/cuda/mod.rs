@@ -24,10 +24,12 @@ mod host;
 mod identity;
 mod linalg;
 mod matmul;
+mod memory;
 mod morphology;
 mod moved;
 mod nccl;
 mod normalization;
+mod optional;
 mod pad;
 mod partition;
 mod placed;
@@ -50,6 +52,7 @@ mod special;
 mod stack;
 mod support;
 mod tensor_array;
+mod tensor_list;
 mod topk;
 mod training;
 mod transpose;
@@ -88,6 +91,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     morphology::KERNELS,
     nccl::KERNELS,
     normalization::KERNELS,
+    optional::KERNELS,
     pad::KERNELS,
     partition::KERNELS,
     pool::KERNELS,
@@ -108,6 +112,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     special::KERNELS,
     stack::KERNELS,
     tensor_array::KERNELS,
+    tensor_list::KERNELS,
     topk::KERNELS,
     training::KERNELS,
     transpose::KERNELS,

@@ -1,88 +1,114 @@
 //! Tensors of many lists, and what arithmetic does to lists: element by element.
 
-use super::{check_dtype, join};
+use super::super::memory::Memory;
+use super::{check_dtype, element_dtype, join};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::invalid;
-use crate::kernel::KernelContext;
+use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::lone;
-use crate::value::Value;
+use crate::value::{Item, Value};
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use std::sync::Arc;
 
-pub(super) fn concat_lists(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-    if a.shape() != b.shape() {
-        invalid!("Incompatible input TensorList tensor shapes: {} and {}", a.shape(), b.shape());
-    }
-    let join = |(a, b): (&Variant, &Variant)| {
-        let (a, b) =
-            (a.expect::<TensorList>("a list of tensors")?, b.expect::<TensorList>("a list of tensors")?);
-        check_dtype(&a, dtype)?;
-        check_dtype(&b, dtype)?;
-        if a.element_shape != b.element_shape {
-            invalid!(
-                "input_a and input_b TensorList element shapes are not identical at index 0.  Expected {} but saw {}",
-                a.element_shape,
-                b.element_shape
-            );
+pub(in crate::kernels) fn concat_lists<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+        if a.shape() != b.shape() {
+            invalid!("Incompatible input TensorList tensor shapes: {} and {}", a.shape(), b.shape());
         }
-        let elements = a.elements().iter().chain(b.elements()).cloned().collect();
-        Ok(Variant::new(TensorList::of(dtype, a.element_shape.clone(), elements)?))
-    };
-    let joined = a.as_variants()?.iter().zip(b.as_variants()?).map(join).collect::<Result<Vec<_>>>()?;
-    let out = Tensor::variants(joined, a.shape().clone())?;
-    ctx.set_output(0, out);
-    Ok(())
+        let join = |(a, b): (&Variant, &Variant)| {
+            let a = a.expect::<TensorList<T>>("a list of tensors")?;
+            let b = b.expect::<TensorList<T>>("a list of tensors")?;
+            check_dtype(&a, dtype)?;
+            check_dtype(&b, dtype)?;
+            if a.element_shape != b.element_shape {
+                invalid!(
+                    "input_a and input_b TensorList element shapes are not identical at index 0.  Expected {} but \
+                     saw {}",
+                    a.element_shape,
+                    b.element_shape
+                );
+            }
+            let elements = a.elements().iter().chain(b.elements()).cloned().collect();
+            Ok(Variant::new(TensorList::of(dtype, a.element_shape.clone(), elements)?))
+        };
+        let joined = a.as_variants()?.iter().zip(b.as_variants()?).map(join).collect::<Result<Vec<_>>>()?;
+        let out = Tensor::variants(joined, a.shape().clone())?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
 /// To each list the row beside it.
-pub(super) fn push_back_batch(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let mut lists = ctx.take_input(0)?;
-    let tensor = ctx.input(1)?;
-    if tensor.shape().is_empty() {
-        invalid!("Expected tensor to be at least a vector, but saw shape: {}", tensor.shape());
-    }
-    if lists.shape().dims().len() != 1 || lists.shape().dims().first() != tensor.shape().dims().first() {
-        invalid!(
-            "Expected tensor.shape[0] == input_handles.size, but saw {} and lists of shape {}",
-            tensor.shape(),
-            lists.shape()
-        );
-    }
-    let rows = join::rows(tensor)?;
-    for (variant, row) in lists.variants_mut()?.iter_mut().zip(rows) {
-        let list: &mut TensorList = variant.make_mut("a list of tensors")?;
-        check_dtype(list, dtype)?;
-        if !list.element_shape.accepts(row.shape()) {
+pub(in crate::kernels) fn push_back_batch<T: Item>(
+    init: &KernelInit<'_>,
+    memory: impl Memory,
+) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let mut lists = ctx.take_input(0)?;
+        let shape = ctx.shape(1)?;
+        if shape.is_empty() {
+            invalid!("Expected tensor to be at least a vector, but saw shape: {shape}");
+        }
+        if lists.shape().dims().len() != 1 || lists.shape().dims().first() != shape.dims().first() {
             invalid!(
-                "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: {}",
-                row.shape(),
-                list.element_shape
+                "Expected tensor.shape[0] == input_handles.size, but saw {shape} and lists of shape {}",
+                lists.shape()
             );
         }
-        list.push(row)?;
-    }
-    ctx.set_output(0, lists);
-    Ok(())
+        let rows = join::rows::<T>(ctx, &memory, 1)?;
+        for (variant, row) in lists.variants_mut()?.iter_mut().zip(rows) {
+            let list: &mut TensorList<T> = variant.make_mut("a list of tensors")?;
+            check_dtype(list, dtype)?;
+            if !list.element_shape.accepts(row.shape()) {
+                invalid!(
+                    "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: \
+                     {}",
+                    row.shape(),
+                    list.element_shape
+                );
+            }
+            list.push(row)?;
+        }
+        ctx.set_output(0, lists);
+        Ok(())
+    })
 }
 
-/// The variant with every tensor in it replaced by zeros; a variant that holds nothing stays so.
-fn zeros_of(variant: &Variant) -> Result<Variant> {
-    let zeros = |tensor: &Tensor| match tensor.as_variants() {
-        Ok(_) => zeros_of_all(tensor),
-        Err(_) => Ok(Tensor::zeros(tensor.dtype(), tensor.shape().clone())?),
+/// ZerosLike of variants: every tensor in them is replaced by zeros; a variant that holds nothing stays so. `memory` is
+/// where tensors are that are not on the host.
+pub(in crate::kernels) fn zeros_like<T: Item>(memory: impl Memory) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Nests as variants do, which is not deep.
+fn zeros_of_all<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, tensor: &Tensor) -> Result<Tensor> {
+    let zeros = |variant| zeros_of::<T>(ctx, memory, variant);
+    let all = tensor.as_variants()?.iter().map(zeros).collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::variants(all, tensor.shape().clone())?)
+}
+
+fn zeros_of<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Variant) -> Result<Variant> {
+    let zeros = |item: &T| {
+        let (dtype, shape) = (item.dtype(), item.shape().clone());
+        T::of(match item.on_host() {
+            Some(tensor) if dtype == DType::Variant => zeros_of_all::<T>(ctx, memory, tensor)?.into(),
+            Some(_) => Tensor::zeros(dtype, shape)?.into(),
+            None => memory.zeros(ctx, dtype, shape)?,
+        })
     };
-    if let Some(list) = variant.get::<TensorList>() {
-        let elements = list.elements().iter().map(|e| e.as_ref().map(zeros).transpose());
-        let elements = elements.collect::<Result<_>>()?;
-        return Ok(Variant::new(TensorList::of(list.element_dtype, list.element_shape.clone(), elements)?));
+    if let Some(list) = variant.get::<TensorList<T>>() {
+        return Ok(Variant::new(list.map(zeros)?));
     }
-    if let Some(optional) = variant.get::<Optional>() {
-        return Ok(Variant::new(match optional.components() {
-            Some(components) => Optional::of(components.iter().map(zeros).collect::<Result<_>>()?)?,
-            None => Optional::NONE,
-        }));
+    if let Some(optional) = variant.get::<Optional<T>>() {
+        return Ok(Variant::new(optional.map(zeros)?));
     }
     match variant.object() {
         None => Ok(Variant::EMPTY),
@@ -92,59 +118,55 @@ fn zeros_of(variant: &Variant) -> Result<Variant> {
     }
 }
 
-/// Nests as variants do, which is not deep.
-fn zeros_of_all(tensor: &Tensor) -> Result<Tensor> {
-    let all = tensor.as_variants()?.iter().map(zeros_of).collect::<Result<Vec<_>>>()?;
-    Ok(Tensor::variants(all, tensor.shape().clone())?)
-}
-
-/// ZerosLike of variants.
-pub(in super::super) fn zeros_like(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let out = zeros_of_all(ctx.input(0)?)?;
-    ctx.set_output(0, out);
-    Ok(())
-}
-
 /// AddN of variants.
-pub(in super::super) fn add_n(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let device = ctx.device();
-    let mut sum = ctx.take_input(0)?;
-    for i in 1..ctx.num_inputs() {
-        sum = add_tensors(device, sum, ctx.take_input(i)?)?;
-    }
-    ctx.set_output(0, sum);
-    Ok(())
+pub(in crate::kernels) fn add_n<T: Item>() -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let device = ctx.device();
+        let mut sum = ctx.take_input(0)?;
+        for i in 1..ctx.num_inputs() {
+            sum = add_all::<T>(device, &sum, ctx.input(i)?)?;
+        }
+        ctx.set_output(0, sum);
+        Ok(())
+    })
 }
 
-fn add_tensors(device: &Arc<dyn Device>, a: Tensor, b: Tensor) -> Result<Tensor> {
-    if a.shape() != b.shape() || a.dtype() != b.dtype() {
-        invalid!(
-            "Inputs of an addition must be alike, are {} {} and {} {}",
-            a.dtype(),
-            a.shape(),
-            b.dtype(),
-            b.shape()
-        );
+fn add_all<T: Item>(device: &Arc<dyn Device>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
+    if a.shape() != b.shape() {
+        return Err(unlike(a, b));
     }
-    if let (Ok(x), Ok(y)) = (a.as_variants(), b.as_variants()) {
-        let all = x.iter().zip(y).map(|(x, y)| add_variants(device, x, y)).collect::<Result<Vec<_>>>()?;
-        return Ok(Tensor::variants(all, a.shape().clone())?);
+    let sums = pairs.map(|(a, b)| add_variants::<T>(device, a, b)).collect::<Result<Vec<_>>>()?;
+    Ok(Tensor::variants(sums, a.shape().clone())?)
+}
+
+fn unlike<T: Item>(a: &T, b: &T) -> Error {
+    let (a, b) = ((a.dtype(), a.shape()), (b.dtype(), b.shape()));
+    Error::invalid(format!("Inputs of an addition must be alike, are {} {} and {} {}", a.0, a.1, b.0, b.1))
+}
+
+/// By the device's own kernel, wherever they are.
+fn add_items<T: Item>(device: &Arc<dyn Device>, a: &T, b: &T) -> Result<T> {
+    if a.shape() != b.shape() || a.dtype() != b.dtype() {
+        return Err(unlike(a, b));
+    }
+    if let (DType::Variant, Some(a), Some(b)) = (a.dtype(), a.on_host(), b.on_host()) {
+        return T::of(add_all::<T>(device, a, b)?.into());
     }
     let op = graph::ops::lookup("AddN").ok_or_else(|| Error::internal("there is no AddN"))?;
     let node = Node::new("add", op).with_attr("T", a.dtype()).with_attr("N", 2i64);
-    match lone::run(device, &node, vec![a.into(), b.into()])?.pop() {
-        Some(Value::Host(sum)) => Ok(sum),
-        other => Err(Error::internal(format!("AddN gave {other:?}"))),
-    }
+    let sum: Option<Value> = lone::run(device, &node, vec![a.clone().into(), b.clone().into()])?.pop();
+    T::of(sum.unwrap_or_default())
 }
 
 /// What one of the sides has not counts as zero.
-fn add_variants(device: &Arc<dyn Device>, a: &Variant, b: &Variant) -> Result<Variant> {
-    if let (Some(x), Some(y)) = (a.get::<TensorList>(), b.get::<TensorList>()) {
+fn add_variants<T: Item>(device: &Arc<dyn Device>, a: &Variant, b: &Variant) -> Result<Variant> {
+    if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
         check_dtype(y, x.element_dtype)?;
         if x.len() != y.len() {
             invalid!(
-                "Trying to add two lists of tensors with different lengths. One is {} elements long and the other is {} elements long.",
+                "Trying to add two lists of tensors with different lengths. One is {} elements long and the other \
+                 is {} elements long.",
                 x.len(),
                 y.len()
             );
@@ -152,18 +174,18 @@ fn add_variants(device: &Arc<dyn Device>, a: &Variant, b: &Variant) -> Result<Va
         let shape = super::merged(&x.element_shape, &y.element_shape)?;
         let both = x.elements().iter().zip(y.elements());
         let sums = both.map(|pair| match pair {
-            (Some(x), Some(y)) => add_tensors(device, x.clone(), y.clone()).map(Some),
+            (Some(x), Some(y)) => add_items(device, x, y).map(Some),
             (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
         });
         return Ok(Variant::new(TensorList::of(x.element_dtype, shape, sums.collect::<Result<_>>()?)?));
     }
-    if let (Some(x), Some(y)) = (a.get::<Optional>(), b.get::<Optional>()) {
+    if let (Some(x), Some(y)) = (a.get::<Optional<T>>(), b.get::<Optional<T>>()) {
         return match (x.components(), y.components()) {
             (Some(x), Some(y)) if x.len() == y.len() => {
-                let sums = x.iter().zip(y).map(|(x, y)| add_tensors(device, x.clone(), y.clone()));
+                let sums = x.iter().zip(y).map(|(x, y)| add_items(device, x, y));
                 Ok(Variant::new(Optional::of(sums.collect::<Result<_>>()?)?))
             }
-            (None, None) => Ok(Variant::new(Optional::NONE)),
+            (None, None) => Ok(Variant::new(Optional::<T>::NONE)),
             _ => Err(Error::invalid("Cannot add optionals because one has a value and the other doesn't.")),
         };
     }

@@ -1,82 +1,55 @@
 //! Between lists and the tensors that hold all their elements: side by side, or one after the other.
 
-use super::super::moved::{Moved, moved};
-use super::{check_dtype, edit, list, merged, put, shape_of};
+use super::super::memory::Memory;
+use super::{check_dtype, edit, element_dtype, list, merged, put, scalar, shape_of, zeros};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use graph::{DType, PartialShape, Shape, Tensor, TensorList};
+use crate::value::{Item, Value};
+use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
-/// A kernel that knows its elements' type.
-pub(super) fn kernel(
-    init: &KernelInit<'_>,
-    compute: impl Fn(&mut KernelContext<'_>, DType) -> Result<()> + Send + Sync + 'static,
-) -> Result<Kernel> {
-    let dtype = super::element_dtype(init)?;
-    Kernel::sync(move |ctx| compute(ctx, dtype))
+/// The rows of input `i`.
+pub(super) fn rows<T: Item>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
+    let (&count, dims) = first_and_rest(ctx, i)?;
+    let row = Shape::new(dims)?;
+    let size = row.num_elements();
+    if size == 0 && count as u128 * size_of::<T>() as u128 > u128::from(graph::tensor::memory_limit()) {
+        return Err(Error::new(Code::ResourceExhausted, format!("a list of {count} tensors")));
+    }
+    let whole = ctx.take_value(i);
+    (0..count).map(|i| T::of(memory.part(ctx, &whole, i * size, row.clone())?)).collect()
 }
 
-/// Part of a tensor: `count` elements from `start`, in the shape given, whose size that is.
-fn part(tensor: &Tensor, start: usize, shape: Shape) -> Result<Tensor> {
-    let count = shape.num_elements();
-    moved!(tensor.dtype(), E => {
-        let all = E::view(tensor)?;
-        let some = start.checked_add(count).and_then(|end| all.get(start..end));
-        let some = some.ok_or_else(|| Error::internal(format!("{count} elements from {start} are not there")))?;
-        E::build(tensor.dtype(), shape, |out| {
-            out.clone_from_slice(some);
-            Ok(())
-        })
+/// How many rows input `i` has, and their sizes.
+fn first_and_rest<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<(&'a usize, &'a [usize])> {
+    let shape = ctx.shape(i)?;
+    match shape.dims().split_first() {
+        Some(split) => Ok(split),
+        None => Err(Error::invalid(format!("Tensor must be at least a vector, but saw shape: {shape}"))),
+    }
+}
+
+fn row_shape(tensor: &Shape) -> PartialShape {
+    PartialShape::of_dims(tensor.dims().iter().skip(1).map(|&d| Some(d)))
+}
+
+pub(in crate::kernels) fn from_tensor<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let (row, wanted) = (row_shape(ctx.shape(0)?), shape_of(ctx.input(1)?)?);
+        let elements = rows::<T>(ctx, &memory, 0)?;
+        if !wanted.is_compatible(&row) {
+            invalid!(
+                "Specified a list with shape {wanted} from a tensor with shape {row}, of which each row is an \
+                 element"
+            );
+        }
+        put(ctx, TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?)
     })
 }
 
-/// One after the other, as a tensor of this shape.
-fn joined(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
-    moved!(dtype, E => E::build(dtype, shape, |out| {
-        let mut rest = out;
-        for part in parts {
-            let elements = E::view(part)?;
-            let too_many = || Error::internal("parts exceed the whole");
-            let (here, after) = rest.split_at_mut_checked(elements.len()).ok_or_else(too_many)?;
-            here.clone_from_slice(elements);
-            rest = after;
-        }
-        Ok(())
-    }))
-}
-
-/// The rows of a tensor.
-pub(super) fn rows(tensor: &Tensor) -> Result<Vec<Tensor>> {
-    let Some((&count, dims)) = tensor.shape().dims().split_first() else {
-        invalid!("Tensor must be at least a vector, but saw shape: {}", tensor.shape());
-    };
-    let shape = Shape::new(dims)?;
-    let size = shape.num_elements();
-    if size == 0 && count as u128 * size_of::<Tensor>() as u128 > u128::from(graph::tensor::memory_limit()) {
-        return Err(Error::new(graph::Code::ResourceExhausted, format!("a list of {count} tensors")));
-    }
-    (0..count).map(|i| part(tensor, i * size, shape.clone())).collect()
-}
-
-fn row_shape(tensor: &Tensor) -> PartialShape {
-    PartialShape::of_dims(tensor.shape().dims().iter().skip(1).map(|&d| Some(d)))
-}
-
-pub(super) fn from_tensor(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let (tensor, wanted) = (ctx.input(0)?, shape_of(ctx.input(1)?)?);
-    let elements = rows(tensor)?;
-    let row = row_shape(tensor);
-    if !wanted.is_compatible(&row) {
-        invalid!(
-            "Specified a list with shape {wanted} from a tensor with shape {row}, of which each row is an element"
-        );
-    }
-    let list = TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?;
-    put(ctx, list)
-}
-
 /// The elements' one shape, from what all say of it.
-fn common_shape(list: &TensorList, wanted: PartialShape) -> Result<PartialShape> {
+fn common_shape<T: Item>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
     let mut shape = merged(&wanted, &list.element_shape)?;
     for element in list.elements().iter().flatten() {
         if !shape.accepts(element.shape()) {
@@ -89,92 +62,124 @@ fn common_shape(list: &TensorList, wanted: PartialShape) -> Result<PartialShape>
     Ok(shape)
 }
 
-fn side_by_side(
+/// Puts the chosen elements side by side into one tensor; those without a value are zeros.
+fn side_by_side<T: Item>(
     ctx: &mut KernelContext<'_>,
-    list: &TensorList,
+    memory: &impl Memory,
+    list: &TensorList<T>,
     shape: &PartialShape,
-    chosen: &[Option<&Tensor>],
+    chosen: &[Option<&T>],
     op: &str,
 ) -> Result<()> {
     let Some(element) = shape.as_shape() else {
-        let what = if list.is_empty() {
-            "elements of an empty list"
-        } else {
-            "list which only contains uninitialized tensors"
-        };
-        invalid!("Tried to {op} {what} with non-fully-defined element_shape: {shape}");
+        invalid!("Tried to {op} {} with non-fully-defined element_shape: {shape}", nothing_in(list));
     };
-    let dims: Vec<usize> = std::iter::once(chosen.len()).chain(element.dims().iter().copied()).collect();
-    let whole = Shape::new(&dims)?;
-    let blank = Tensor::zeros(
-        list.element_dtype,
-        if chosen.iter().any(Option::is_none) { element.clone() } else { Shape::new(&[0])? },
-    )?;
     for tensor in chosen.iter().flatten() {
         if *tensor.shape() != element {
             invalid!("Tried to {op} elements of shapes {} and {element}", tensor.shape());
         }
     }
-    let parts: Vec<&Tensor> = chosen.iter().map(|t| t.unwrap_or(&blank)).collect();
-    let out = joined(list.element_dtype, whole, &parts)?;
+    let dtype = list.element_dtype;
+    let blank: Option<T> = match chosen.iter().any(Option::is_none) {
+        true => Some(zeros(ctx, memory, dtype, shape)?),
+        false => None,
+    };
+    let parts: Vec<Value> =
+        chosen.iter().filter_map(|&tensor| tensor.or(blank.as_ref())).map(|t| t.clone().into()).collect();
+    let dims: Vec<usize> = std::iter::once(chosen.len()).chain(element.dims().iter().copied()).collect();
+    let out = memory.joined(ctx, dtype, &parts, Shape::new(&dims)?)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-pub(super) fn stack(ctx: &mut KernelContext<'_>, dtype: DType, wanted: i64) -> Result<()> {
-    let list = list(ctx, 0)?;
-    check_dtype(&list, dtype)?;
-    if wanted >= 0 && wanted != list.len() as i64 {
-        invalid!(
-            "Operation expected a list with {wanted} elements but got a list with {} elements.",
-            list.len()
-        );
+/// What a list is called whose elements tell nothing of their shape.
+fn nothing_in<T: Item>(list: &TensorList<T>) -> &'static str {
+    match list.is_empty() {
+        true => "elements of an empty list",
+        false => "list which only contains uninitialized tensors",
     }
-    let shape = common_shape(&list, shape_of(ctx.input(1)?)?)?;
-    let chosen: Vec<Option<&Tensor>> = list.elements().iter().map(Option::as_ref).collect();
-    side_by_side(ctx, &list, &shape, &chosen, "stack")
 }
 
-pub(super) fn gather(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let list = list(ctx, 0)?;
-    check_dtype(&list, dtype)?;
-    let indices = ctx.input(1)?.values::<i32>()?;
-    let choose = |&index: &i32| {
-        let element = usize::try_from(index).ok().and_then(|i| list.elements().get(i));
-        element.map(Option::as_ref).ok_or_else(|| {
-            Error::invalid(format!("Index {index} out o range; list only has {} elements.", list.len()))
-        })
-    };
-    let chosen = indices.iter().map(choose).collect::<Result<Vec<_>>>()?;
-    let shape = common_shape(&list, shape_of(ctx.input(2)?)?)?;
-    side_by_side(ctx, &list, &shape, &chosen, "gather")
+pub(in crate::kernels) fn stack<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let (dtype, wanted) = (element_dtype(init)?, init.attr::<i64>("num_elements")?);
+    Kernel::sync(move |ctx| {
+        let list = list::<T>(ctx, 0)?;
+        check_dtype(&list, dtype)?;
+        if wanted >= 0 && wanted != list.len() as i64 {
+            invalid!(
+                "Operation expected a list with {wanted} elements but got a list with {} elements.",
+                list.len()
+            );
+        }
+        let shape = common_shape(&list, shape_of(ctx.input(1)?)?)?;
+        let chosen: Vec<Option<&T>> = list.elements().iter().map(Option::as_ref).collect();
+        side_by_side(ctx, &memory, &list, &shape, &chosen, "stack")
+    })
 }
 
-/// The rows and where each goes.
-fn indexed(ctx: &KernelContext<'_>, tensor: usize, indices: usize) -> Result<Vec<(usize, Tensor)>> {
-    let (tensor, indices) = (ctx.input(tensor)?, ctx.input(indices)?);
-    let numbers = indices.values::<i32>()?;
-    if indices.shape().rank() != 1 {
-        invalid!("Expected indices to be a vector, but saw shape: {}", indices.shape());
+pub(in crate::kernels) fn gather<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let list = list::<T>(ctx, 0)?;
+        check_dtype(&list, dtype)?;
+        let choose = |&index: &i32| {
+            let element = usize::try_from(index).ok().and_then(|i| list.elements().get(i));
+            element.map(Option::as_ref).ok_or_else(|| {
+                Error::invalid(format!("Index {index} out o range; list only has {} elements.", list.len()))
+            })
+        };
+        let chosen = ctx.input(1)?.values::<i32>()?.iter().map(choose).collect::<Result<Vec<_>>>()?;
+        let shape = common_shape(&list, shape_of(ctx.input(2)?)?)?;
+        side_by_side(ctx, &memory, &list, &shape, &chosen, "gather")
+    })
+}
+
+/// The rows of input `tensor`, and where each goes.
+fn indexed<T: Item>(
+    ctx: &mut KernelContext<'_>,
+    memory: &impl Memory,
+    tensor: usize,
+    indices: usize,
+) -> Result<Vec<(usize, T)>> {
+    let (shape, numbers) = (ctx.shape(tensor)?, ctx.input(indices)?);
+    if numbers.shape().rank() != 1 {
+        invalid!("Expected indices to be a vector, but saw shape: {}", numbers.shape());
     }
-    if tensor.shape().dims().first().is_none_or(|&count| count != numbers.len()) {
+    let numbers = numbers.values::<i32>()?.to_vec();
+    if shape.dims().first().is_none_or(|&count| count != numbers.len()) {
         invalid!(
-            "Expected len(indices) == tensor.shape[0], but saw: {} and a tensor of shape {}",
-            numbers.len(),
-            tensor.shape()
+            "Expected len(indices) == tensor.shape[0], but saw: {} and a tensor of shape {shape}",
+            numbers.len()
         );
     }
-    let place = |(&index, row): (&i32, Tensor)| match usize::try_from(index) {
+    let place = |(index, row): (i32, T)| match usize::try_from(index) {
         Ok(index) => Ok((index, row)),
         Err(_) => Err(Error::invalid("Indices in TensorListScatter must all be non-negative.")),
     };
-    numbers.iter().zip(rows(tensor)?).map(place).collect()
+    numbers.into_iter().zip(rows(ctx, memory, tensor)?).map(place).collect()
 }
 
-pub(super) fn scatter(ctx: &mut KernelContext<'_>, dtype: DType, count: Option<i32>) -> Result<()> {
-    let wanted = shape_of(ctx.input(2)?)?;
-    let placed = indexed(ctx, 0, 1)?;
-    let row = row_shape(ctx.input(0)?);
+pub(in crate::kernels) fn scatter<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| scattered::<T>(ctx, &memory, dtype, None))
+}
+
+pub(in crate::kernels) fn scatter_v2<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let count = scalar(ctx, 3, "num_elements")?;
+        scattered::<T>(ctx, &memory, dtype, Some(count))
+    })
+}
+
+fn scattered<T: Item>(
+    ctx: &mut KernelContext<'_>,
+    memory: &impl Memory,
+    dtype: DType,
+    count: Option<i32>,
+) -> Result<()> {
+    let (row, wanted) = (row_shape(ctx.shape(0)?), shape_of(ctx.input(2)?)?);
+    let placed = indexed::<T>(ctx, memory, 0, 1)?;
     if !wanted.is_compatible(&row) {
         invalid!("Specified a list with shape {wanted} from a tensor with shape {row}");
     }
@@ -203,63 +208,85 @@ pub(super) fn scatter(ctx: &mut KernelContext<'_>, dtype: DType, count: Option<i
     put(ctx, list)
 }
 
-pub(super) fn scatter_into(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let placed = indexed(ctx, 1, 2)?;
-    let row = row_shape(ctx.input(1)?);
-    edit(ctx, |list| {
-        check_dtype(list, dtype)?;
-        if !list.element_shape.is_compatible(&row) {
-            invalid!("Specified a list with shape {} from a tensor with shape {row}", list.element_shape);
-        }
-        let needed = placed.iter().map(|(index, _)| index + 1).max().unwrap_or(0);
-        if needed > list.len() {
-            list.resize(needed)?;
-        }
-        for (index, row) in placed {
-            list.set(index, row)?;
-        }
-        Ok(())
+pub(in crate::kernels) fn scatter_into<T: Item>(
+    init: &KernelInit<'_>,
+    memory: impl Memory,
+) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let row = row_shape(ctx.shape(1)?);
+        let placed = indexed::<T>(ctx, &memory, 1, 2)?;
+        edit::<T>(ctx, |_, list| {
+            check_dtype(list, dtype)?;
+            if !list.element_shape.is_compatible(&row) {
+                invalid!("Specified a list with shape {} from a tensor with shape {row}", list.element_shape);
+            }
+            let needed = placed.iter().map(|(index, _)| index + 1).max().unwrap_or(0);
+            if needed > list.len() {
+                list.resize(needed)?;
+            }
+            for (index, row) in placed {
+                list.set(index, row)?;
+            }
+            Ok(())
+        })
     })
 }
 
-pub(super) fn split(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let (tensor, wanted, lengths) = (ctx.input(0)?, shape_of(ctx.input(1)?)?, ctx.input(2)?);
-    let Some((&total, dims)) = tensor.shape().dims().split_first() else {
-        invalid!("Tensor must be at least a vector, but saw shape: {}", tensor.shape());
-    };
-    if lengths.shape().rank() != 1 {
-        invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
-    }
-    let of_row = PartialShape::of_dims(std::iter::once(None).chain(dims.iter().map(|&d| Some(d))));
-    if !wanted.is_compatible(&of_row) {
-        invalid!("tensor shape {} is not compatible with element_shape {wanted}", tensor.shape());
-    }
-    let row = Shape::new(dims)?.num_elements();
-    let (mut elements, mut at) = (Vec::new(), 0usize);
-    for &length in lengths.values::<i64>()? {
-        let end = usize::try_from(length).ok().and_then(|length| at.checked_add(length));
-        let Some(end) = end.filter(|end| *end <= total) else {
-            invalid!("Attempted to slice [{at}, {at} + {length}] from tensor with length {total}");
-        };
-        let shape: Vec<usize> = std::iter::once(end - at).chain(dims.iter().copied()).collect();
-        elements.push(Some(part(tensor, at * row, Shape::new(&shape)?)?));
-        at = end;
-    }
-    if at != total {
-        invalid!("Unused values in tensor. Length of tensor: {total} Values used: {at}");
-    }
-    let list = TensorList::of(dtype, wanted, elements)?;
-    put(ctx, list)
+pub(in crate::kernels) fn split<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let (wanted, lengths) = (shape_of(ctx.input(1)?)?, ctx.input(2)?);
+        let (&total, dims) = first_and_rest(ctx, 0)?;
+        if lengths.shape().rank() != 1 {
+            invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
+        }
+        let of_row = PartialShape::of_dims(std::iter::once(None).chain(dims.iter().map(|&d| Some(d))));
+        if !wanted.is_compatible(&of_row) {
+            invalid!("tensor shape {} is not compatible with element_shape {wanted}", ctx.shape(0)?);
+        }
+        let whole = ctx.value(0).ok_or_else(|| Error::internal("there is no tensor to split"))?;
+        let row = Shape::new(dims)?.num_elements();
+        let (mut elements, mut at) = (Vec::new(), 0usize);
+        for &length in lengths.values::<i64>()? {
+            let end = usize::try_from(length).ok().and_then(|length| at.checked_add(length));
+            let Some(end) = end.filter(|end| *end <= total) else {
+                invalid!("Attempted to slice [{at}, {at} + {length}] from tensor with length {total}");
+            };
+            let shape: Vec<usize> = std::iter::once(end - at).chain(dims.iter().copied()).collect();
+            elements.push(Some(T::of(memory.part(ctx, whole, at * row, Shape::new(&shape)?)?)?));
+            at = end;
+        }
+        if at != total {
+            invalid!("Unused values in tensor. Length of tensor: {total} Values used: {at}");
+        }
+        put(ctx, TensorList::of(dtype, wanted, elements)?)
+    })
 }
 
-/// `leading`: the first dimensions of elements without a value.
-pub(super) fn concat(
+pub(in crate::kernels) fn concat<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let (dtype, shape) = (element_dtype(init)?, init.attr::<PartialShape>("element_shape")?);
+    Kernel::sync(move |ctx| in_a_row::<T>(ctx, &memory, dtype, &shape, &[]))
+}
+
+pub(in crate::kernels) fn concat_v2<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+    let dtype = element_dtype(init)?;
+    Kernel::sync(move |ctx| {
+        let shape = shape_of(ctx.input(1)?)?;
+        let leading = ctx.input(2)?.to_i64s()?;
+        in_a_row::<T>(ctx, &memory, dtype, &shape, &leading)
+    })
+}
+
+/// Puts the elements one after the other; `leading` are the first dimensions of those without a value.
+fn in_a_row<T: Item>(
     ctx: &mut KernelContext<'_>,
+    memory: &impl Memory,
     dtype: DType,
-    wanted: PartialShape,
+    wanted: &PartialShape,
     leading: &[i64],
 ) -> Result<()> {
-    let list = list(ctx, 0)?;
+    let list = list::<T>(ctx, 0)?;
     check_dtype(&list, dtype)?;
     let rest_of = |shape: &PartialShape| match shape.dims() {
         None => Ok(PartialShape::unknown()),
@@ -268,29 +295,27 @@ pub(super) fn concat(
         }
         Some([_, rest @ ..]) => Ok(PartialShape::of_dims(rest.iter().copied())),
     };
-    let mut rest = merged(&rest_of(&wanted)?, &rest_of(&list.element_shape)?)?;
+    let mut rest = merged(&rest_of(wanted)?, &rest_of(&list.element_shape)?)?;
     for element in list.elements().iter().flatten() {
         rest = merged(&rest, &rest_of(&element.shape().into())?)?;
     }
     let Some(rest) = rest.as_shape() else {
-        let what = if list.is_empty() {
-            "elements of an empty list"
-        } else {
-            "list which only contains uninitialized tensors"
-        };
         invalid!(
-            "All except the first dimension must be fully defined when concating {what}. element_shape: {rest}"
+            "All except the first dimension must be fully defined when concating {}. element_shape: {rest}",
+            nothing_in(&list)
         );
     };
-    let first = merged(&wanted, &list.element_shape)
+    let first = merged(wanted, &list.element_shape)
         .ok()
         .and_then(|s| s.dims().and_then(|d| d.first().copied().flatten()));
-    let mut blanks = Vec::new();
+    let mut parts: Vec<Value> = Vec::with_capacity(list.len());
     let mut lengths = Vec::with_capacity(list.len());
     let mut total = 0usize;
     for (i, element) in list.elements().iter().enumerate() {
-        let length = match (element, leading.get(i)) {
-            (Some(element), _) => element.shape().dims().first().copied().unwrap_or(0),
+        let (length, part) = match (element, leading.get(i)) {
+            (Some(element), _) => {
+                (element.shape().dims().first().copied().unwrap_or(0), element.clone().into())
+            }
             (None, leading) => {
                 let given = leading.and_then(|&l| usize::try_from(l).ok()).or(first);
                 let Some(length) = given else {
@@ -300,18 +325,15 @@ pub(super) fn concat(
                     );
                 };
                 let dims: Vec<usize> = std::iter::once(length).chain(rest.dims().iter().copied()).collect();
-                blanks.push(Tensor::zeros(dtype, Shape::new(&dims)?)?);
-                length
+                (length, memory.zeros(ctx, dtype, Shape::new(&dims)?)?)
             }
         };
+        parts.push(part);
         lengths.push(length as i64);
         total = total.checked_add(length).ok_or_else(|| Error::invalid("the elements are too many"))?;
     }
-    let mut blank = blanks.iter();
-    let parts: Vec<&Tensor> =
-        list.elements().iter().filter_map(|e| e.as_ref().or_else(|| blank.next())).collect();
     let dims: Vec<usize> = std::iter::once(total).chain(rest.dims().iter().copied()).collect();
-    let out = joined(dtype, Shape::new(&dims)?, &parts)?;
+    let out = memory.joined(ctx, dtype, &parts, Shape::new(&dims)?)?;
     ctx.set_output(0, out);
     ctx.set_output(1, Tensor::vector(&lengths)?);
     Ok(())

@@ -1,14 +1,14 @@
-//! What arrays do with elements, in the memory that those lie in.
+//! What arrays and lists do with elements, in the memory that those lie in.
 
+use super::dispatch::dispatch;
+use super::moved::{Moved, moved};
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
-use crate::kernels::cpu::dispatch::dispatch;
-use crate::kernels::cpu::moved::{Moved, moved};
 use crate::value::Value;
 use graph::{DType, Element, Shape, Tensor};
 use std::ops::AddAssign;
 
-/// Tensors of one memory, made, joined, cut and summed. All those of one array are of it.
+/// Tensors of one memory, made, joined, cut and summed. All those of one array or list are of it.
 pub(in crate::kernels) trait Memory: Send + Sync + 'static {
     fn zeros(&self, ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value>;
 
@@ -31,9 +31,6 @@ pub(in crate::kernels) struct Host;
 
 impl Memory for Host {
     fn zeros(&self, _: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value> {
-        if dtype.size().is_none() {
-            crate::invalid!("tensor_array::TensorSetZero type not supported: {dtype}");
-        }
         Ok(Tensor::zeros(dtype, shape)?.into())
     }
 
@@ -46,13 +43,6 @@ impl Memory for Host {
     }
 
     fn joined(&self, _: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value> {
-        if dtype == DType::Variant {
-            let mut values = Vec::new();
-            for part in parts {
-                values.extend_from_slice(tensor(part)?.as_variants()?);
-            }
-            return Ok(Tensor::variants(values, shape)?.into());
-        }
         let whole = moved!(dtype, E => E::build(dtype, shape, |mut out| {
             for part in parts {
                 let part = E::view(tensor(part)?)?;
@@ -68,9 +58,6 @@ impl Memory for Host {
     fn part(&self, _: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value> {
         let whole = tensor(whole)?;
         let (dtype, range) = (whole.dtype(), start..start + shape.num_elements());
-        if dtype == DType::Variant {
-            return Ok(Tensor::variants(whole.as_variants()?[range].to_vec(), shape)?.into());
-        }
         let part = moved!(dtype, E => {
             let from = &E::view(whole)?[range];
             E::build(dtype, shape, |out| {
@@ -90,7 +77,7 @@ fn tensor(value: &Value) -> Result<&Tensor> {
 }
 
 fn elsewhere(value: &Value) -> Error {
-    Error::internal(format!("an element of an array is {value:?}"))
+    Error::internal(format!("an element in host memory is {value:?}"))
 }
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
