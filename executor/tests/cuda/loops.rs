@@ -71,7 +71,7 @@ fn checked(graph: &Graph, kernels: &[(&str, usize)]) -> Fallible<Vec<String>> {
 
 #[test]
 fn a_loop_over_arrays_copies_nothing_between_its_turns() -> Fallible {
-    let log = checked(&recurrence(STEP)?, &[("moved<u32>", 3), ("zip<AddV2, float, float>", 3)])?;
+    let log = checked(&recurrence(STEP)?, &[("side_by_side<u32>", 1), ("zip<AddV2, float, float>", 3)])?;
     // The two constants come over when they are made; nothing goes back.
     assert_eq!(log.iter().filter(|line| line.starts_with("copy in")).count(), 2, "{log:#?}");
     assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");

@@ -47,7 +47,9 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 vec![tensor(t, &[4, 2, 3], random)?, element.clone()],
                 vec![tensor(t, &[0, 2, 3], random)?, element],
                 vec![tensor(t, &[5], random)?, any.clone()],
-                vec![tensor(t, &[1, 16], random)?, any],
+                vec![tensor(t, &[1, 16], random)?, any.clone()],
+                // More than one launch moves.
+                vec![tensor(t, &[35, 4], random)?, any],
             ]
         }
         "TensorListStack" => {
@@ -59,6 +61,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             vec![full.clone(), numbers(&[2, 0, 2])?, any.clone()],
             vec![holey, numbers(&[1, 2])?, any.clone()],
             vec![full.clone(), numbers(&[])?, element],
+            vec![full.clone(), numbers(&[1, 0, 2].repeat(7))?, any.clone()],
             vec![full, numbers(&[3])?, any],
         ],
         "TensorListScatter" | "TensorListScatterV2" => {

@@ -21,8 +21,8 @@ pub(in crate::kernels) trait Memory: Send + Sync + 'static {
     /// The elements of all parts in a row, as many as `shape` has.
     fn joined(&self, ctx: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value>;
 
-    /// Elements of a tensor from number `start` on, as many as `shape` has.
-    fn part(&self, ctx: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value>;
+    /// A tensor's elements in tensors of these shapes, one after the other, which have all of them.
+    fn cut(&self, ctx: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>>;
 }
 
 /// The host's, of elements of any type.
@@ -55,17 +55,23 @@ impl Memory for Host {
         Ok(whole.into())
     }
 
-    fn part(&self, _: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value> {
+    fn cut(&self, _: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>> {
         let whole = tensor(whole)?;
-        let (dtype, range) = (whole.dtype(), start..start + shape.num_elements());
-        let part = moved!(dtype, E => {
-            let from = &E::view(whole)?[range];
-            E::build(dtype, shape, |out| {
-                out.clone_from_slice(from);
-                Ok(())
-            })
-        })?;
-        Ok(part.into())
+        let dtype = whole.dtype();
+        moved!(dtype, E => {
+            let mut rest = E::view(whole)?;
+            let mut part = |shape: &Shape| {
+                let too_few = || Error::internal("a tensor has fewer elements than its parts");
+                let (from, behind) = rest.split_at_checked(shape.num_elements()).ok_or_else(too_few)?;
+                rest = behind;
+                let part = E::build(dtype, shape.clone(), |out| {
+                    out.clone_from_slice(from);
+                    Ok(())
+                })?;
+                Ok(part.into())
+            };
+            shapes.iter().map(&mut part).collect()
+        })
     }
 }
 

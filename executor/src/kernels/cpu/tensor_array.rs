@@ -308,10 +308,9 @@ pub(in crate::kernels) fn scatter(init: &KernelInit<'_>, memory: impl Memory, ev
         if needed > size {
             crate::invalid!("Max scatter index must be < array size ({highest} vs. {size})");
         }
-        let (shape, len) = (Shape::new(of_row)?, of_row.iter().product::<usize>());
+        let shapes = vec![Shape::new(of_row)?; rows];
         let value = ctx.take_value(at);
-        for (row, index) in indices.into_iter().enumerate() {
-            let row = memory.part(ctx, &value, row * len, shape.clone())?;
+        for (row, index) in memory.cut(ctx, &value, &shapes)?.into_iter().zip(indices) {
             array.write(index, row, |sum, by| memory.add(ctx, sum, by))?;
         }
         pass_flow(ctx, flow, 0);
@@ -406,14 +405,11 @@ pub(in crate::kernels) fn split(init: &KernelInit<'_>, memory: impl Memory) -> R
                 sizes.len()
             );
         }
-        let (of_row, per_row) = (of_row.to_vec(), of_row.iter().product::<usize>());
+        let shape = |size: &usize| Shape::new(&[&[*size], of_row].concat());
+        let shapes = sizes.iter().map(shape).collect::<Result<Vec<_>, _>>()?;
         let value = ctx.take_value(1);
-        let mut row = 0;
-        for (index, size) in sizes.into_iter().enumerate() {
-            let shape = Shape::new(&[&[size], &*of_row].concat())?;
-            let part = memory.part(ctx, &value, row * per_row, shape)?;
-            array.write(index as i32, part, |sum, by| memory.add(ctx, sum, by))?;
-            row += size;
+        for (index, part) in (0..).zip(memory.cut(ctx, &value, &shapes)?) {
+            array.write(index, part, |sum, by| memory.add(ctx, sum, by))?;
         }
         pass_flow(ctx, 3, 0);
         Ok(())

@@ -98,7 +98,7 @@ fn cutting(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Join,
     Cut,
 }
@@ -107,14 +107,14 @@ enum Way {
 const MOST_PARTS: usize = 16;
 
 /// Moves matrices of as many rows, side by side, into one, or out of it.
-struct SideBySide(Arc<Function>);
+pub(super) struct SideBySide(Arc<Function>);
 
 impl SideBySide {
-    fn new(init: &KernelInit<'_>, dtype: DType) -> Result<SideBySide> {
+    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<SideBySide> {
         Ok(SideBySide(function(init, &SOURCE, format!("side_by_side<{}>", moved_type_name(dtype)?))?))
     }
 
-    fn run(
+    pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
         way: Way,

@@ -1,27 +1,27 @@
 //! What arrays and lists do with elements that are in the GPU's memory.
 
-use super::moved::{Mover, zeros};
+use super::concat::{SideBySide, Way};
+use super::moved::zeros;
 use super::support::{NUMBERS, allocate};
 use super::variable::{Update, own};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::memory::Memory;
-use crate::kernels::cpu::strided::Layout;
 use crate::value::Value;
 use graph::{DType, Shape};
 
 /// Elements in the GPU's memory, with the kernels that an op's work on them needs.
 #[derive(Default)]
 pub(super) struct OnGpu {
-    mover: Option<Mover>,
+    mover: Option<SideBySide>,
     sum: Option<Update>,
 }
 
 impl OnGpu {
     /// For joining and cutting elements of the type in `attr`.
     pub(super) fn moving(init: &KernelInit<'_>, attr: &str) -> Result<OnGpu> {
-        Ok(OnGpu { mover: Some(Mover::new(init, init.attr(attr)?)?), sum: None })
+        Ok(OnGpu { mover: Some(SideBySide::new(init, init.attr(attr)?)?), sum: None })
     }
 
     /// As [`OnGpu::moving`], and for summing them, if they are numbers.
@@ -31,7 +31,7 @@ impl OnGpu {
         Ok(OnGpu { sum, ..OnGpu::moving(init, attr)? })
     }
 
-    fn mover(&self) -> Result<&Mover> {
+    fn mover(&self) -> Result<&SideBySide> {
         self.mover.as_ref().ok_or_else(|| Error::internal("a kernel moves what it has no kernel for"))
     }
 }
@@ -57,27 +57,20 @@ impl Memory for OnGpu {
 
     fn joined(&self, ctx: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value> {
         let whole = allocate(ctx, dtype, shape)?;
-        let mut start = 0;
-        for part in parts {
-            let part = element(part)?;
-            let dims = [part.shape.num_elements()];
-            let to = Layout { offset: start as isize, ..Layout::packed(&dims) };
-            self.mover()?.copy(ctx, &dims, (part, &Layout::packed(&dims)), (&whole, &to))?;
-            start += dims[0];
-        }
+        let parts = parts.iter().map(element).collect::<Result<Vec<_>>>()?;
+        self.mover()?.run(ctx, Way::Join, &whole, 1, &parts)?;
         Ok(whole.into())
     }
 
-    fn part(&self, ctx: &KernelContext<'_>, whole: &Value, start: usize, shape: Shape) -> Result<Value> {
+    fn cut(&self, ctx: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>> {
         let whole = element(whole)?;
-        let dims = [shape.num_elements()];
-        if dims[0] == whole.shape.num_elements() {
-            return Ok(DeviceTensor { shape, ..whole.clone() }.into());
+        if let [shape] = shapes {
+            return Ok(vec![DeviceTensor { shape: shape.clone(), ..whole.clone() }.into()]);
         }
-        let part = allocate(ctx, whole.dtype, shape)?;
-        let from = Layout { offset: start as isize, ..Layout::packed(&dims) };
-        self.mover()?.copy(ctx, &dims, (whole, &from), (&part, &Layout::packed(&dims)))?;
-        Ok(part.into())
+        let parts = shapes.iter().map(|shape| allocate(ctx, whole.dtype, shape.clone()));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        self.mover()?.run(ctx, Way::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
+        Ok(parts.into_iter().map(Value::from).collect())
     }
 }
 

@@ -12,12 +12,14 @@ use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 pub(super) fn rows<T: Item>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
     let (&count, dims) = first_and_rest(ctx, i)?;
     let row = Shape::new(dims)?;
-    let size = row.num_elements();
-    if size == 0 && count as u128 * size_of::<T>() as u128 > u128::from(graph::tensor::memory_limit()) {
+    if row.num_elements() == 0
+        && count as u128 * size_of::<T>() as u128 > u128::from(graph::tensor::memory_limit())
+    {
         return Err(Error::new(Code::ResourceExhausted, format!("a list of {count} tensors")));
     }
+    let shapes = vec![row; count];
     let whole = ctx.take_value(i);
-    (0..count).map(|i| T::of(memory.part(ctx, &whole, i * size, row.clone())?)).collect()
+    memory.cut(ctx, &whole, &shapes)?.into_iter().map(T::of).collect()
 }
 
 /// How many rows input `i` has, and their sizes.
@@ -246,20 +248,21 @@ pub(in crate::kernels) fn split<T: Item>(init: &KernelInit<'_>, memory: impl Mem
             invalid!("tensor shape {} is not compatible with element_shape {wanted}", ctx.shape(0)?);
         }
         let whole = ctx.value(0).ok_or_else(|| Error::internal("there is no tensor to split"))?;
-        let row = Shape::new(dims)?.num_elements();
-        let (mut elements, mut at) = (Vec::new(), 0usize);
+        let (mut shapes, mut at) = (Vec::new(), 0usize);
         for &length in lengths.values::<i64>()? {
             let end = usize::try_from(length).ok().and_then(|length| at.checked_add(length));
             let Some(end) = end.filter(|end| *end <= total) else {
                 invalid!("Attempted to slice [{at}, {at} + {length}] from tensor with length {total}");
             };
             let shape: Vec<usize> = std::iter::once(end - at).chain(dims.iter().copied()).collect();
-            elements.push(Some(T::of(memory.part(ctx, whole, at * row, Shape::new(&shape)?)?)?));
+            shapes.push(Shape::new(&shape)?);
             at = end;
         }
         if at != total {
             invalid!("Unused values in tensor. Length of tensor: {total} Values used: {at}");
         }
+        let parts = memory.cut(ctx, whole, &shapes)?.into_iter().map(|part| T::of(part).map(Some));
+        let elements = parts.collect::<Result<_>>()?;
         put(ctx, TensorList::of(dtype, wanted, elements)?)
     })
 }
