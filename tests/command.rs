@@ -120,6 +120,32 @@ fn graph_places_splits_and_explains() -> Fallible {
 }
 
 #[test]
+fn graph_places_on_gpus_that_this_machine_need_not_have() -> Fallible {
+    let text = "
+        x = Const[dtype=float, value=float<2>{1.0, 2.0}]
+        any = Const[dtype=int32, value=int32<>{-1}]
+        text = Const[dtype=string, value=string<>{\"1\"}]
+        number = StringToNumber[out_type=float](text)
+        sum = AddV2[T=float](x, number)
+        list = EmptyTensorList[element_dtype=float, shape_type=int32](any, any)
+        pushed = TensorListPushBack[element_dtype=float](list, sum)
+    ";
+    let lines: String = text.trim().lines().map(|line| line.trim().to_owned() + "\n").collect();
+    let file = write("gpus.txt", lines.as_bytes())?.display().to_string();
+    let said = run(ANABRANCH, &["graph", &file, "--cluster", "worker=1:2", "--explain"])?;
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for (node, device) in [("sum: (AddV2)", "GPU:0"), ("pushed: (TensorListPushBack)", "GPU:0")]
+        .into_iter()
+        .filter(|_| cfg!(feature = "cuda"))
+        .chain([("number: (StringToNumber)", "CPU:0")])
+    {
+        let line = format!("# {node}: /job:worker/replica:0/task:0/device:{device} ");
+        assert!(said.out.contains(&line), "{line}: {}", said.out);
+    }
+    Ok(())
+}
+
+#[test]
 fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
     let file = graph_def("refused.pb")?;
     let rubbish = write("rubbish.pb", b"\xff\xfe no graph")?.display().to_string();
@@ -129,7 +155,9 @@ fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
         (vec!["graph", &rubbish], "is no GraphDef"),
         (vec!["graph", &text], "rubbish.txt"),
         (vec!["graph", &file, "--cluster", "ps=1"], "square"),
-        (vec!["graph", &file, "--cluster", "ps"], "'ps' is not job=number"),
+        (vec!["graph", &file, "--cluster", "ps"], "'ps' is not job=tasks or job=tasks:gpus"),
+        (vec!["graph", &file, "--cluster", "ps=1:x"], "'ps=1:x' is not job=tasks or job=tasks:gpus: invalid"),
+        (vec!["graph", &file, "--cluster", "ps=1:65"], "more than"),
         (vec!["graph", &file, "--cluster", "ps=4000000000"], "more than"),
         (vec!["graph", &file, "--cluster", ""], "no tasks"),
     ] {

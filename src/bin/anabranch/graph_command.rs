@@ -2,6 +2,7 @@
 
 use crate::output;
 use clap::{Args, ValueEnum};
+use graph::passes::lower;
 use graph::{DeviceName, DeviceSpec, Graph, TaskName};
 use placer::{DeviceSet, Names, PartitionOptions, PlaceRequest, Placement, Split, partition, place};
 use prost::Message;
@@ -14,13 +15,15 @@ use worker::KernelTables;
 
 /// More tasks than this are a slip of the hand.
 const MAX_TASKS: u32 = 100_000;
+const MAX_GPUS: u32 = 64;
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphFlags {
     /// A serialised GraphDef, or a graph in textual form (`.txt`); `-` is standard input
     file: PathBuf,
 
-    /// Place the graph on this cluster (`ps=2;worker=4`: one CPU device a task) and split it by task
+    /// Place the graph on this cluster and split it by task: `ps=2;worker=4` has one CPU device a task, in
+    /// `ps=2;worker=4:2` each worker has two GPUs besides, whatever this machine has
     #[arg(long)]
     cluster: Option<String>,
 
@@ -76,8 +79,9 @@ fn read(flags: &GraphFlags) -> Fallible<Graph> {
     Ok(graph_from_proto(def, &mut Budget::default()).map_err(|e| format!("{name}: {e}"))?)
 }
 
-/// The graph as the tasks of a cluster get it.
+/// The graph as the tasks of a cluster get it: what calls functions is lowered first.
 fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> {
+    let graph = &lower(graph)?;
     let devices = devices(cluster)?;
     let devices = match &flags.master {
         None => devices,
@@ -109,20 +113,27 @@ fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> 
     Ok(text)
 }
 
-/// One CPU device a task.
+/// One CPU device a task, and as many GPUs as its job says.
 fn devices(cluster: &str) -> Fallible<DeviceSet> {
     let mut devices = Vec::new();
     for job in cluster.split(';').filter(|j| !j.is_empty()) {
-        let (name, count) =
-            job.split_once('=').ok_or_else(|| format!("--cluster: '{job}' is not job=number"))?;
-        let count: u32 =
-            count.trim().parse().map_err(|e| format!("--cluster: '{job}' is not job=number: {e}"))?;
-        if count > MAX_TASKS {
-            return Err(format!("--cluster: '{job}' has more than {MAX_TASKS} tasks").into());
+        let wrong = |why: &str| format!("--cluster: '{job}' is not job=tasks or job=tasks:gpus{why}");
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|e| wrong(&format!(": {e}")));
+        let (name, numbers) = job.split_once('=').ok_or_else(|| wrong(""))?;
+        let (tasks, gpus) = numbers.split_once(':').unwrap_or((numbers, "0"));
+        let (tasks, gpus) = (number(tasks)?, number(gpus)?);
+        if tasks > MAX_TASKS || gpus > MAX_GPUS {
+            return Err(format!(
+                "--cluster: '{job}' has more than {MAX_TASKS} tasks, or than {MAX_GPUS} GPUs a task"
+            )
+            .into());
         }
-        for task in 0..count {
+        for task in 0..tasks {
             let task = TaskName::new(name.trim(), task);
-            devices.push((DeviceName::new(&task, "CPU", 0), devices.len() as u64 + 1));
+            let all = [("CPU", 0)].into_iter().chain((0..gpus).map(|id| ("GPU", id)));
+            for (device_type, id) in all {
+                devices.push((DeviceName::new(&task, device_type, id), devices.len() as u64 + 1));
+            }
         }
     }
     if devices.is_empty() {
