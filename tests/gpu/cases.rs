@@ -230,11 +230,15 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "BatchMatMul" | "BatchMatMulV2" => {
-            for (x, y) in [(&[2, 3, 4][..], &[2, 4, 5][..]), (&[2, 0, 4], &[2, 4, 5])] {
+            // The last is what either may be flipped of.
+            for (x, y) in
+                [(&[2, 3, 4][..], &[2, 4, 5][..]), (&[2, 0, 4], &[2, 4, 5]), (&[2, 4, 4], &[2, 4, 4])]
+            {
                 all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
             }
             if node.op.name() == "BatchMatMulV2" {
                 all.push(vec![random.tensor(t, &[3, 1, 2, 4])?, random.tensor(t, &[2, 4, 3])?]);
+                all.push(vec![random.tensor(t, &[3, 1, 3, 3])?, random.tensor(t, &[2, 3, 3])?]);
             }
         }
         "Softmax" | "LogSoftmax" => {

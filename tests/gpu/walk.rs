@@ -8,6 +8,10 @@ use graph::{Node, Tensor};
 
 /// Attributes that are another rule of the same kernel.
 const FLAGS: &[&str] = &[
+    "transpose_a",
+    "transpose_b",
+    "adj_x",
+    "adj_y",
     "use_nesterov",
     "update_slots",
     "multiply_linear_by_lr",

@@ -178,6 +178,8 @@ pub struct Product {
     pub n: usize,
     pub k: usize,
     pub flips: [bool; 2],
+    /// Whether flipped factors, of complex numbers, are conjugated too.
+    pub conjugates: bool,
     pub a: Address,
     pub b: Address,
     pub c: Address,

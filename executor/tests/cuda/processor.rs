@@ -8,6 +8,7 @@ use anabranch_executor::cuda::driver::{
 };
 use graph::DType;
 use half::{bf16, f16};
+use num_complex::Complex;
 use ptx::{Kernel, Memory};
 
 /// What is wrong with some work.
@@ -24,26 +25,31 @@ pub(crate) fn product(product: &Product, memories: &mut Memories) -> Outcome {
     let Product { dtype, m, n, k, flips, steps, .. } = *product;
     let numbers = |at: Address, step: usize, one: usize| {
         let count = if product.count == 0 { 0 } else { (product.count - 1) * step + one };
-        read(memories, dtype, at, count)
+        read_complex(memories, dtype, at, count)
     };
     let a = numbers(product.a, steps[0], m * k)?;
     let b = numbers(product.b, steps[1], k * n)?;
     let mut c = numbers(product.c, steps[2], m * n)?;
     let bias = product.epilogue.and_then(|epilogue| epilogue.bias);
-    let bias = bias.map(|at| read(memories, dtype, at, n)).transpose()?;
+    let bias = bias.map(|at| read_complex(memories, dtype, at, n)).transpose()?;
+    let factor = |value: Complex<f64>, flip: bool| match flip && product.conjugates {
+        true => value.conj(),
+        false => value,
+    };
     let is_relu = product.epilogue.is_some_and(|epilogue| epilogue.relu);
     for matrix in 0..product.count {
         let (a, b) = (&a[matrix * steps[0]..], &b[matrix * steps[1]..]);
         for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
             let of = |p: usize| {
-                let left = a[if flips[0] { p * m + i } else { i * k + p }];
-                left * b[if flips[1] { j * k + p } else { p * n + j }]
+                let left = factor(a[if flips[0] { p * m + i } else { i * k + p }], flips[0]);
+                left * factor(b[if flips[1] { j * k + p } else { p * n + j }], flips[1])
             };
-            let sum = (0..k).map(of).sum::<f64>() + bias.as_ref().map_or(0.0, |bias| bias[j]);
-            c[matrix * steps[2] + i * n + j] = if is_relu { sum.max(0.0) } else { sum };
+            let sum = (0..k).map(of).sum::<Complex<f64>>();
+            let sum = bias.as_ref().map_or(sum, |bias| sum + bias[j]);
+            c[matrix * steps[2] + i * n + j] = if is_relu { sum.re.max(0.0).into() } else { sum };
         }
     }
-    write(memories, dtype, product.c, &c)
+    write_complex(memories, dtype, product.c, &c)
 }
 
 /// Where an element is in a batch of images, or of filters.
@@ -101,6 +107,40 @@ pub(crate) fn convolve(convolution: &Convolution, at: &ConvolutionAt, memories: 
         Direction::Forward => write(memories, dtype, at.output, &y),
         Direction::Input => write(memories, dtype, at.input, &x),
         Direction::Filter => write(memories, dtype, at.filter, &f),
+    }
+}
+
+/// The type of the parts of complex numbers.
+fn part_type(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::Complex64 => Some(DType::Float),
+        DType::Complex128 => Some(DType::Double),
+        _ => None,
+    }
+}
+
+fn read_complex(
+    memories: &Memories,
+    dtype: DType,
+    at: Address,
+    count: usize,
+) -> Result<Vec<Complex<f64>>, String> {
+    match part_type(dtype) {
+        Some(part) => {
+            let parts = read(memories, part, at, 2 * count)?;
+            Ok(parts.chunks_exact(2).map(|parts| Complex::new(parts[0], parts[1])).collect())
+        }
+        None => Ok(read(memories, dtype, at, count)?.into_iter().map(Complex::from).collect()),
+    }
+}
+
+fn write_complex(memories: &mut Memories, dtype: DType, at: Address, values: &[Complex<f64>]) -> Outcome {
+    match part_type(dtype) {
+        Some(part) => {
+            let parts: Vec<f64> = values.iter().flat_map(|value| [value.re, value.im]).collect();
+            write(memories, part, at, &parts)
+        }
+        None => write(memories, dtype, at, &values.iter().map(|value| value.re).collect::<Vec<_>>()),
     }
 }
 

@@ -48,8 +48,10 @@ impl Blas {
                 .map_err(|_| Error::invalid(format!("a matrix with a side of {n} is too large")))
         };
         let (m, n, k, count) = (int(product.m)?, int(product.n)?, int(product.k)?, int(product.count)?);
-        let operation = |flip| {
-            if flip { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N }
+        let operation = |flip| match flip {
+            true if product.conjugates && product.dtype.is_complex() => sys::cublasOperation_t::CUBLAS_OP_C,
+            true => sys::cublasOperation_t::CUBLAS_OP_T,
+            false => sys::cublasOperation_t::CUBLAS_OP_N,
         };
         // Rows of a matrix as it lies: cuBLAS thinks in columns, and so computes the transposed product of the
         // transposed factors in turn.
@@ -95,21 +97,24 @@ impl Drop for Blas {
     }
 }
 
-/// One number of the type that a product computes in.
+/// One number of the type that a product computes in: a real one, or the same with an imaginary part of 0.
 enum Scalar {
-    Single(f32),
-    Double(f64),
+    Single([f32; 2]),
+    Double([f64; 2]),
 }
 
 impl Scalar {
     fn new(dtype: DType, value: f64) -> Scalar {
-        if dtype == DType::Double { Scalar::Double(value) } else { Scalar::Single(value as f32) }
+        match dtype {
+            DType::Double | DType::Complex128 => Scalar::Double([value, 0.0]),
+            _ => Scalar::Single([value as f32, 0.0]),
+        }
     }
 
     fn address(&self) -> *const c_void {
         match self {
-            Scalar::Single(value) => (&raw const *value).cast(),
-            Scalar::Double(value) => (&raw const *value).cast(),
+            Scalar::Single(parts) => parts.as_ptr().cast(),
+            Scalar::Double(parts) => parts.as_ptr().cast(),
         }
     }
 }
@@ -123,6 +128,9 @@ fn types(product: &Product) -> Result<(sys::cudaDataType, sys::cublasComputeType
         DType::Double => (CUDA_R_64F, CUBLAS_COMPUTE_64F),
         DType::Half => (CUDA_R_16F, CUBLAS_COMPUTE_32F),
         DType::BFloat16 => (CUDA_R_16BF, CUBLAS_COMPUTE_32F),
+        DType::Complex64 if product.tf32 => (CUDA_C_32F, CUBLAS_COMPUTE_32F_FAST_TF32),
+        DType::Complex64 => (CUDA_C_32F, CUBLAS_COMPUTE_32F),
+        DType::Complex128 => (CUDA_C_64F, CUBLAS_COMPUTE_64F),
         other => return Err(Error::unimplemented(format!("no product of {other} on GPUs"))),
     })
 }

@@ -95,7 +95,7 @@ impl Light {
     }
 
     /// Enqueues a product with what follows it, in the fastest way, if it may be tried in the stream. `false`, and nothing
-    /// is enqueued, if the library has no way to do it.
+    /// is enqueued, if the library has no way to do it, or of complex numbers, which are left to cuBLAS.
     pub(super) fn multiply(
         &mut self,
         product: &Product,
@@ -105,7 +105,7 @@ impl Light {
         let bias = product.epilogue.as_ref().and_then(|epilogue| epilogue.bias);
         let places = [product.a, product.b, product.c, bias.unwrap_or(product.c)];
         let is_aligned = places.iter().all(|place| place.0 % ALIGNMENT == 0);
-        if product.count != 1 || !is_aligned {
+        if product.count != 1 || !is_aligned || product.dtype.is_complex() {
             return Ok(false);
         }
         let (handle, workspace) = (self.handle, self.workspace.as_ref());

@@ -306,7 +306,8 @@ fn product(
     let lane = lane(ctx)?;
     let tf32 = lane.tf32();
     let steps = [m * k, k * n, m * n];
-    let product = Product { dtype, m, n, k, flips, a, b, c, count: 1, steps, tf32, epilogue: None };
+    let product =
+        Product { dtype, m, n, k, flips, conjugates: false, a, b, c, count: 1, steps, tf32, epilogue: None };
     lane.call(|driver, stream| driver.product(&product, stream))
 }
 

@@ -114,6 +114,7 @@ fn products(
         n,
         k,
         flips: [false; 2],
+        conjugates: false,
         a: read(a)?,
         b: read(b)?,
         c: write(&out)?,

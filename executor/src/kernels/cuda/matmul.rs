@@ -6,24 +6,41 @@ use crate::cuda::driver::{Address, Epilogue, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::FLOATS;
 use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, single};
+use graph::DType::{self, BFloat16, Complex64, Complex128, Double, Float, Half};
 use graph::{Code, Shape};
 
+/// Types of factors.
+const FACTORS: &[DType] = &[Half, BFloat16, Float, Double, Complex64, Complex128];
+
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("MatMul", &[("T", FLOATS)], |init| {
-        let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
-        make(init, flips, single)
+    KernelDef::enqueuing("MatMul", &[("T", FACTORS)], |init| {
+        make(init, Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?), single)
     }),
-    KernelDef::enqueuing("BatchMatMul", &[("T", FLOATS)], |init| {
-        make(init, [init.attr("adj_x")?, init.attr("adj_y")?], same_batches)
-    }),
-    KernelDef::enqueuing("BatchMatMulV2", &[("T", FLOATS)], |init| {
-        make(init, [init.attr("adj_x")?, init.attr("adj_y")?], broadcast_batches)
+    KernelDef::enqueuing("BatchMatMul", &[("T", FACTORS)], |init| make(init, adjoint(init)?, same_batches)),
+    KernelDef::enqueuing("BatchMatMulV2", &[("T", FACTORS)], |init| {
+        make(init, adjoint(init)?, broadcast_batches)
     }),
 ];
 
-fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
+/// Which factors are transposed, and whether those are conjugated too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flips {
+    which: [bool; 2],
+    conjugates: bool,
+}
+
+impl Flips {
+    pub(super) fn transposed(a: bool, b: bool) -> Flips {
+        Flips { which: [a, b], conjugates: false }
+    }
+}
+
+fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
+    Ok(Flips { which: [init.attr("adj_x")?, init.attr("adj_y")?], conjugates: true })
+}
+
+fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel> {
     // A device that cannot be opened says so when the graph is registered.
     crate::cuda::CudaDevice::engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
@@ -44,10 +61,11 @@ pub(super) struct Then {
 /// The product of inputs 0 and 1, and whether `then` is in it already: where it is not, nothing of it is.
 pub(super) fn multiply(
     ctx: &KernelContext<'_>,
-    flips: [bool; 2],
+    flips: Flips,
     batches: Batches,
     then: Option<Then>,
 ) -> Result<(DeviceTensor, bool)> {
+    let Flips { which: flips, conjugates } = flips;
     let (x, y) = (ctx.device_input(0)?, ctx.device_input(1)?);
     let plan = batches(&x.shape, &y.shape)?;
     let size = |shape: &Shape, flip: bool| {
@@ -91,6 +109,7 @@ pub(super) fn multiply(
             n,
             k,
             flips,
+            conjugates,
             a: Address(a.0 + (at[0] * m * k * bytes) as u64),
             b: Address(b.0 + (at[1] * k * n * bytes) as u64),
             c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),

@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::kernel::{Kernel, KernelInit};
 use crate::kernels::cpu::fused::{Link, follow, fused_ops};
 use crate::kernels::cpu::matmul::single;
-use crate::kernels::cuda::matmul::{Then, multiply};
+use crate::kernels::cuda::matmul::{Flips, Then, multiply};
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
-    let flips = [init.attr("transpose_a")?, init.attr("transpose_b")?];
+    let flips = Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?);
     let ops = fused_ops(init, FACTORS)?;
     let (then, in_call) = in_call(&ops);
     // A device that cannot be opened says so when the graph is registered.
