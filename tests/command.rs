@@ -129,6 +129,8 @@ fn graph_places_on_gpus_that_this_machine_need_not_have() -> Fallible {
         sum = AddV2[T=float](x, number)
         list = EmptyTensorList[element_dtype=float, shape_type=int32](any, any)
         pushed = TensorListPushBack[element_dtype=float](list, sum)
+        texts = EmptyTensorList[element_dtype=string, shape_type=int32](any, any)
+        length = TensorListLength(texts)
     ";
     let lines: String = text.trim().lines().map(|line| line.trim().to_owned() + "\n").collect();
     let file = write("gpus.txt", lines.as_bytes())?.display().to_string();
@@ -137,7 +139,8 @@ fn graph_places_on_gpus_that_this_machine_need_not_have() -> Fallible {
     for (node, device) in [("sum: (AddV2)", "GPU:0"), ("pushed: (TensorListPushBack)", "GPU:0")]
         .into_iter()
         .filter(|_| cfg!(feature = "cuda"))
-        .chain([("number: (StringToNumber)", "CPU:0")])
+        // What is asked of a list as a whole is asked where it is.
+        .chain([("number: (StringToNumber)", "CPU:0"), ("length: (TensorListLength)", "CPU:0")])
     {
         let line = format!("# {node}: /job:worker/replica:0/task:0/device:{device} ");
         assert!(said.out.contains(&line), "{line}: {}", said.out);

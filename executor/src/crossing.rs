@@ -1,12 +1,12 @@
-//! Tensors that come and go between a device's memory and the host's, those within variants too: lists and optionals of a
-//! device with memory of its own hold tensors of either
-//! memory, those of the host such of the host.
+//! Tensors that come to a device's memory and go back to the host's, with those that variants hold: lists and optionals of the
+//! CPU hold tensors of the host, those of a device with memory of its own hold [`Placed`] ones.
 
 use crate::device::{Device, Transfer};
 use crate::error::{Error, Result};
-use crate::value::{Item, Placed, Value};
+use crate::value::{Held, Item, Placed, Value};
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Brings what a device holds into host memory.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn to_host(device: &Arc<dyn Device>, value: Value, done: Transfer<Tensor>) {
     match value {
         Value::Device(tensor) => device.download(tensor, done),
-        Value::Host(tensor) if is_carried(device, &tensor) => {
+        Value::Host(tensor) if holds_placed(&tensor) => {
             carry(tensor, |value, done| to_host(device, value, done), done);
         }
         Value::Host(tensor) => done(Ok(tensor)),
@@ -24,47 +24,59 @@ pub fn to_host(device: &Arc<dyn Device>, value: Value, done: Transfer<Tensor>) {
     }
 }
 
-/// Brings a tensor of the host, or of a device that [hands over](Device::hands_over), into a device's memory. Within
-/// variants, integers of 32 bits stay on the host, as kernels have them there.
+/// Brings a tensor of the host, or of a device that [hands over](Device::hands_over), into a device's memory; one of a
+/// device that it does not reach comes as far as the host. Within variants, integers of 32 bits stay on the host, as
+/// kernels have them there.
 ///
 /// # Errors
 /// The transfer's; `Internal` for what is no tensor.
 pub fn to_device(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) {
     match value {
-        Value::Host(tensor) if is_carried(device, &tensor) => {
-            let held = |value: Value, done: Transfer<Placed>| match &value {
-                Value::Host(tensor) if tensor.dtype() == DType::Int32 => done(Placed::of(value)),
-                _ => to_device(device, value, Box::new(|came| done(came.and_then(Placed::of)))),
-            };
-            carry(tensor, held, Box::new(|tensor| done(tensor.map(Value::from))));
+        Value::Host(tensor)
+            if device.has_own_memory() && (holds::<Tensor>(&tensor) || holds_placed(&tensor)) =>
+        {
+            let carried = Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from)));
+            carry(tensor, |value, done| to_variant(device, value, done), carried);
         }
         Value::Host(tensor) => device.upload(tensor, done),
-        Value::Device(tensor) => {
-            let own = device.clone();
-            let adopted = move |value: Result<Value>| match value {
-                // What was handed over by a device out of reach comes by the host.
-                Ok(Value::Host(tensor)) => own.upload(tensor, done),
-                value => done(value),
-            };
-            device.adopt(tensor, Box::new(adopted));
-        }
+        Value::Device(tensor) => device.adopt(tensor, done),
         other => done(Err(Error::internal(format!("{other:?} is no tensor to bring to {}", device.name())))),
     }
 }
 
-/// Whether variants of the tensor hold tensors that cross as it comes to a device or leaves it.
-pub(crate) fn is_carried(device: &Arc<dyn Device>, tensor: &Tensor) -> bool {
-    let holds = |variant: &Variant| {
-        variant.get::<TensorList>().is_some()
-            || variant.get::<TensorList<Placed>>().is_some()
-            || variant.get::<Optional>().is_some()
-            || variant.get::<Optional<Placed>>().is_some()
+/// Brings what a variant holds into a device's memory.
+fn to_variant(device: &Arc<dyn Device>, value: Value, done: Transfer<Placed>) {
+    if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
+        return done(Placed::of(value));
+    }
+    let done = move |came: Result<Value>| done(came.and_then(Placed::of));
+    match value {
+        Value::Device(tensor) => {
+            let own = device.clone();
+            let adopted = move |came| match came {
+                Ok(Value::Host(tensor)) => own.upload(tensor, Box::new(done)),
+                came => done(came),
+            };
+            device.adopt(tensor, Box::new(adopted));
+        }
+        value => to_device(device, value, Box::new(done)),
+    }
+}
+
+/// Whether variants of the tensor hold what a device with memory of its own made.
+pub(crate) fn holds_placed(tensor: &Tensor) -> bool {
+    holds::<Placed>(tensor)
+}
+
+fn holds<H: Held>(tensor: &Tensor) -> bool {
+    let is_of = |variant: &Variant| {
+        variant.get::<TensorList<H>>().is_some() || variant.get::<Optional<H>>().is_some()
     };
-    device.has_own_memory() && tensor.as_variants().is_ok_and(|variants| variants.iter().any(holds))
+    tensor.as_variants().is_ok_and(|variants| variants.iter().any(is_of))
 }
 
 /// Brings what the variants of a tensor hold over, all at once.
-fn carry<T: Item>(tensor: Tensor, bring: impl Fn(Value, Transfer<T>), done: Transfer<Tensor>) {
+fn carry<T: Held>(tensor: Tensor, bring: impl Fn(Value, Transfer<T>), done: Transfer<Tensor>) {
     let mut held = Vec::new();
     let seen = replaced(&tensor, &mut |value| {
         held.push(value.clone());
@@ -74,38 +86,65 @@ fn carry<T: Item>(tensor: Tensor, bring: impl Fn(Value, Transfer<T>), done: Tran
         return done(Err(error));
     }
     let arrived = move |brought: Result<Vec<T>>| {
-        done(brought.and_then(|brought| {
+        let carried = brought.and_then(|brought| {
             let mut brought = brought.into_iter();
             let missing = || Error::internal("a tensor of a variant got lost");
             replaced::<T>(&tensor, &mut |_| brought.next().ok_or_else(missing))
-        }));
+        });
+        // Who is told finds what was there no longer held here.
+        drop(tensor);
+        done(carried);
     };
     all(held, bring, Box::new(arrived));
 }
 
-/// The same variants with other tensors in them, whatever depth those are at.
-fn replaced<T: Item>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
-    let mut one = |value: Value| match value {
-        Value::Host(inner) if inner.dtype() == DType::Variant => T::of(replaced(&inner, with)?.into()),
-        value => with(value),
-    };
-    let mut each = |variant: &Variant| -> Result<Variant> {
-        if let Some(list) = variant.get::<TensorList>() {
-            return Ok(Variant::new(list.map(|tensor| one(tensor.clone().into()))?));
+/// The same variants with other tensors in them, at whatever depth those are.
+fn replaced<T: Held>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
+    Replacing { with, known: FxHashMap::default() }.tensor(tensor)
+}
+
+struct Replacing<'a, T> {
+    with: &'a mut dyn FnMut(Value) -> Result<T>,
+    /// What objects have become, by where they are: one that is held in many places is so again.
+    known: FxHashMap<*const (), Variant>,
+}
+
+impl<T: Held> Replacing<'_, T> {
+    fn tensor(&mut self, tensor: &Tensor) -> Result<Tensor> {
+        let variants = tensor.as_variants()?.iter().map(|variant| self.variant(variant));
+        Ok(Tensor::variants(variants.collect::<Result<_>>()?, tensor.shape().clone())?)
+    }
+
+    fn variant(&mut self, variant: &Variant) -> Result<Variant> {
+        let Some(object) = variant.object() else { return Ok(Variant::EMPTY) };
+        let place = Arc::as_ptr(object).cast::<()>();
+        if let Some(known) = self.known.get(&place) {
+            return Ok(known.clone());
         }
-        if let Some(list) = variant.get::<TensorList<Placed>>() {
-            return Ok(Variant::new(list.map(|tensor| one(tensor.clone().into()))?));
+        let replaced = match self.contents_of::<Tensor>(variant)? {
+            Some(replaced) => replaced,
+            None => self.contents_of::<Placed>(variant)?.unwrap_or_else(|| variant.clone()),
+        };
+        self.known.insert(place, replaced.clone());
+        Ok(replaced)
+    }
+
+    fn contents_of<H: Held>(&mut self, variant: &Variant) -> Result<Option<Variant>> {
+        if let Some(list) = variant.get::<TensorList<H>>() {
+            return Ok(Some(Variant::new(list.map(|item| self.item(item))?)));
         }
-        if let Some(optional) = variant.get::<Optional>() {
-            return Ok(Variant::new(optional.map(|tensor| one(tensor.clone().into()))?));
+        match variant.get::<Optional<H>>() {
+            Some(optional) => Ok(Some(Variant::new(optional.map(|item| self.item(item))?))),
+            None => Ok(None),
         }
-        if let Some(optional) = variant.get::<Optional<Placed>>() {
-            return Ok(Variant::new(optional.map(|tensor| one(tensor.clone().into()))?));
+    }
+
+    fn item(&mut self, item: &impl Held) -> Result<T> {
+        match item.on_host() {
+            Some(inner) if inner.dtype() == DType::Variant => T::of(self.tensor(inner)?.into()),
+            _ => (self.with)(item.clone().into()),
         }
-        Ok(variant.clone())
-    };
-    let variants = tensor.as_variants()?.iter().map(&mut each).collect::<Result<_>>()?;
-    Ok(Tensor::variants(variants, tensor.shape().clone())?)
+    }
 }
 
 /// What has come of several transfers.

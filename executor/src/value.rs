@@ -140,18 +140,51 @@ impl From<Tensor> for Value {
     }
 }
 
-/// A tensor as lists and optionals hold it: those of the host, and those of a device with memory of its own.
-pub(crate) trait Item: Component + Into<Value> {
+/// A tensor, in memory that its type says.
+pub(crate) trait Item: Clone + Into<Value> {
     /// # Errors
     /// `Internal` if the value is no tensor of where they are.
     fn of(value: Value) -> Result<Self>;
 
+    /// The tensor, if it is in host memory.
+    fn on_host(&self) -> Option<&Tensor>;
+
+    /// The tensor, if it is in a device's own memory.
+    fn on_device(&self) -> Option<&DeviceTensor>;
+}
+
+/// A tensor as lists and optionals hold it: those of the host, and those of a device with memory of its own.
+pub(crate) trait Held: Item + Component {
     fn dtype(&self) -> DType;
 
     fn shape(&self) -> &Shape;
+}
 
-    /// The tensor, if it is in host memory.
-    fn on_host(&self) -> Option<&Tensor>;
+/// A tensor, in either memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Placed {
+    Host(Tensor),
+    Device(DeviceTensor),
+}
+
+impl Item for Value {
+    fn of(value: Value) -> Result<Value> {
+        Ok(value)
+    }
+
+    fn on_host(&self) -> Option<&Tensor> {
+        match self {
+            Value::Host(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    fn on_device(&self) -> Option<&DeviceTensor> {
+        match self {
+            Value::Device(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
 }
 
 impl Item for Tensor {
@@ -162,29 +195,12 @@ impl Item for Tensor {
         }
     }
 
-    fn dtype(&self) -> DType {
-        Tensor::dtype(self)
-    }
-
-    fn shape(&self) -> &Shape {
-        Tensor::shape(self)
-    }
-
     fn on_host(&self) -> Option<&Tensor> {
         Some(self)
     }
-}
 
-/// A tensor, in either memory.
-#[derive(Clone, Debug)]
-pub(crate) enum Placed {
-    Host(Tensor),
-    Device(DeviceTensor),
-}
-
-impl Component for Placed {
-    fn variants(&self) -> Option<&[Variant]> {
-        self.on_host().and_then(Component::variants)
+    fn on_device(&self) -> Option<&DeviceTensor> {
+        None
     }
 }
 
@@ -197,6 +213,47 @@ impl Item for Placed {
         }
     }
 
+    fn on_host(&self) -> Option<&Tensor> {
+        match self {
+            Placed::Host(tensor) => Some(tensor),
+            Placed::Device(_) => None,
+        }
+    }
+
+    fn on_device(&self) -> Option<&DeviceTensor> {
+        match self {
+            Placed::Host(_) => None,
+            Placed::Device(tensor) => Some(tensor),
+        }
+    }
+}
+
+impl From<Placed> for Value {
+    fn from(tensor: Placed) -> Value {
+        match tensor {
+            Placed::Host(tensor) => Value::Host(tensor),
+            Placed::Device(tensor) => Value::Device(tensor),
+        }
+    }
+}
+
+impl Component for Placed {
+    fn variants(&self) -> Option<&[Variant]> {
+        self.on_host().and_then(Component::variants)
+    }
+}
+
+impl Held for Tensor {
+    fn dtype(&self) -> DType {
+        Tensor::dtype(self)
+    }
+
+    fn shape(&self) -> &Shape {
+        Tensor::shape(self)
+    }
+}
+
+impl Held for Placed {
     fn dtype(&self) -> DType {
         match self {
             Placed::Host(tensor) => tensor.dtype(),
@@ -208,22 +265,6 @@ impl Item for Placed {
         match self {
             Placed::Host(tensor) => tensor.shape(),
             Placed::Device(tensor) => &tensor.shape,
-        }
-    }
-
-    fn on_host(&self) -> Option<&Tensor> {
-        match self {
-            Placed::Host(tensor) => Some(tensor),
-            Placed::Device(_) => None,
-        }
-    }
-}
-
-impl From<Placed> for Value {
-    fn from(tensor: Placed) -> Value {
-        match tensor {
-            Placed::Host(tensor) => Value::Host(tensor),
-            Placed::Device(tensor) => Value::Device(tensor),
         }
     }
 }

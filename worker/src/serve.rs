@@ -7,7 +7,7 @@ use crate::worker::Worker;
 use executor::device::Device;
 use executor::rendezvous::{RendezvousKey, Sent};
 use executor::{Value, crossing};
-use graph::{Code, DeviceName, Tensor};
+use graph::{Code, DType, DeviceName, Tensor};
 use proto::{Status, pb};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -113,8 +113,9 @@ impl Drop for Waiting<'_> {
 }
 
 async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Status> {
+    // As most are: no word needs to be waited for.
     let value = match value {
-        Value::Host(tensor) if !device.has_own_memory() => return Ok(tensor),
+        Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),
         value => value,
     };
     let (give, taken) = oneshot::channel();

@@ -5,7 +5,7 @@ use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Local, Run};
 use super::state::empty;
-use crate::crossing::{is_carried, to_device, to_host};
+use crate::crossing::{self, holds_placed, to_host};
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
 use crate::rendezvous::{RendezvousKey, Sent};
@@ -188,12 +188,12 @@ impl<F: Flow> Run<F> {
         // SAFETY: this thread has the task; no other borrow of its inputs is left.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         let value = std::mem::take(&mut inputs[0]);
-        let is_elsewhere = match &value {
+        let is_elsewhere = || match &value {
             Value::Device(_) => true,
-            Value::Host(tensor) => is_carried(&self.executor.device, tensor),
+            Value::Host(tensor) => holds_placed(tensor),
             _ => false,
         };
-        if hands_over || !is_elsewhere {
+        if hands_over || !is_elsewhere() {
             return self.sent(task, &key, value, started, local);
         }
         self.launch(
@@ -239,22 +239,31 @@ impl<F: Flow> Run<F> {
         );
     }
 
-    /// Brings what has arrived where it is wanted.
+    /// Brings what has arrived where it is wanted. What was handed over by a device out of reach comes by the host.
     fn bring(
         self: &Arc<Run<F>>,
         task: F::Task,
         value: Value,
-        is_owned: bool,
+        to_device: bool,
         started: Option<Instant>,
         local: &mut Local<F>,
     ) {
         let (id, device) = (F::node(&task), &self.executor.device);
         match value {
-            value @ (Value::Host(_) | Value::Device(_)) if is_owned => self.launch(
+            value @ Value::Host(_) if to_device => self.launch(
                 id,
                 local,
-                |done| to_device(device, value, done),
+                |done| crossing::to_device(device, value, done),
                 move |run, local, value| run.received(task, value, started, local),
+            ),
+            value @ Value::Device(_) if to_device => self.launch(
+                id,
+                local,
+                |done| crossing::to_device(device, value, done),
+                move |run, local, value| match value {
+                    Value::Host(_) => run.bring(task, value, to_device, started, local),
+                    value => run.received(task, value, started, local),
+                },
             ),
             value @ Value::Device(_) => self.launch(
                 id,

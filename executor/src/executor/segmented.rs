@@ -117,6 +117,8 @@ fn part(
     for (slot, port) in plan.slots(planned).zip(&inputs) {
         let wanted = plan.wanted(slot);
         let (from, output) = plan.source(slot);
+        // Of objects nobody can say that they are those of the last time, but of handles by what they lead to.
+        fits &= port.dtype.size().is_some() || port.dtype == DType::Resource;
         if planned.has_refs && !plan.takes_ref(slot) {
             // What is behind a reference is in the device's memory, where kernels of the host do not look for it.
             fits &= wanted != Wanted::Host;

@@ -281,7 +281,8 @@ pub struct Traits {
     /// Given a reference, passes it on: whoever reads the output sees the value of that time, with what was
     /// written since.
     pub passes_reference: bool,
-    /// Only asks for its first input's shape; runs where that input is.
+    /// Looks at no elements of its first input: asks for its shape, or for what a variant says of itself. Runs where that
+    /// input is.
     pub metadata: bool,
 }
 

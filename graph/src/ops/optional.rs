@@ -1,6 +1,6 @@
 //! Values that may not be there, held by variants.
 
-use super::OpDef;
+use super::{OpDef, Traits};
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
@@ -18,6 +18,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "OptionalHasValue",
         inputs: &["optional: variant"],
         outputs: &["has_value: bool"],
+        traits: Traits::METADATA,
         infer: scalar,
         ..OpDef::NEW
     },

@@ -1,6 +1,6 @@
 //! Lists of tensors, held by variants.
 
-use super::{InferFn, OpDef};
+use super::{InferFn, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
@@ -87,21 +87,31 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
     ),
-    of("TensorListLength", &["input_handle: variant"], &["length: int32"], &[], scalar),
-    of(
-        "TensorListResize",
-        &["input_handle: variant", "size: int32"],
-        &["output_handle: variant"],
-        &[],
-        scalar,
-    ),
-    of(
-        "TensorListElementShape",
-        &["input_handle: variant"],
-        &["element_shape: shape_type"],
-        &["shape_type: {int32, int64}"],
-        super::unknown_shapes,
-    ),
+    // What is asked of a list as a whole is asked where it is.
+    OpDef {
+        traits: Traits::METADATA,
+        ..of("TensorListLength", &["input_handle: variant"], &["length: int32"], &[], scalar)
+    },
+    OpDef {
+        traits: Traits::METADATA,
+        ..of(
+            "TensorListResize",
+            &["input_handle: variant", "size: int32"],
+            &["output_handle: variant"],
+            &[],
+            scalar,
+        )
+    },
+    OpDef {
+        traits: Traits::METADATA,
+        ..of(
+            "TensorListElementShape",
+            &["input_handle: variant"],
+            &["element_shape: shape_type"],
+            &["shape_type: {int32, int64}"],
+            super::unknown_shapes,
+        )
+    },
     of(
         "TensorListGather",
         &["input_handle: variant", "indices: int32", "element_shape: int32"],

@@ -55,15 +55,20 @@ impl<T: Component> TensorList<T> {
     /// The list of what these become.
     ///
     /// # Errors
-    /// The first of `with`, and as [`TensorList::push`].
+    /// The first of `with`, and as [`TensorList::push`] and [`TensorList::resize`].
     pub fn map<U: Component, E: From<Error>>(
         &self,
         mut with: impl FnMut(&T) -> Result<U, E>,
     ) -> Result<TensorList<U>, E> {
-        let elements = self.elements.iter().map(|element| element.as_ref().map(&mut with).transpose());
-        let elements = elements.collect::<Result<_, E>>()?;
-        let list = TensorList::of(self.element_dtype, self.element_shape.clone(), elements)?;
-        Ok(TensorList { max_num_elements: self.max_num_elements, ..list })
+        let mut list = TensorList::new(self.element_dtype, self.element_shape.clone());
+        list.max_num_elements = self.max_num_elements;
+        list.resize(self.len())?;
+        for (i, element) in self.elements.iter().enumerate() {
+            if let Some(element) = element {
+                list.set(i, with(element)?)?;
+            }
+        }
+        Ok(list)
     }
 
     /// # Errors

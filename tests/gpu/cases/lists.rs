@@ -162,9 +162,12 @@ fn list_of(
 /// What is added and made zeros of.
 fn of_many_types(random: &mut Random) -> Fallible<Vec<Tensor>> {
     let mut all = Vec::new();
-    for dtype in [DType::Float, DType::Half, DType::Int64, DType::Int32, DType::Variant] {
+    for dtype in [DType::Float, DType::Half, DType::Int64, DType::UInt8, DType::Int32, DType::Variant] {
         all.push(list(dtype, &[true, false, true], random)?);
     }
+    let mut bounded = TensorList::clone(&*all[0].as_variants()?[0].expect::<TensorList>("a list")?);
+    bounded.max_num_elements = 3;
+    all.push(Tensor::variant(bounded));
     let mixed = vec![random.tensor(DType::Float, &[3])?, random.tensor(DType::Int32, &[2])?];
     all.push(Tensor::variant(Optional::of(mixed)?));
     Ok(all)

@@ -4,7 +4,7 @@ use super::dispatch::dispatch;
 use super::moved::{Moved, moved};
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
-use crate::value::Value;
+use crate::value::{Item, Value};
 use graph::{DType, Element, Shape, Tensor};
 use std::ops::AddAssign;
 
@@ -19,10 +19,22 @@ pub(in crate::kernels) trait Memory: Send + Sync + 'static {
     fn add(&self, ctx: &KernelContext<'_>, sum: &mut Value, by: &Value) -> Result<()>;
 
     /// The elements of all parts in a row, as many as `shape` has.
-    fn joined(&self, ctx: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value>;
+    fn joined<T: Item>(
+        &self,
+        ctx: &KernelContext<'_>,
+        dtype: DType,
+        parts: &[&T],
+        shape: Shape,
+    ) -> Result<Value>;
 
-    /// A tensor's elements in tensors of these shapes, one after the other, which have all of them.
-    fn cut(&self, ctx: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>>;
+    /// Cuts a tensor into tensors of these shapes, which have all of its elements, one after the other.
+    fn cut<T: Item>(
+        &self,
+        ctx: &KernelContext<'_>,
+        whole: &Value,
+        shapes: impl Iterator<Item = Shape>,
+        put: impl FnMut(T) -> Result<()>,
+    ) -> Result<()>;
 }
 
 /// The host's, of elements of any type.
@@ -38,15 +50,22 @@ impl Memory for Host {
         let by = tensor(by)?;
         match sum {
             Value::Host(sum) => add(sum, by),
-            other => Err(elsewhere(other)),
+            _ => Err(elsewhere()),
         }
     }
 
-    fn joined(&self, _: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value> {
+    fn joined<T: Item>(
+        &self,
+        _: &KernelContext<'_>,
+        dtype: DType,
+        parts: &[&T],
+        shape: Shape,
+    ) -> Result<Value> {
         let whole = moved!(dtype, E => E::build(dtype, shape, |mut out| {
             for part in parts {
-                let part = E::view(tensor(part)?)?;
-                let (here, rest) = out.split_at_mut(part.len());
+                let part = E::view(tensor(*part)?)?;
+                let too_many = || Error::internal("parts have more elements than the whole");
+                let (here, rest) = out.split_at_mut_checked(part.len()).ok_or_else(too_many)?;
                 here.clone_from_slice(part);
                 out = rest;
             }
@@ -55,35 +74,38 @@ impl Memory for Host {
         Ok(whole.into())
     }
 
-    fn cut(&self, _: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>> {
+    fn cut<T: Item>(
+        &self,
+        _: &KernelContext<'_>,
+        whole: &Value,
+        shapes: impl Iterator<Item = Shape>,
+        mut put: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
         let whole = tensor(whole)?;
         let dtype = whole.dtype();
         moved!(dtype, E => {
             let mut rest = E::view(whole)?;
-            let mut part = |shape: &Shape| {
+            for shape in shapes {
                 let too_few = || Error::internal("a tensor has fewer elements than its parts");
                 let (from, behind) = rest.split_at_checked(shape.num_elements()).ok_or_else(too_few)?;
                 rest = behind;
-                let part = E::build(dtype, shape.clone(), |out| {
+                let part = E::build(dtype, shape, |out| {
                     out.clone_from_slice(from);
                     Ok(())
                 })?;
-                Ok(part.into())
-            };
-            shapes.iter().map(&mut part).collect()
+                put(T::of(part.into())?)?;
+            }
+            Ok(())
         })
     }
 }
 
-fn tensor(value: &Value) -> Result<&Tensor> {
-    match value {
-        Value::Host(tensor) => Ok(tensor),
-        other => Err(elsewhere(other)),
-    }
+fn tensor(item: &impl Item) -> Result<&Tensor> {
+    item.on_host().ok_or_else(elsewhere)
 }
 
-fn elsewhere(value: &Value) -> Error {
-    Error::internal(format!("an element in host memory is {value:?}"))
+fn elsewhere() -> Error {
+    Error::internal("an element that is to be in host memory is elsewhere")
 }
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {

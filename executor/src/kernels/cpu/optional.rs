@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::value::Item;
+use crate::value::Held;
 use graph::{DType, Optional, PartialShape, Tensor};
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionalGetValue", &[], get_value::<Tensor>),
 ];
 
-fn optional<T: Item>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
+fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
     match ctx.input(0)?.as_variants()? {
         [variant] => Ok(variant.expect("an optional")?),
         all => Err(Error::invalid(format!("an optional is a scalar, not {} variants", all.len()))),
     }
 }
 
-pub(in crate::kernels) fn from_value<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
         ctx.set_output(0, Tensor::variant(Optional::of(components)?));
@@ -31,14 +31,14 @@ pub(in crate::kernels) fn from_value<T: Item>(_: &KernelInit<'_>) -> Result<Kern
     })
 }
 
-pub(in crate::kernels) fn none<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         ctx.set_output(0, Tensor::variant(Optional::<T>::NONE));
         Ok(())
     })
 }
 
-pub(in crate::kernels) fn has_value<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let has_value = optional::<T>(ctx)?.components().is_some();
         ctx.set_output(0, Tensor::from(has_value));
@@ -46,7 +46,7 @@ pub(in crate::kernels) fn has_value<T: Item>(_: &KernelInit<'_>) -> Result<Kerne
     })
 }
 
-pub(in crate::kernels) fn get_value<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn get_value<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() != init.outputs.len() {
         crate::invalid!(

@@ -263,7 +263,7 @@ pub(in crate::kernels) fn gather(init: &KernelInit<'_>, memory: impl Memory, eve
         }
         let whole = Shape::new(&[&[elements.len()], shape.dims()].concat())?;
         let parts: Vec<Value> = elements.into_iter().map(|(value, _)| value).collect();
-        let whole = memory.joined(ctx, dtype, &parts, whole)?;
+        let whole = memory.joined(ctx, dtype, &parts.iter().collect::<Vec<_>>(), whole)?;
         ctx.set_output(0, whole);
         Ok(())
     })
@@ -308,11 +308,13 @@ pub(in crate::kernels) fn scatter(init: &KernelInit<'_>, memory: impl Memory, ev
         if needed > size {
             crate::invalid!("Max scatter index must be < array size ({highest} vs. {size})");
         }
-        let shapes = vec![Shape::new(of_row)?; rows];
+        let row = Shape::new(of_row)?;
         let value = ctx.take_value(at);
-        for (row, index) in memory.cut(ctx, &value, &shapes)?.into_iter().zip(indices) {
-            array.write(index, row, |sum, by| memory.add(ctx, sum, by))?;
-        }
+        let mut indices = indices.into_iter();
+        memory.cut(ctx, &value, std::iter::repeat_n(row, rows), |row: Value| {
+            let index = indices.next().ok_or_else(|| Error::internal("there are more rows than indices"))?;
+            array.write(index, row, |sum, by| memory.add(ctx, sum, by))
+        })?;
         pass_flow(ctx, flow, 0);
         Ok(())
     })
@@ -361,7 +363,7 @@ pub(in crate::kernels) fn concat(init: &KernelInit<'_>, memory: impl Memory) -> 
         let rows: usize = rows.ok_or_else(|| Error::invalid("the result is too large"))?;
         let whole = Shape::new(&[&[rows], rest.dims()].concat())?;
         let parts: Vec<Value> = elements.into_iter().map(|(value, _)| value).collect();
-        let whole = memory.joined(ctx, dtype, &parts, whole)?;
+        let whole = memory.joined(ctx, dtype, &parts.iter().collect::<Vec<_>>(), whole)?;
         ctx.set_output(0, whole);
         ctx.set_output(1, Tensor::vector(&lengths)?);
         Ok(())
@@ -408,9 +410,12 @@ pub(in crate::kernels) fn split(init: &KernelInit<'_>, memory: impl Memory) -> R
         let shape = |size: &usize| Shape::new(&[&[*size], of_row].concat());
         let shapes = sizes.iter().map(shape).collect::<Result<Vec<_>, _>>()?;
         let value = ctx.take_value(1);
-        for (index, part) in (0..).zip(memory.cut(ctx, &value, &shapes)?) {
+        let mut index = 0;
+        memory.cut(ctx, &value, shapes.into_iter(), |part: Value| {
             array.write(index, part, |sum, by| memory.add(ctx, sum, by))?;
-        }
+            index += 1;
+            Ok(())
+        })?;
         pass_flow(ctx, 3, 0);
         Ok(())
     })

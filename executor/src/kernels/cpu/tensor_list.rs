@@ -19,7 +19,7 @@ use super::memory::{Host, Memory};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::value::Item;
+use crate::value::Held;
 use graph::{DType, PartialShape, Shape, Tensor, TensorList};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
     "TensorListPushBackBatch": |init| push_back_batch::<Tensor>(init, Host);
 };
 
-pub(in crate::kernels) fn empty<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let max = scalar(ctx, 1, "max_num_elements")?;
@@ -63,7 +63,7 @@ pub(in crate::kernels) fn empty<T: Item>(init: &KernelInit<'_>) -> Result<Kernel
     })
 }
 
-pub(in crate::kernels) fn reserve<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let count = scalar(ctx, 1, "num_elements")?;
@@ -76,7 +76,7 @@ pub(in crate::kernels) fn reserve<T: Item>(init: &KernelInit<'_>) -> Result<Kern
     })
 }
 
-pub(in crate::kernels) fn length<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn length<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let len = i32::try_from(list::<T>(ctx, 0)?.len()).unwrap_or(i32::MAX);
         ctx.set_output(0, Tensor::from(len));
@@ -84,7 +84,7 @@ pub(in crate::kernels) fn length<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> 
     })
 }
 
-pub(in crate::kernels) fn resize<T: Item>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn resize<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let size = scalar(ctx, 1, "size")?;
         let Ok(size) = usize::try_from(size) else {
@@ -98,13 +98,13 @@ fn element_dtype(init: &KernelInit<'_>) -> Result<DType> {
     init.attr("element_dtype")
 }
 
-fn put<T: Item>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
+fn put<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
     ctx.set_output(0, Tensor::variant(list));
     Ok(())
 }
 
 /// Input `i`, a list in a scalar.
-fn list<T: Item>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
+fn list<T: Held>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
     match ctx.input(i)?.as_variants()? {
         [variant] => Ok(variant.expect("a list of tensors")?),
         all => Err(Error::invalid(format!("a list of tensors is a scalar, not {} variants", all.len()))),
@@ -112,7 +112,7 @@ fn list<T: Item>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>
 }
 
 /// Changes the list of input 0, in place if nobody else holds it, and puts it out.
-fn edit<T: Item>(
+fn edit<T: Held>(
     ctx: &mut KernelContext<'_>,
     change: impl FnOnce(&mut KernelContext<'_>, &mut TensorList<T>) -> Result<()>,
 ) -> Result<()> {
@@ -149,7 +149,7 @@ fn shape_of(tensor: &Tensor) -> Result<PartialShape> {
     }
 }
 
-fn check_dtype<T: Item>(list: &TensorList<T>, dtype: DType) -> Result<()> {
+fn check_dtype<T: Held>(list: &TensorList<T>, dtype: DType) -> Result<()> {
     if list.element_dtype != dtype {
         invalid!("Invalid data types; op elements {dtype} but list elements {}", list.element_dtype);
     }
@@ -162,7 +162,7 @@ fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
 }
 
 /// What has no value yet, once its shape is known.
-fn zeros<T: Item>(
+fn zeros<T: Held>(
     ctx: &KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -176,7 +176,7 @@ fn zeros<T: Item>(
     }
 }
 
-pub(in crate::kernels) fn get_item<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (list, index) = (list::<T>(ctx, 0)?, scalar(ctx, 1, "index")?);
@@ -203,7 +203,7 @@ pub(in crate::kernels) fn get_item<T: Item>(init: &KernelInit<'_>, memory: impl 
     })
 }
 
-pub(in crate::kernels) fn set_item<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn set_item<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     let resize: bool = init.attr("resize_if_index_out_of_bounds")?;
     Kernel::sync(move |ctx| {
@@ -231,7 +231,7 @@ pub(in crate::kernels) fn set_item<T: Item>(init: &KernelInit<'_>) -> Result<Ker
     })
 }
 
-pub(in crate::kernels) fn push_back<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let item = T::of(ctx.take_value(1))?;
@@ -262,7 +262,7 @@ pub(in crate::kernels) fn push_back<T: Item>(init: &KernelInit<'_>) -> Result<Ke
     })
 }
 
-pub(in crate::kernels) fn pop_back<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn pop_back<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let wanted = shape_of(ctx.input(1)?)?;
@@ -279,7 +279,7 @@ pub(in crate::kernels) fn pop_back<T: Item>(init: &KernelInit<'_>, memory: impl 
     })
 }
 
-pub(in crate::kernels) fn element_shape<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn element_shape<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let shape = &list::<T>(ctx, 0)?.element_shape;

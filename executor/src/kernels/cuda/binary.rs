@@ -6,6 +6,7 @@ use crate::cuda::{Arguments, Source};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{COMPLEX, FLOATS, INTEGERS};
+use graph::DType::{self, Int8, Int16, UInt8, UInt16, UInt32, UInt64};
 
 pub(super) static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
 
@@ -15,6 +16,7 @@ macro_rules! kernels {
             $($(KernelDef::enqueuing($op, &[("T", $types)], |init| zip(init, &SOURCE, $function, 0.0, broadcast)),)*)*
             KernelDef::enqueuing("AddN", &[("T", NUMBERS)], add_n),
             KernelDef::enqueuing("AddN", &[("T", COMPLEX)], add_n),
+            KernelDef::enqueuing("AddN", &[("T", OTHERS)], add_n),
         ]
     };
 }
@@ -33,6 +35,9 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         "BitwiseAnd" = "BitwiseAnd" "BitwiseOr" = "BitwiseOr" "BitwiseXor" = "BitwiseXor" "LeftShift" = "LeftShift"
         "RightShift" = "RightShift";
 };
+
+/// Integers that are only added up: as what lists hold is, for gradients.
+const OTHERS: &[DType] = &[Int8, Int16, UInt8, UInt16, UInt32, UInt64];
 
 /// Each tensor after the first is added to the sum so far.
 fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {

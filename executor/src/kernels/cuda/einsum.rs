@@ -8,13 +8,13 @@ use crate::cuda::driver::Product;
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::FLOATS;
+use crate::kernels::cpu::dispatch::FRACTIONS;
 use crate::kernels::cpu::einsum::{Axes, Operand, Plan, equation};
 use crate::kernels::cpu::strided::Layout;
 use graph::Shape;
 use smallvec::SmallVec;
 
-pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T", FLOATS)], einsum)];
+pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T", FRACTIONS)], einsum)];
 
 fn einsum(init: &KernelInit<'_>) -> Result<Kernel> {
     let (equation, dtype) = (equation(init)?, init.output_type(0));

@@ -6,19 +6,16 @@ use crate::cuda::driver::{Address, Epilogue, Product};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::dispatch::FRACTIONS;
 use crate::kernels::cpu::matmul::{Batches, broadcast_batches, same_batches, single};
-use graph::DType::{self, BFloat16, Complex64, Complex128, Double, Float, Half};
 use graph::{Code, Shape};
 
-/// Types of factors.
-const FACTORS: &[DType] = &[Half, BFloat16, Float, Double, Complex64, Complex128];
-
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("MatMul", &[("T", FACTORS)], |init| {
+    KernelDef::enqueuing("MatMul", &[("T", FRACTIONS)], |init| {
         make(init, Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?), single)
     }),
-    KernelDef::enqueuing("BatchMatMul", &[("T", FACTORS)], |init| make(init, adjoint(init)?, same_batches)),
-    KernelDef::enqueuing("BatchMatMulV2", &[("T", FACTORS)], |init| {
+    KernelDef::enqueuing("BatchMatMul", &[("T", FRACTIONS)], |init| make(init, adjoint(init)?, same_batches)),
+    KernelDef::enqueuing("BatchMatMulV2", &[("T", FRACTIONS)], |init| {
         make(init, adjoint(init)?, broadcast_batches)
     }),
 ];

@@ -8,7 +8,7 @@ use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::memory::Memory;
-use crate::value::Value;
+use crate::value::{Item, Value};
 use graph::{DType, Shape};
 
 /// Elements in the GPU's memory, with the kernels that an op's work on them needs.
@@ -51,36 +51,49 @@ impl Memory for OnGpu {
                 own(ctx, sum)?;
                 kernel.run(ctx, sum, by)
             }
-            other => Err(elsewhere(other)),
+            _ => Err(elsewhere()),
         }
     }
 
-    fn joined(&self, ctx: &KernelContext<'_>, dtype: DType, parts: &[Value], shape: Shape) -> Result<Value> {
+    fn joined<T: Item>(
+        &self,
+        ctx: &KernelContext<'_>,
+        dtype: DType,
+        parts: &[&T],
+        shape: Shape,
+    ) -> Result<Value> {
         let whole = allocate(ctx, dtype, shape)?;
-        let parts = parts.iter().map(element).collect::<Result<Vec<_>>>()?;
+        let parts = parts.iter().map(|part| element(*part)).collect::<Result<Vec<_>>>()?;
         self.mover()?.run(ctx, Way::Join, &whole, 1, &parts)?;
         Ok(whole.into())
     }
 
-    fn cut(&self, ctx: &KernelContext<'_>, whole: &Value, shapes: &[Shape]) -> Result<Vec<Value>> {
+    /// All parts are there before the first is put anywhere.
+    fn cut<T: Item>(
+        &self,
+        ctx: &KernelContext<'_>,
+        whole: &Value,
+        shapes: impl Iterator<Item = Shape>,
+        mut put: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
         let whole = element(whole)?;
-        if let [shape] = shapes {
-            return Ok(vec![DeviceTensor { shape: shape.clone(), ..whole.clone() }.into()]);
+        let mut shapes: Vec<Shape> = shapes.collect();
+        if shapes.len() == 1
+            && let Some(shape) = shapes.pop()
+        {
+            return T::of(DeviceTensor { shape, ..whole.clone() }.into()).and_then(put);
         }
-        let parts = shapes.iter().map(|shape| allocate(ctx, whole.dtype, shape.clone()));
+        let parts = shapes.into_iter().map(|shape| allocate(ctx, whole.dtype, shape));
         let parts = parts.collect::<Result<Vec<_>>>()?;
         self.mover()?.run(ctx, Way::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
-        Ok(parts.into_iter().map(Value::from).collect())
+        parts.into_iter().map(|part| T::of(part.into())).try_for_each(|part| part.and_then(&mut put))
     }
 }
 
-fn element(value: &Value) -> Result<&DeviceTensor> {
-    match value {
-        Value::Device(tensor) => Ok(tensor),
-        other => Err(elsewhere(other)),
-    }
+fn element(item: &impl Item) -> Result<&DeviceTensor> {
+    item.on_device().ok_or_else(elsewhere)
 }
 
-fn elsewhere(value: &Value) -> Error {
-    Error::internal(format!("an element in a GPU's memory is {value:?}"))
+fn elsewhere() -> Error {
+    Error::internal("an element that is to be in a GPU's memory is elsewhere")
 }

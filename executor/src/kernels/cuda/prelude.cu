@@ -43,6 +43,10 @@ template <class P> __device__ inline Complex<P> operator/(Complex<P> x, Complex<
     return {(x.re * y.re + x.im * y.im) / square, (x.im * y.re - x.re * y.im) / square};
 }
 
+template <class W> __device__ inline W zero() {
+    return {};
+}
+
 // Neighbours that are read and written as one: tensors begin at a multiple of 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];

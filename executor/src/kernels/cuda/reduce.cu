@@ -17,7 +17,7 @@
         }                                                                                                              \
     };
 
-REDUCTION(Sum, (W)0, x, x + y, x)
+REDUCTION(Sum, zero<W>(), x, x + y, x)
 REDUCTION(Prod, (W)1, x, x *y, x)
 REDUCTION(Max, lowest<W>(), x, (y > x || y != y ? y : x), x)
 REDUCTION(Min, highest<W>(), x, (y < x || y != y ? y : x), x)

@@ -5,7 +5,7 @@ use crate::cuda::{Arguments, BUSY, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
+use crate::kernels::cpu::dispatch::{COMPLEX, FLOATS, INDEX};
 use crate::kernels::cpu::reduce::Layout;
 use crate::kernels::cpu::reduce::scan::{Direction, lines};
 use graph::{DType, Shape};
@@ -43,6 +43,7 @@ macro_rules! kernels {
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     "Sum" &[("T", NUMBERS)];
+    "Sum" &[("T", COMPLEX)];
     "Prod" &[("T", NUMBERS)];
     "Max" &[("T", NUMBERS)];
     "Min" &[("T", NUMBERS)];

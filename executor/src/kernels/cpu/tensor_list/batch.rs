@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::lone;
-use crate::value::{Item, Value};
+use crate::value::Held;
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
-pub(in crate::kernels) fn concat_lists<T: Item>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(in crate::kernels) fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
@@ -42,7 +43,7 @@ pub(in crate::kernels) fn concat_lists<T: Item>(init: &KernelInit<'_>) -> Result
 }
 
 /// To each list the row beside it.
-pub(in crate::kernels) fn push_back_batch<T: Item>(
+pub(in crate::kernels) fn push_back_batch<T: Held>(
     init: &KernelInit<'_>,
     memory: impl Memory,
 ) -> Result<Kernel> {
@@ -80,7 +81,7 @@ pub(in crate::kernels) fn push_back_batch<T: Item>(
 
 /// ZerosLike of variants: every tensor in them is replaced by zeros; a variant that holds nothing stays so. `memory` is
 /// where tensors are that are not on the host.
-pub(in crate::kernels) fn zeros_like<T: Item>(memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn zeros_like<T: Held>(memory: impl Memory) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
         ctx.set_output(0, out);
@@ -89,13 +90,13 @@ pub(in crate::kernels) fn zeros_like<T: Item>(memory: impl Memory) -> Result<Ker
 }
 
 /// Nests as variants do, which is not deep.
-fn zeros_of_all<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, tensor: &Tensor) -> Result<Tensor> {
+fn zeros_of_all<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, tensor: &Tensor) -> Result<Tensor> {
     let zeros = |variant| zeros_of::<T>(ctx, memory, variant);
     let all = tensor.as_variants()?.iter().map(zeros).collect::<Result<Vec<_>>>()?;
     Ok(Tensor::variants(all, tensor.shape().clone())?)
 }
 
-fn zeros_of<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Variant) -> Result<Variant> {
+fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Variant) -> Result<Variant> {
     let zeros = |item: &T| {
         let (dtype, shape) = (item.dtype(), item.shape().clone());
         T::of(match item.on_host() {
@@ -105,7 +106,10 @@ fn zeros_of<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
         })
     };
     if let Some(list) = variant.get::<TensorList<T>>() {
-        return Ok(Variant::new(list.map(zeros)?));
+        // Zeros may be as many as they like.
+        let mut zeros = list.map(zeros)?;
+        zeros.max_num_elements = -1;
+        return Ok(Variant::new(zeros));
     }
     if let Some(optional) = variant.get::<Optional<T>>() {
         return Ok(Variant::new(optional.map(zeros)?));
@@ -119,75 +123,97 @@ fn zeros_of<T: Item>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
 }
 
 /// AddN of variants.
-pub(in crate::kernels) fn add_n<T: Item>() -> Result<Kernel> {
+pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let device = ctx.device();
+        let mut adder = Adder { device: ctx.device(), kernels: SmallVec::new() };
         let mut sum = ctx.take_input(0)?;
         for i in 1..ctx.num_inputs() {
-            sum = add_all::<T>(device, &sum, ctx.input(i)?)?;
+            sum = adder.tensors::<T>(&sum, ctx.input(i)?)?;
         }
         ctx.set_output(0, sum);
         Ok(())
     })
 }
 
-fn add_all<T: Item>(device: &Arc<dyn Device>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
-    if a.shape() != b.shape() {
-        return Err(unlike(a, b));
-    }
-    let sums = pairs.map(|(a, b)| add_variants::<T>(device, a, b)).collect::<Result<Vec<_>>>()?;
-    Ok(Tensor::variants(sums, a.shape().clone())?)
+/// Adds by the device's own kernels, wherever what they add is.
+struct Adder<'a> {
+    device: &'a Arc<dyn Device>,
+    /// Of the types that came so far.
+    kernels: SmallVec<[(DType, Node, Kernel); 1]>,
 }
 
-fn unlike<T: Item>(a: &T, b: &T) -> Error {
+impl Adder<'_> {
+    fn tensors<T: Held>(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
+        if a.shape() != b.shape() {
+            return Err(unlike(a, b));
+        }
+        let sums = pairs.map(|(a, b)| self.variants::<T>(a, b)).collect::<Result<Vec<_>>>()?;
+        Ok(Tensor::variants(sums, a.shape().clone())?)
+    }
+
+    /// What one of the sides has not counts as zero.
+    fn variants<T: Held>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
+        if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
+            check_dtype(y, x.element_dtype)?;
+            if x.len() != y.len() {
+                invalid!(
+                    "Trying to add two lists of tensors with different lengths. One is {} elements long and the \
+                     other is {} elements long.",
+                    x.len(),
+                    y.len()
+                );
+            }
+            let shape = super::merged(&x.element_shape, &y.element_shape)?;
+            let both = x.elements().iter().zip(y.elements());
+            let sums = both.map(|pair| match pair {
+                (Some(x), Some(y)) => self.items(x, y).map(Some),
+                (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
+            });
+            return Ok(Variant::new(TensorList::of(x.element_dtype, shape, sums.collect::<Result<_>>()?)?));
+        }
+        if let (Some(x), Some(y)) = (a.get::<Optional<T>>(), b.get::<Optional<T>>()) {
+            return match (x.components(), y.components()) {
+                (Some(x), Some(y)) if x.len() == y.len() => {
+                    let sums = x.iter().zip(y).map(|(x, y)| self.items(x, y));
+                    Ok(Variant::new(Optional::of(sums.collect::<Result<_>>()?)?))
+                }
+                (None, None) => Ok(Variant::new(Optional::<T>::NONE)),
+                _ => {
+                    let why = "Cannot add optionals because one has a value and the other doesn't.";
+                    Err(Error::invalid(why))
+                }
+            };
+        }
+        Err(Error::unimplemented(format!("adding {} and {}", a.type_name(), b.type_name())))
+    }
+
+    fn items<T: Held>(&mut self, a: &T, b: &T) -> Result<T> {
+        let dtype = a.dtype();
+        if a.shape() != b.shape() || dtype != b.dtype() {
+            return Err(unlike(a, b));
+        }
+        if let (DType::Variant, Some(a), Some(b)) = (dtype, a.on_host(), b.on_host()) {
+            return T::of(self.tensors::<T>(a, b)?.into());
+        }
+        let known = self.kernels.iter().position(|(of, ..)| *of == dtype);
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let op = graph::ops::lookup("AddN").ok_or_else(|| Error::internal("there is no AddN"))?;
+                let node = Node::new("add", op).with_attr("T", dtype).with_attr("N", 2i64);
+                let kernel = lone::make_kernel(self.device, &node)?;
+                self.kernels.push((dtype, node, kernel));
+                self.kernels.len() - 1
+            }
+        };
+        let (_, node, kernel) = &self.kernels[known];
+        let both = vec![a.clone().into(), b.clone().into()];
+        T::of(lone::run_kernel(kernel, self.device, node, both)?.pop().unwrap_or_default())
+    }
+}
+
+fn unlike<T: Held>(a: &T, b: &T) -> Error {
     let (a, b) = ((a.dtype(), a.shape()), (b.dtype(), b.shape()));
     Error::invalid(format!("Inputs of an addition must be alike, are {} {} and {} {}", a.0, a.1, b.0, b.1))
-}
-
-/// By the device's own kernel, wherever they are.
-fn add_items<T: Item>(device: &Arc<dyn Device>, a: &T, b: &T) -> Result<T> {
-    if a.shape() != b.shape() || a.dtype() != b.dtype() {
-        return Err(unlike(a, b));
-    }
-    if let (DType::Variant, Some(a), Some(b)) = (a.dtype(), a.on_host(), b.on_host()) {
-        return T::of(add_all::<T>(device, a, b)?.into());
-    }
-    let op = graph::ops::lookup("AddN").ok_or_else(|| Error::internal("there is no AddN"))?;
-    let node = Node::new("add", op).with_attr("T", a.dtype()).with_attr("N", 2i64);
-    let sum: Option<Value> = lone::run(device, &node, vec![a.clone().into(), b.clone().into()])?.pop();
-    T::of(sum.unwrap_or_default())
-}
-
-/// What one of the sides has not counts as zero.
-fn add_variants<T: Item>(device: &Arc<dyn Device>, a: &Variant, b: &Variant) -> Result<Variant> {
-    if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
-        check_dtype(y, x.element_dtype)?;
-        if x.len() != y.len() {
-            invalid!(
-                "Trying to add two lists of tensors with different lengths. One is {} elements long and the other \
-                 is {} elements long.",
-                x.len(),
-                y.len()
-            );
-        }
-        let shape = super::merged(&x.element_shape, &y.element_shape)?;
-        let both = x.elements().iter().zip(y.elements());
-        let sums = both.map(|pair| match pair {
-            (Some(x), Some(y)) => add_items(device, x, y).map(Some),
-            (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
-        });
-        return Ok(Variant::new(TensorList::of(x.element_dtype, shape, sums.collect::<Result<_>>()?)?));
-    }
-    if let (Some(x), Some(y)) = (a.get::<Optional<T>>(), b.get::<Optional<T>>()) {
-        return match (x.components(), y.components()) {
-            (Some(x), Some(y)) if x.len() == y.len() => {
-                let sums = x.iter().zip(y).map(|(x, y)| add_items(device, x, y));
-                Ok(Variant::new(Optional::of(sums.collect::<Result<_>>()?)?))
-            }
-            (None, None) => Ok(Variant::new(Optional::<T>::NONE)),
-            _ => Err(Error::invalid("Cannot add optionals because one has a value and the other doesn't.")),
-        };
-    }
-    Err(Error::unimplemented(format!("adding {} and {}", a.type_name(), b.type_name())))
 }

@@ -5,28 +5,31 @@ use super::{check_dtype, edit, element_dtype, list, merged, put, scalar, shape_o
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::value::{Item, Value};
+use crate::value::Held;
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
 /// The rows of input `i`.
-pub(super) fn rows<T: Item>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
-    let (&count, dims) = first_and_rest(ctx, i)?;
+pub(super) fn rows<T: Held>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
+    let (count, dims) = first_and_rest(ctx, i)?;
     let row = Shape::new(dims)?;
     if row.num_elements() == 0
         && count as u128 * size_of::<T>() as u128 > u128::from(graph::tensor::memory_limit())
     {
         return Err(Error::new(Code::ResourceExhausted, format!("a list of {count} tensors")));
     }
-    let shapes = vec![row; count];
-    let whole = ctx.take_value(i);
-    memory.cut(ctx, &whole, &shapes)?.into_iter().map(T::of).collect()
+    let (whole, mut rows) = (ctx.take_value(i), Vec::with_capacity(count));
+    memory.cut(ctx, &whole, std::iter::repeat_n(row, count), |row| {
+        rows.push(row);
+        Ok(())
+    })?;
+    Ok(rows)
 }
 
 /// How many rows input `i` has, and their sizes.
-fn first_and_rest<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<(&'a usize, &'a [usize])> {
+fn first_and_rest<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<(usize, &'a [usize])> {
     let shape = ctx.shape(i)?;
     match shape.dims().split_first() {
-        Some(split) => Ok(split),
+        Some((&first, rest)) => Ok((first, rest)),
         None => Err(Error::invalid(format!("Tensor must be at least a vector, but saw shape: {shape}"))),
     }
 }
@@ -35,7 +38,7 @@ fn row_shape(tensor: &Shape) -> PartialShape {
     PartialShape::of_dims(tensor.dims().iter().skip(1).map(|&d| Some(d)))
 }
 
-pub(in crate::kernels) fn from_tensor<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (row, wanted) = (row_shape(ctx.shape(0)?), shape_of(ctx.input(1)?)?);
@@ -51,7 +54,7 @@ pub(in crate::kernels) fn from_tensor<T: Item>(init: &KernelInit<'_>, memory: im
 }
 
 /// The elements' one shape, from what all say of it.
-fn common_shape<T: Item>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
+fn common_shape<T: Held>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
     let mut shape = merged(&wanted, &list.element_shape)?;
     for element in list.elements().iter().flatten() {
         if !shape.accepts(element.shape()) {
@@ -65,7 +68,7 @@ fn common_shape<T: Item>(list: &TensorList<T>, wanted: PartialShape) -> Result<P
 }
 
 /// Puts the chosen elements side by side into one tensor; those without a value are zeros.
-fn side_by_side<T: Item>(
+fn side_by_side<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     list: &TensorList<T>,
@@ -81,28 +84,27 @@ fn side_by_side<T: Item>(
             invalid!("Tried to {op} elements of shapes {} and {element}", tensor.shape());
         }
     }
-    let dtype = list.element_dtype;
+    let dims: Vec<usize> = std::iter::once(chosen.len()).chain(element.dims().iter().copied()).collect();
+    let (dtype, whole) = (list.element_dtype, Shape::new(&dims)?);
     let blank: Option<T> = match chosen.iter().any(Option::is_none) {
         true => Some(zeros(ctx, memory, dtype, shape)?),
         false => None,
     };
-    let parts: Vec<Value> =
-        chosen.iter().filter_map(|&tensor| tensor.or(blank.as_ref())).map(|t| t.clone().into()).collect();
-    let dims: Vec<usize> = std::iter::once(chosen.len()).chain(element.dims().iter().copied()).collect();
-    let out = memory.joined(ctx, dtype, &parts, Shape::new(&dims)?)?;
+    let parts: Vec<&T> = chosen.iter().filter_map(|&tensor| tensor.or(blank.as_ref())).collect();
+    let out = memory.joined(ctx, dtype, &parts, whole)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
 /// What a list is called whose elements tell nothing of their shape.
-fn nothing_in<T: Item>(list: &TensorList<T>) -> &'static str {
+fn nothing_in<T: Held>(list: &TensorList<T>) -> &'static str {
     match list.is_empty() {
         true => "elements of an empty list",
         false => "list which only contains uninitialized tensors",
     }
 }
 
-pub(in crate::kernels) fn stack<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, wanted) = (element_dtype(init)?, init.attr::<i64>("num_elements")?);
     Kernel::sync(move |ctx| {
         let list = list::<T>(ctx, 0)?;
@@ -119,7 +121,7 @@ pub(in crate::kernels) fn stack<T: Item>(init: &KernelInit<'_>, memory: impl Mem
     })
 }
 
-pub(in crate::kernels) fn gather<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn gather<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let list = list::<T>(ctx, 0)?;
@@ -137,7 +139,7 @@ pub(in crate::kernels) fn gather<T: Item>(init: &KernelInit<'_>, memory: impl Me
 }
 
 /// The rows of input `tensor`, and where each goes.
-fn indexed<T: Item>(
+fn indexed<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     tensor: usize,
@@ -161,12 +163,12 @@ fn indexed<T: Item>(
     numbers.into_iter().zip(rows(ctx, memory, tensor)?).map(place).collect()
 }
 
-pub(in crate::kernels) fn scatter<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn scatter<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| scattered::<T>(ctx, &memory, dtype, None))
 }
 
-pub(in crate::kernels) fn scatter_v2<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn scatter_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let count = scalar(ctx, 3, "num_elements")?;
@@ -174,7 +176,7 @@ pub(in crate::kernels) fn scatter_v2<T: Item>(init: &KernelInit<'_>, memory: imp
     })
 }
 
-fn scattered<T: Item>(
+fn scattered<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -210,7 +212,7 @@ fn scattered<T: Item>(
     put(ctx, list)
 }
 
-pub(in crate::kernels) fn scatter_into<T: Item>(
+pub(in crate::kernels) fn scatter_into<T: Held>(
     init: &KernelInit<'_>,
     memory: impl Memory,
 ) -> Result<Kernel> {
@@ -235,11 +237,11 @@ pub(in crate::kernels) fn scatter_into<T: Item>(
     })
 }
 
-pub(in crate::kernels) fn split<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn split<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (wanted, lengths) = (shape_of(ctx.input(1)?)?, ctx.input(2)?);
-        let (&total, dims) = first_and_rest(ctx, 0)?;
+        let (total, dims) = first_and_rest(ctx, 0)?;
         if lengths.shape().rank() != 1 {
             invalid!("Expected lengths to be a vector, received shape: {}", lengths.shape());
         }
@@ -261,18 +263,21 @@ pub(in crate::kernels) fn split<T: Item>(init: &KernelInit<'_>, memory: impl Mem
         if at != total {
             invalid!("Unused values in tensor. Length of tensor: {total} Values used: {at}");
         }
-        let parts = memory.cut(ctx, whole, &shapes)?.into_iter().map(|part| T::of(part).map(Some));
-        let elements = parts.collect::<Result<_>>()?;
+        let mut elements = Vec::with_capacity(shapes.len());
+        memory.cut(ctx, whole, shapes.into_iter(), |part: T| {
+            elements.push(Some(part));
+            Ok(())
+        })?;
         put(ctx, TensorList::of(dtype, wanted, elements)?)
     })
 }
 
-pub(in crate::kernels) fn concat<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn concat<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, shape) = (element_dtype(init)?, init.attr::<PartialShape>("element_shape")?);
     Kernel::sync(move |ctx| in_a_row::<T>(ctx, &memory, dtype, &shape, &[]))
 }
 
-pub(in crate::kernels) fn concat_v2<T: Item>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub(in crate::kernels) fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let shape = shape_of(ctx.input(1)?)?;
@@ -282,7 +287,7 @@ pub(in crate::kernels) fn concat_v2<T: Item>(init: &KernelInit<'_>, memory: impl
 }
 
 /// Puts the elements one after the other; `leading` are the first dimensions of those without a value.
-fn in_a_row<T: Item>(
+fn in_a_row<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -311,14 +316,12 @@ fn in_a_row<T: Item>(
     let first = merged(wanted, &list.element_shape)
         .ok()
         .and_then(|s| s.dims().and_then(|d| d.first().copied().flatten()));
-    let mut parts: Vec<Value> = Vec::with_capacity(list.len());
+    let mut blanks: Vec<T> = Vec::new();
     let mut lengths = Vec::with_capacity(list.len());
     let mut total = 0usize;
     for (i, element) in list.elements().iter().enumerate() {
-        let (length, part) = match (element, leading.get(i)) {
-            (Some(element), _) => {
-                (element.shape().dims().first().copied().unwrap_or(0), element.clone().into())
-            }
+        let length = match (element, leading.get(i)) {
+            (Some(element), _) => element.shape().dims().first().copied().unwrap_or(0),
             (None, leading) => {
                 let given = leading.and_then(|&l| usize::try_from(l).ok()).or(first);
                 let Some(length) = given else {
@@ -328,14 +331,16 @@ fn in_a_row<T: Item>(
                     );
                 };
                 let dims: Vec<usize> = std::iter::once(length).chain(rest.dims().iter().copied()).collect();
-                (length, memory.zeros(ctx, dtype, Shape::new(&dims)?)?)
+                blanks.push(T::of(memory.zeros(ctx, dtype, Shape::new(&dims)?)?)?);
+                length
             }
         };
-        parts.push(part);
         lengths.push(length as i64);
         total = total.checked_add(length).ok_or_else(|| Error::invalid("the elements are too many"))?;
     }
     let dims: Vec<usize> = std::iter::once(total).chain(rest.dims().iter().copied()).collect();
+    let mut blank = blanks.iter();
+    let parts: Vec<&T> = list.elements().iter().filter_map(|e| e.as_ref().or_else(|| blank.next())).collect();
     let out = memory.joined(ctx, dtype, &parts, Shape::new(&dims)?)?;
     ctx.set_output(0, out);
     ctx.set_output(1, Tensor::vector(&lengths)?);
