@@ -1,5 +1,5 @@
 //! Tensors that come to a device's memory and go back to the host's, with those that variants hold: lists and optionals of the
-//! CPU hold tensors of the host, those of a device with memory of its own hold [`Placed`] ones.
+//! CPU hold tensors of the host, those of a device with memory of its own hold tensors of either memory.
 
 use crate::device::{Device, Transfer};
 use crate::error::{Error, Result};

@@ -101,8 +101,8 @@ fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
         let (dtype, shape) = (item.dtype(), item.shape().clone());
         T::of(match item.on_host() {
             Some(tensor) if dtype == DType::Variant => zeros_of_all::<T>(ctx, memory, tensor)?.into(),
-            Some(_) => Tensor::zeros(dtype, shape)?.into(),
-            None => memory.zeros(ctx, dtype, shape)?,
+            _ if item.on_device().is_some() => memory.zeros(ctx, dtype, shape)?,
+            _ => Tensor::zeros(dtype, shape)?.into(),
         })
     };
     if let Some(list) = variant.get::<TensorList<T>>() {
