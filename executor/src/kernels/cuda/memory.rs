@@ -11,6 +11,9 @@ use crate::kernels::cpu::memory::Memory;
 use crate::value::{Item, Value};
 use graph::{DType, Shape};
 
+/// Types of what lists and optionals hold on the host: what tensors of a GPU are there as a rule, too.
+pub(super) const HOSTED: &[DType] = &[DType::Int32, DType::Variant];
+
 /// Elements in the GPU's memory, with the kernels that an op's work on them needs.
 #[derive(Default)]
 pub(super) struct OnGpu {

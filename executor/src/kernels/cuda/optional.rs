@@ -1,12 +1,11 @@
 //! Values that may not be there, held by variants: they are in the GPU's memory, but those of `int32` and variants.
 
+use super::memory::HOSTED;
 use super::support::MOVED;
 use crate::kernel::KernelDef;
 use crate::kernels::cpu::optional::{from_value, get_value, has_value, none};
 use crate::value::Placed;
-use graph::DType;
 
-const HOSTED: &[DType] = &[DType::Int32, DType::Variant];
 const COMPONENTS: &[&str] = &["components"];
 
 pub(super) const KERNELS: &[KernelDef] = &[

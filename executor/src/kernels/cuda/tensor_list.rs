@@ -1,7 +1,7 @@
 //! Lists of tensors, held by variants: elements are in the GPU's memory, but those of `int32` and variants. Handles, indices,
 //! lengths and shapes are on the host. A list whose elements have no kernels here is the CPU's.
 
-use super::memory::OnGpu;
+use super::memory::{HOSTED, OnGpu};
 use super::support::MOVED;
 use crate::kernel::{KernelDef, KernelInit};
 use crate::kernels::cpu::memory::Host;
@@ -13,8 +13,6 @@ use crate::kernels::cpu::tensor_list::{
 use crate::value::Placed;
 use graph::DType;
 
-/// Elements that are on the host.
-const HOSTED: &[DType] = &[DType::Int32, DType::Variant];
 const VARIANT: &[DType] = &[DType::Variant];
 
 fn moving(init: &KernelInit<'_>) -> crate::Result<OnGpu> {

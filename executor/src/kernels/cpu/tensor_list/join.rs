@@ -12,12 +12,12 @@ use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 pub(super) fn rows<T: Held>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
     let (count, dims) = first_and_rest(ctx, i)?;
     let row = Shape::new(dims)?;
-    if row.num_elements() == 0
-        && count as u128 * size_of::<T>() as u128 > u128::from(graph::tensor::memory_limit())
-    {
-        return Err(Error::new(Code::ResourceExhausted, format!("a list of {count} tensors")));
+    let (bytes, mut rows) = (count as u128 * size_of::<T>() as u128, Vec::new());
+    if bytes > u128::from(graph::tensor::memory_limit()) || rows.try_reserve_exact(count).is_err() {
+        let text = format!("OOM when allocating a list of {count} tensors: {bytes} bytes");
+        return Err(Error::new(Code::ResourceExhausted, text));
     }
-    let (whole, mut rows) = (ctx.take_value(i), Vec::with_capacity(count));
+    let whole = ctx.take_value(i);
     memory.cut(ctx, &whole, std::iter::repeat_n(row, count), |row| {
         rows.push(row);
         Ok(())
