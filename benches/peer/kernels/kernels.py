@@ -14,12 +14,16 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).parent
 
 # How long a side runs at a time, seconds; as in the bench.
 TURN = 0.1
+
+# How long a side may take to answer, seconds: it makes a case ready first.
+DEADLINE = 120
 
 
 def operations(op, n):
@@ -161,15 +165,27 @@ class Side:
     def turn(self, line=""):
         """Seconds, the median of some runs."""
         self.case = line or self.case
+        # Its output ends with it.
+        alarm = threading.Timer(DEADLINE, self.process.kill)
+        alarm.start()
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
+            for answer in self.process.stdout:
+                if answer.startswith("RESULT "):
+                    return float(answer[7:])
         except BrokenPipeError:
             pass
-        for answer in self.process.stdout:
-            if answer.startswith("RESULT "):
-                return float(answer[7:])
-        sys.exit(f"{' '.join(self.process.args)} ended at {self.case}")
+        finally:
+            alarm.cancel()
+        sys.exit(f"{' '.join(self.process.args)} ended at {self.case}, or gave no answer in {DEADLINE} s")
+
+    def end(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
 
 def main():
@@ -202,8 +218,7 @@ def main():
             rate = f"{rate:8.0f}" if rate else " " * 8
             print(f"{line:50} {threads:7} {theirs * 1e3:14.3f} {mine * 1e3:9.3f} {rate} {ratio:6.2f}", flush=True)
         for side in sides:
-            side.process.stdin.close()
-            side.process.wait()
+            side.end()
 
 
 if __name__ == "__main__":
