@@ -1,6 +1,6 @@
 //! Lists of tensors.
 
-use super::object::{Component, nesting_with};
+use super::object::{Component, Within};
 use super::{Tensor, VariantObject};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
@@ -15,12 +15,18 @@ pub struct TensorList<T = Tensor> {
     /// The list grows no longer; -1 if it may.
     pub max_num_elements: i32,
     elements: Vec<Option<T>>,
-    nesting: usize,
+    within: Within,
 }
 
 impl<T: Component> TensorList<T> {
     pub fn new(element_dtype: DType, element_shape: PartialShape) -> TensorList<T> {
-        TensorList { element_dtype, element_shape, max_num_elements: -1, elements: Vec::new(), nesting: 1 }
+        TensorList {
+            element_dtype,
+            element_shape,
+            max_num_elements: -1,
+            elements: Vec::new(),
+            within: Within::NOTHING,
+        }
     }
 
     /// A list of these elements.
@@ -34,7 +40,7 @@ impl<T: Component> TensorList<T> {
     ) -> Result<TensorList<T>> {
         let mut list = TensorList::new(element_dtype, element_shape);
         for element in elements.iter().flatten() {
-            list.nesting = list.nesting.max(nesting_with(element)?);
+            list.within = list.within.with(element)?;
         }
         list.elements = elements;
         Ok(list)
@@ -72,15 +78,19 @@ impl<T: Component> TensorList<T> {
     }
 
     /// # Errors
-    /// `ResourceExhausted` if variants nest too deep.
+    /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
     pub fn push(&mut self, element: T) -> Result<()> {
-        self.nesting = self.nesting.max(nesting_with(&element)?);
+        self.within = self.within.with(&element)?;
         self.elements.push(Some(element));
         Ok(())
     }
 
     pub fn pop(&mut self) -> Option<Option<T>> {
-        self.elements.pop()
+        let popped = self.elements.pop();
+        if let Some(Some(element)) = &popped {
+            self.within = self.within.without(element);
+        }
+        popped
     }
 
     /// Sets element `i`, which is there.
@@ -88,11 +98,13 @@ impl<T: Component> TensorList<T> {
     /// # Errors
     /// As [`TensorList::push`]; `InvalidArgument` if there is no such element.
     pub fn set(&mut self, i: usize, element: T) -> Result<()> {
-        self.nesting = self.nesting.max(nesting_with(&element)?);
-        match self.elements.get_mut(i) {
-            Some(slot) => *slot = Some(element),
-            None => crate::invalid!("there is no element {i} in a list of {}", self.elements.len()),
-        }
+        let len = self.elements.len();
+        let Some(slot) = self.elements.get_mut(i) else {
+            crate::invalid!("there is no element {i} in a list of {len}");
+        };
+        let others = slot.as_ref().map_or(self.within, |before| self.within.without(before));
+        self.within = others.with(&element)?;
+        *slot = Some(element);
         Ok(())
     }
 
@@ -109,6 +121,8 @@ impl<T: Component> TensorList<T> {
                 message: format!("OOM when allocating a list of {len} tensors: {bytes} bytes"),
             });
         }
+        let cut = self.elements.iter().skip(len).flatten();
+        self.within = cut.fold(self.within, |within, element| within.without(element));
         self.elements.resize(len, None);
         Ok(())
     }
@@ -120,6 +134,10 @@ impl<T: Component> VariantObject for TensorList<T> {
     }
 
     fn nesting(&self) -> usize {
-        self.nesting
+        self.within.depth + 1
+    }
+
+    fn tensors(&self) -> u64 {
+        self.within.tensors.saturating_add(self.elements.len() as u64)
     }
 }

@@ -10,7 +10,7 @@ mod region;
 
 pub use buffer::{ALIGNMENT, Buffer, memory_limit, set_memory_limit, trim_memory};
 pub use list::TensorList;
-pub use object::{Component, MAX_NESTING, ResourceHandle, Variant, VariantObject};
+pub use object::{Component, MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantObject};
 pub use optional::Optional;
 pub use region::{LargeMemory, Region, Use, set_large_memory};
 

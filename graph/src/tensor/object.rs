@@ -31,6 +31,11 @@ pub trait VariantObject: Any + Send + Sync + fmt::Debug {
     fn nesting(&self) -> usize {
         1
     }
+
+    /// How many tensors it holds, and places for such, at any depth: each as often as it is held.
+    fn tensors(&self) -> u64 {
+        0
+    }
 }
 
 /// What lists and optionals hold: tensors, of whichever memory.
@@ -48,17 +53,50 @@ impl Component for Tensor {
 /// Variants within variants go no deeper: each level is one of the stack when the outermost is dropped.
 pub const MAX_NESTING: usize = 64;
 
-/// How deep what holds the component nests.
-pub(super) fn nesting_with(component: &impl Component) -> Result<usize> {
-    let Some(variants) = component.variants() else { return Ok(1) };
-    let deepest = variants.iter().filter_map(Variant::object).map(|o| o.nesting()).max().unwrap_or(0);
-    if deepest >= MAX_NESTING {
-        return Err(Error::Invalid {
-            code: Code::ResourceExhausted,
-            message: format!("variants are nested deeper than {MAX_NESTING}"),
-        });
+/// Variants within variants hold no more tensors together, each counted as often as it is held: who walks through all of them,
+/// to write them down or to make zeros of them, comes to an end.
+pub const MAX_TENSORS: u64 = 1 << 24;
+
+/// What the variants within a list or an optional come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Within {
+    pub(super) depth: usize,
+    pub(super) tensors: u64,
+}
+
+impl Within {
+    pub(super) const NOTHING: Within = Within { depth: 0, tensors: 0 };
+
+    fn of(component: &impl Component) -> Within {
+        let objects = component.variants().unwrap_or_default().iter().filter_map(Variant::object);
+        objects.fold(Within::NOTHING, |all, object| Within {
+            depth: all.depth.max(object.nesting()),
+            tensors: all.tensors.saturating_add(object.tensors()),
+        })
     }
-    Ok(deepest + 1)
+
+    /// With a component more.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
+    pub(super) fn with(self, component: &impl Component) -> Result<Within> {
+        let more = Within::of(component);
+        let all =
+            Within { depth: self.depth.max(more.depth), tensors: self.tensors.saturating_add(more.tensors) };
+        let exhausted = |message: String| Err(Error::Invalid { code: Code::ResourceExhausted, message });
+        if all.depth >= MAX_NESTING {
+            return exhausted(format!("variants are nested deeper than {MAX_NESTING}"));
+        }
+        if all.tensors > MAX_TENSORS {
+            return exhausted(format!("variants within variants hold more than {MAX_TENSORS} tensors"));
+        }
+        Ok(all)
+    }
+
+    /// Without a component that is no longer held; how deep the others are, nobody looks.
+    pub(super) fn without(self, component: &impl Component) -> Within {
+        Within { tensors: self.tensors.saturating_sub(Within::of(component).tensors), ..self }
+    }
 }
 
 /// An element of dtype `variant`: an object, or nothing.

@@ -1,6 +1,6 @@
 //! Values that may not be there.
 
-use super::object::{Component, nesting_with};
+use super::object::{Component, Within};
 use super::{Tensor, VariantObject};
 use crate::error::{Error, Result};
 
@@ -8,20 +8,18 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub struct Optional<T = Tensor> {
     components: Option<Vec<T>>,
-    nesting: usize,
+    within: Within,
 }
 
 impl<T: Component> Optional<T> {
-    pub const NONE: Optional<T> = Optional { components: None, nesting: 1 };
+    pub const NONE: Optional<T> = Optional { components: None, within: Within::NOTHING };
 
     /// # Errors
-    /// `ResourceExhausted` if variants nest too deep.
+    /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
     pub fn of(components: Vec<T>) -> Result<Optional<T>> {
-        let mut nesting = 1;
-        for component in &components {
-            nesting = nesting.max(nesting_with(component)?);
-        }
-        Ok(Optional { components: Some(components), nesting })
+        let within =
+            components.iter().try_fold(Within::NOTHING, |within, component| within.with(component))?;
+        Ok(Optional { components: Some(components), within })
     }
 
     pub fn components(&self) -> Option<&[T]> {
@@ -49,6 +47,10 @@ impl<T: Component> VariantObject for Optional<T> {
     }
 
     fn nesting(&self) -> usize {
-        self.nesting
+        self.within.depth + 1
+    }
+
+    fn tensors(&self) -> u64 {
+        self.within.tensors.saturating_add(self.components().map_or(0, <[T]>::len) as u64)
     }
 }

@@ -130,3 +130,27 @@ fn variants_within_variants_go_only_so_deep() -> Result<()> {
     assert_eq!(refused, Some(graph::Code::ResourceExhausted));
     Ok(())
 }
+
+/// Of levels that each have the next twice, a walk through all would never end.
+#[test]
+fn variants_within_variants_hold_only_so_many_tensors() -> Result<()> {
+    let variant = [("element_dtype", DType::Variant.into()), INT];
+    let empty = || one("EmptyTensorList", &[Tensor::from(-1i32), Tensor::from(-1i32)], &variant);
+    let twice = |inner: &Tensor| {
+        let first = one("TensorListPushBack", &[empty()?, inner.clone()], &variant[..1])?;
+        one("TensorListPushBack", &[first, inner.clone()], &variant[..1])
+    };
+    let mut list = twice(&empty()?)?;
+    let mut levels = 1;
+    let refused = loop {
+        match twice(&list) {
+            Ok(deeper) => (list, levels) = (deeper, levels + 1),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused.code(), levels), (graph::Code::ResourceExhausted, 23), "{refused}");
+    // What is taken out no longer counts.
+    let popped = run_op("TensorListPopBack", &[list, Tensor::from(-1i32)], &variant[..1])?;
+    one("TensorListPushBack", &popped, &variant[..1])?;
+    Ok(())
+}
