@@ -197,8 +197,12 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "_FusedMatMul" => {
+            let factor = |flip, rows, columns| -> Fallible<[usize; 2]> {
+                Ok(if node.attr(flip)? { [columns, rows] } else { [rows, columns] })
+            };
             for [m, k, n] in [[4, 4, 4], [3, 5, 7], [1, 1, 1], [0, 3, 2], [2, 0, 3], [64, 32, 48]] {
-                let mut inputs = vec![random.tensor(t, &[m, k])?, random.tensor(t, &[k, n])?];
+                let dims = [factor("transpose_a", m, k)?, factor("transpose_b", k, n)?];
+                let mut inputs = vec![random.tensor(t, &dims[0])?, random.tensor(t, &dims[1])?];
                 if types.len() > 2 {
                     inputs.push(random.tensor(t, &[n])?);
                 }
@@ -230,15 +234,18 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "BatchMatMul" | "BatchMatMulV2" => {
-            // The last is what either may be flipped of.
-            for (x, y) in
-                [(&[2, 3, 4][..], &[2, 4, 5][..]), (&[2, 0, 4], &[2, 4, 5]), (&[2, 4, 4], &[2, 4, 4])]
-            {
-                all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
-            }
+            let mut dims = vec![[vec![2, 3, 4], vec![2, 4, 5]], [vec![2, 0, 4], vec![2, 4, 5]]];
             if node.op.name() == "BatchMatMulV2" {
-                all.push(vec![random.tensor(t, &[3, 1, 2, 4])?, random.tensor(t, &[2, 4, 3])?]);
-                all.push(vec![random.tensor(t, &[3, 1, 3, 3])?, random.tensor(t, &[2, 3, 3])?]);
+                dims.push([vec![3, 1, 2, 4], vec![2, 4, 3]]);
+            }
+            for mut factors in dims {
+                for (dims, flip) in factors.iter_mut().zip(["adj_x", "adj_y"]) {
+                    let last = dims.len() - 1;
+                    if node.attr(flip)? {
+                        dims.swap(last - 1, last);
+                    }
+                }
+                all.push(vec![random.tensor(t, &factors[0])?, random.tensor(t, &factors[1])?]);
             }
         }
         "Softmax" | "LogSoftmax" => {

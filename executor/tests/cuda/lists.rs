@@ -4,12 +4,12 @@ use super::Fallible;
 use super::cases::Random;
 use super::compared::difference;
 use super::partition::Partition;
-use super::placed::{download, upload};
+use super::placed::{self, download, upload};
 use super::recording::Recording;
 use super::streams::Gpu;
 use anabranch_executor::Value;
 use anabranch_executor::gpus::GpuOptions;
-use graph::{DType, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
+use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
 /// A loop as a function of a loop is lowered to: each turn takes a row off one list and puts what it makes of it onto another,
 /// and a loop behind it takes those off again, as gradients do.
@@ -217,5 +217,39 @@ fn what_is_held_in_many_places_crosses_once() -> Fallible {
         inner = first.clone();
     }
     assert_eq!(inner, Tensor::try_from([1.0f32, 2.0])?);
+    Ok(())
+}
+
+#[test]
+fn what_the_cpu_refuses_is_refused_in_the_same_words() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let cpu = super::compared::cpu();
+    let any = || Tensor::scalar(-1i32);
+    let list =
+        |elements| TensorList::of(DType::Float, PartialShape::from([Some(2)]), elements).map(Tensor::variant);
+    let (one, none) = (list(vec![Some(Tensor::try_from([1.0f32, 2.0])?)])?, list(vec![])?);
+    for (op, inputs, words) in [
+        (
+            "TensorListGetItem",
+            vec![one.clone(), 3i32.into(), any()],
+            "Trying to access element 3 in a list with 1",
+        ),
+        ("TensorListPopBack", vec![none, any()], "Trying to pop from an empty list."),
+        (
+            "TensorListPushBack",
+            vec![one.clone(), Tensor::try_from([1.0f32])?],
+            "incompatible shape to a list",
+        ),
+        ("TensorListGather", vec![one, Tensor::try_from([1i32])?, any()], "list only has 1 elements"),
+    ] {
+        let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
+        let node = Node::new("n", op).with_attr("element_dtype", DType::Float);
+        for device in [&gpu.device, &cpu] {
+            let def = device.find_kernel(&node).ok_or("no kernel")?;
+            let refused =
+                placed::run(device, def, &node, &inputs)?.err().ok_or("it is not refused")?.to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
     Ok(())
 }
