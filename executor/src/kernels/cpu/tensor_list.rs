@@ -156,6 +156,17 @@ fn check_dtype<T: Held>(list: &TensorList<T>, dtype: DType) -> Result<()> {
     Ok(())
 }
 
+fn check_appended<T: Held>(list: &TensorList<T>, item: &T) -> Result<()> {
+    if !list.element_shape.accepts(item.shape()) {
+        invalid!(
+            "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: {}",
+            item.shape(),
+            list.element_shape
+        );
+    }
+    Ok(())
+}
+
 /// Both shapes in one; the error says which do not agree.
 fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     a.merge(b).map_err(|_| Error::invalid(format!("Incompatible shapes during merge: {a} vs. {b}")))
@@ -236,14 +247,7 @@ pub(in crate::kernels) fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Ke
     Kernel::sync(move |ctx| {
         let item = T::of(ctx.take_value(1))?;
         edit::<T>(ctx, |_, list| {
-            if !list.element_shape.accepts(item.shape()) {
-                invalid!(
-                    "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: \
-                     {}",
-                    item.shape(),
-                    list.element_shape
-                );
-            }
+            check_appended(list, &item)?;
             if list.element_dtype != dtype {
                 invalid!(
                     "Invalid data types; list elements {} but tried to append {dtype}",

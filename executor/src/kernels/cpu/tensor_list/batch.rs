@@ -1,7 +1,7 @@
 //! Tensors of many lists, and what arithmetic does to lists: element by element.
 
 use super::super::memory::Memory;
-use super::{check_dtype, element_dtype, join};
+use super::{check_appended, check_dtype, element_dtype, join};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::invalid;
@@ -64,14 +64,7 @@ pub(in crate::kernels) fn push_back_batch<T: Held>(
         for (variant, row) in lists.variants_mut()?.iter_mut().zip(rows) {
             let list: &mut TensorList<T> = variant.make_mut("a list of tensors")?;
             check_dtype(list, dtype)?;
-            if !list.element_shape.accepts(row.shape()) {
-                invalid!(
-                    "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: \
-                     {}",
-                    row.shape(),
-                    list.element_shape
-                );
-            }
+            check_appended(list, &row)?;
             list.push(row)?;
         }
         ctx.set_output(0, lists);
