@@ -5,6 +5,9 @@ use crate::kernel::KernelDef;
 use crate::kernels;
 use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
+use crate::shared_block::SharedBlock;
+use crate::value::Value;
+use crate::window::PeerWindow;
 use graph::{DType, DeviceName, Node, Shape, Tensor};
 use std::any::Any;
 use std::fmt;
@@ -21,7 +24,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn resources(&self) -> &ResourceStore;
 
     /// Moves a tensor into the device's memory; the identity where that is the host's.
-    fn upload(&self, tensor: Tensor, done: Transfer<crate::value::Value>);
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>);
 
     /// Moves a tensor of this device into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
@@ -32,12 +35,24 @@ pub trait Device: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Brings a tensor of another device that [hands over](Device::hands_over), or of its own, into its memory; into the
-    /// host's where it cannot reach the other's.
-    fn adopt(&self, tensor: DeviceTensor, done: Transfer<crate::value::Value>) {
+    /// Brings a tensor of another device that [hands over](Device::hands_over) or [lends](Device::lend), or of its own, into
+    /// its memory; into the host's where it cannot reach the other's.
+    fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         let DeviceTensor { dtype, shape, .. } = tensor;
         let message = format!("{} takes over no tensors, such as {dtype}{shape}", self.name());
         done(Err(Error::internal(message)));
+    }
+
+    /// Brings a copy of a tensor of its own, of [`LEAST`](crate::window::LEAST) bytes or more, where devices of its type in
+    /// other processes of this machine [see](Device::sees) it; into the host's memory, if there is no room for it there.
+    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
+    }
+
+    /// Whether it can look into memory of another process's device, whose tensors it then [takes over](Device::adopt). May
+    /// wait.
+    fn sees(&self, _window: &PeerWindow) -> bool {
+        false
     }
 
     /// Waits until everything enqueued so far has run: nothing to do where kernels run to their end.
@@ -101,5 +116,10 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
 
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What other processes see it in, from its beginning on; `None` if they cannot.
+    fn shared_block(&self) -> Option<&dyn SharedBlock> {
+        None
     }
 }

@@ -34,6 +34,7 @@ pub mod rendezvous;
 pub mod repeat;
 pub mod resource;
 pub mod rows;
+pub mod shared_block;
 pub mod shared_memory;
 pub mod staging;
 pub mod table;
@@ -42,6 +43,7 @@ pub mod turns;
 mod value;
 pub mod variable;
 pub mod waiting;
+pub mod window;
 
 pub use cpu_device::CpuDevice;
 pub use error::{Error, Result};

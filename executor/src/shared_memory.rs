@@ -4,6 +4,7 @@
 //! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends. Zeros are
 //! common memory, which takes none before it is written, and become a file in their place when somebody is to read them.
 
+use crate::shared_block::{Place, SharedBlock, Sharing};
 use graph::tensor::{Region, Use, set_large_memory};
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use parking_lot::Mutex;
@@ -15,8 +16,8 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Each block takes a descriptor: at most this share of those that the process may have.
 const SHARE: u64 = 2;
@@ -50,19 +51,17 @@ pub fn install() {
     });
 }
 
-/// Who gave a block's descriptor away, and wants to know when the block is no more.
-pub trait Freed: Send + Sync {
-    fn freed(&self, id: u64);
+/// Whether large buffers of this process are to be shareable.
+pub fn is_installed() -> bool {
+    MOST.get().is_some()
 }
 
 /// A block of this process.
 pub struct SharedMemory {
-    id: u64,
+    sharing: Sharing,
     /// Zeros that nobody else reads have none.
-    file: Mutex<Option<(File, Place)>>,
+    file: Mutex<Option<(File, Share)>>,
     mapping: MmapMut,
-    told: Mutex<Vec<Weak<dyn Freed>>>,
-    given_up: AtomicBool,
 }
 
 impl SharedMemory {
@@ -71,7 +70,7 @@ impl SharedMemory {
     /// # Errors
     /// What the system says, and that there are too many blocks.
     pub fn new(len: usize) -> io::Result<SharedMemory> {
-        let place = Place::take()?;
+        let counted = Share::take()?;
         let (file, mapping) = create(len)?;
         if len >= HUGE {
             // Systems that give no huge pages to shared memory, as most do unless told to, refuse.
@@ -80,7 +79,7 @@ impl SharedMemory {
         // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
         let _ = mapping.advise(Advice::PopulateWrite);
         seal(&file)?;
-        Ok(SharedMemory::of_mapping(mapping, Some((file, place))))
+        Ok(SharedMemory::of_mapping(mapping, Some((file, counted))))
     }
 
     /// So many bytes of zeros, which take memory as they are written.
@@ -92,29 +91,27 @@ impl SharedMemory {
         Ok(SharedMemory::of_mapping(MmapMut::map_anon(len)?, None))
     }
 
-    fn of_mapping(mapping: MmapMut, file: Option<(File, Place)>) -> SharedMemory {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (file, told, given_up) = (Mutex::new(file), Mutex::default(), AtomicBool::new(false));
-        SharedMemory { id, file, mapping, told, given_up }
+    fn of_mapping(mapping: MmapMut, file: Option<(File, Share)>) -> SharedMemory {
+        SharedMemory { sharing: Sharing::new(), file: Mutex::new(file), mapping }
     }
 
-    /// The block behind a buffer's memory, if that is one.
+    /// The block behind a buffer's memory, if that is one: the buffer begins where it does.
     pub fn of(region: &dyn Region) -> Option<&SharedMemory> {
-        (region as &dyn Any).downcast_ref()
+        (region.block().unwrap_or(region) as &dyn Any).downcast_ref()
+    }
+}
+
+impl SharedBlock for SharedMemory {
+    fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
-    /// No other block of this process has had it.
-    pub fn id(&self) -> u64 {
-        self.id
+    fn len(&self) -> usize {
+        self.mapping.len()
     }
 
-    /// To be given to another process, which reads the block by it. Takes as long as to copy the block, the first time
-    /// that one of zeros is asked for it.
-    ///
-    /// # Errors
-    /// What the system says, and that there are too many blocks.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    /// Takes as long as to copy the block, the first time that one of zeros is asked for it.
+    fn descriptor(&self) -> io::Result<OwnedFd> {
         let mut file = self.file.lock();
         let (file, _) = match &mut *file {
             Some(file) => file,
@@ -123,31 +120,23 @@ impl SharedMemory {
         Ok(file.try_clone()?.into())
     }
 
-    /// Whom to tell when the block is freed.
-    pub fn tell(&self, who: Weak<dyn Freed>) {
-        let mut told = self.told.lock();
-        told.retain(|who| who.strong_count() > 0);
-        told.push(who);
-    }
-
-    /// Others read the block, and nobody will say when they have ended: it is never written again.
-    pub fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
+    fn place(&self) -> Place {
+        Place::Host
     }
 }
 
 /// One of the descriptors that blocks may have, given back when dropped: its block has it until then.
-struct Place;
+struct Share;
 
-impl Place {
-    fn take() -> io::Result<Place> {
+impl Share {
+    fn take() -> io::Result<Share> {
         let most = MOST.get().copied().unwrap_or(usize::MAX);
-        let (others, place) = (EXISTING.fetch_add(1, Ordering::Relaxed), Place);
-        if others >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(place) }
+        let (others, share) = (EXISTING.fetch_add(1, Ordering::Relaxed), Share);
+        if others >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(share) }
     }
 }
 
-impl Drop for Place {
+impl Drop for Share {
     fn drop(&mut self) {
         EXISTING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -169,8 +158,8 @@ fn seal(file: &File) -> io::Result<()> {
 }
 
 /// Puts a file of the same contents where common memory is. Whoever reads there meanwhile sees no difference.
-fn share(memory: &MmapMut) -> io::Result<(File, Place)> {
-    let place = Place::take()?;
+fn share(memory: &MmapMut) -> io::Result<(File, Share)> {
+    let counted = Share::take()?;
     let (file, mut copy) = create(memory.len())?;
     // Piece by piece, so that no more than one is there twice. If that ends halfway, what has been moved stays where it is.
     for (i, (to, from)) in copy.chunks_mut(PIECE).zip(memory.chunks(PIECE)).enumerate() {
@@ -183,7 +172,7 @@ fn share(memory: &MmapMut) -> io::Result<(File, Place)> {
         take_place(from, &file, i * PIECE);
     }
     seal(&file)?;
-    Ok((file, place))
+    Ok((file, counted))
 }
 
 /// Maps a part of a file in the place of a part of common memory, of which it is a copy.
@@ -210,15 +199,7 @@ impl Region for SharedMemory {
     }
 
     fn is_writable(&self) -> bool {
-        !self.given_up.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for SharedMemory {
-    fn drop(&mut self) {
-        for who in self.told.get_mut().drain(..).filter_map(|who| who.upgrade()) {
-            who.freed(self.id);
-        }
+        !self.sharing.is_given_up()
     }
 }
 
@@ -256,7 +237,8 @@ impl PeerMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use crate::shared_block::Freed;
+    use std::sync::{Arc, Weak};
 
     #[derive(Default)]
     struct Log(Mutex<Vec<u64>>);
@@ -272,7 +254,7 @@ mod tests {
         let log = Arc::new(Log::default());
         let mut own = SharedMemory::new(5000)?;
         let told: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
-        own.tell(told);
+        own.sharing().tell(told);
         own.bytes_mut().unwrap_or_default()[4999] = 7;
         let given = File::from(own.descriptor()?);
         let peer = PeerMemory::map(&given, 5000)?;
@@ -282,7 +264,7 @@ mod tests {
         assert!(std::os::unix::fs::FileExt::write_at(&given, &[1], 0).is_err());
         // SAFETY: it fails.
         assert!(unsafe { MmapMut::map_mut(&given) }.is_err());
-        let id = own.id();
+        let id = own.sharing().id();
         drop(own);
         assert_eq!(*log.0.lock(), [id]);
         assert_eq!(peer.bytes()[4999], 7, "it stays while somebody has it");
@@ -330,7 +312,7 @@ mod tests {
     fn what_was_given_up_is_not_written_nor_used_again() -> io::Result<()> {
         let own = SharedMemory::new(1 << 20)?;
         assert!(own.is_writable());
-        own.give_up();
+        own.sharing().give_up();
         let mut own: Box<dyn Region> = Box::new(own);
         assert!(!own.is_writable() && own.bytes_mut().is_none() && own.bytes().len() == 1 << 20);
         Ok(())

@@ -5,6 +5,7 @@ use executor::gpus::{self, GpuOptions, Visible};
 use executor::kernel::KernelDef;
 use executor::repeat::{Repeater, SegmentInfo};
 use executor::resource::ResourceStore;
+use executor::window::PeerWindow;
 use executor::{CpuDevice, Value};
 use graph::{Code, DeviceAttributes, DeviceName, Node, TaskName, Tensor};
 use proto::Status;
@@ -35,6 +36,10 @@ impl Devices {
             found => found.map_err(|error| crate::failure(&error))?,
         };
         Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))
+    }
+
+    pub(crate) fn of(devices: Vec<Arc<dyn Device>>) -> Devices {
+        Devices(devices.into())
     }
 
     /// The same processors with resources of their own, in the task's name.
@@ -112,6 +117,14 @@ impl Device for Renamed {
 
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         self.device.adopt(tensor, done);
+    }
+
+    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        self.device.lend(tensor, done);
+    }
+
+    fn sees(&self, window: &PeerWindow) -> bool {
+        self.device.sees(window)
     }
 
     fn synchronize(&self) -> executor::Result<()> {

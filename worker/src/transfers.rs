@@ -1,7 +1,6 @@
 //! The record of tensors that came from other tasks, kept while a master asks for it.
 
 use executor::rendezvous::RendezvousKey;
-use graph::Tensor;
 use parking_lot::Mutex;
 use proto::pb;
 use std::collections::BTreeMap;
@@ -59,10 +58,10 @@ impl Transfers {
         self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
-    /// Notes a tensor that has just arrived.
-    fn record(&self, step_id: i64, key: &RendezvousKey, tensor: &Tensor, started: Instant) {
+    /// Notes a tensor of so many bytes that has just arrived.
+    fn record(&self, step_id: i64, key: &RendezvousKey, bytes: usize, started: Instant) {
         let took = started.elapsed();
-        let stats = stats(key, tensor.num_bytes(), took);
+        let stats = stats(key, bytes, took);
         make_room(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
     }
 }
@@ -77,8 +76,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn came(self, tensor: &Tensor) {
-        self.transfers.record(self.step_id, &self.key, tensor, self.started);
+    /// A tensor of so many bytes has come.
+    pub(crate) fn came(self, bytes: usize) {
+        self.transfers.record(self.step_id, &self.key, bytes, self.started);
     }
 }
 

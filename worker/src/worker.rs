@@ -14,6 +14,7 @@ use crate::session::{Session, Sessions};
 use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
 use crate::transport::{LinkedWorker, Roads};
+use executor::device::Device;
 use executor::gpus::{GpuOptions, Visible};
 use executor::journal::Journal;
 use executor::resource::ResourceStore;
@@ -61,14 +62,28 @@ impl Worker {
     /// # Errors
     /// `FailedPrecondition` outside a runtime; `ResourceExhausted` if threads cannot be started.
     pub fn new(config: WorkerConfig) -> Result<Arc<Worker>, Status> {
+        let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
+        let gpus = if config.replica_at.is_some() { &no_gpus } else { &config.gpus };
+        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
+        Worker::over(config, devices)
+    }
+
+    /// A worker with devices of the caller's, the first of which is a CPU; what `config` says of devices does not count.
+    ///
+    /// # Errors
+    /// As [`Worker::new`].
+    pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Worker>, Status> {
+        Worker::over(config, Devices::of(devices))
+    }
+
+    fn over(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
-        let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
-        let is_replicated = config.replica_at.is_some();
-        let gpus = if is_replicated { &no_gpus } else { &config.gpus };
-        let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
-        let primary = if is_replicated { Some(replicate(&config.task, &devices)?) } else { None };
+        let primary = match config.replica_at.is_some() {
+            true => Some(replicate(&config.task, &devices)?),
+            false => None,
+        };
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
             shared_memory::install();
         }

@@ -13,6 +13,7 @@ use crate::gpus::GpuOptions;
 use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
 use crate::value::Value;
+use crate::window::{BorrowedMemory, PeerWindow};
 use graph::{DeviceName, Tensor};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -124,7 +125,11 @@ impl Device for CudaDevice {
     }
 
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
-        match block(&tensor).map(|block| block.engine().clone()) {
+        let engine = match BorrowedMemory::of(&*tensor.memory) {
+            Some(_) => self.engine().cloned(),
+            None => block(&tensor).map(|block| block.engine().clone()),
+        };
+        match engine {
             Ok(engine) => engine.download(tensor, done),
             Err(error) => done(Err(error)),
         }
@@ -136,6 +141,9 @@ impl Device for CudaDevice {
 
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         let what: Arc<str> = "tensors from other GPUs".into();
+        if BorrowedMemory::of(&*tensor.memory).is_some() {
+            return done(self.engine().and_then(|own| Ok(own.take_in(&what, tensor)?.into())));
+        }
         let own = self.engine().and_then(|own| Ok((own, own.road_from(block(&tensor)?.engine()))));
         match own {
             Ok((_, Road::Stay)) => done(Ok(tensor.into())),
@@ -145,6 +153,17 @@ impl Device for CudaDevice {
             }
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        match block(&tensor).map(|block| block.engine().clone()) {
+            Ok(engine) => engine.lend(tensor, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn sees(&self, window: &PeerWindow) -> bool {
+        self.engine().is_ok_and(|engine| engine.sees(window))
     }
 
     fn synchronize(&self) -> Result<()> {

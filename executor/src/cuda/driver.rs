@@ -6,6 +6,7 @@ use crate::error::Result;
 use graph::DType;
 use std::any::Any;
 use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Where something lies in a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,11 +29,18 @@ pub struct FunctionId(pub u64);
 pub struct GraphId(pub u64);
 
 /// Memory of the host that a GPU reads and writes by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
     pub address: usize,
     /// Bytes.
     pub len: usize,
+}
+
+/// Memory of a GPU, and what another process finds it by.
+#[derive(Debug)]
+pub struct Shared {
+    pub address: Address,
+    pub descriptor: OwnedFd,
 }
 
 /// How many blocks of how many threads run a kernel.
@@ -77,9 +85,24 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Gives back what is kept for reuse.
     fn trim(&self) -> Result<()>;
 
+    /// Memory that other processes of the machine can use too, of a power of two of bytes; `None` if there is not enough, or
+    /// the GPU shares none in such pieces. May wait.
+    fn share(&self, bytes: usize) -> Result<Option<Shared>>;
+
+    /// Lets this GPU use memory that another process shares, of at least so many bytes. May wait.
+    fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address>;
+
+    /// Gives up what [`Driver::share`] or [`Driver::map`] gave, which no stream uses any more. It stays for who else has it.
+    fn unmap(&self, address: Address, bytes: usize);
+
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned>;
 
     fn free_pinned(&self, memory: Pinned);
+
+    /// Lets GPUs read and write memory of the host that is there already, of whole pages.
+    fn pin(&self, memory: Pinned) -> Result<()>;
+
+    fn unpin(&self, memory: Pinned);
 
     fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()>;
 

@@ -11,6 +11,7 @@ use super::waiter::Waiter;
 use crate::device::{DeviceTensor, Transfer};
 use crate::error::{Error, Result};
 use crate::gpus::GpuOptions;
+use crate::window::BorrowedMemory;
 use graph::tensor::Buffer;
 use graph::{DType, Shape, Tensor};
 use parking_lot::{Mutex, MutexGuard};
@@ -64,6 +65,15 @@ impl Engine {
 
     pub(super) fn streams(&self) -> &Streams {
         &self.streams
+    }
+
+    /// Who waits until copies from the host have ended, and copies to where they are read.
+    pub(super) fn incoming(&self) -> &Waiter {
+        &self.incoming
+    }
+
+    pub(super) fn outgoing(&self) -> &Waiter {
+        &self.outgoing
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -132,22 +142,36 @@ impl Engine {
         if bytes.is_empty() {
             return self.allocate(node, dtype, shape);
         }
+        self.filled(node, (dtype, shape), bytes.len(), |to| match PinnedBuffer::holds(tensor) {
+            true => self.copy_in_place(to, tensor, bytes),
+            false => self.copy_in(to, bytes),
+        })
+    }
+
+    /// Memory for a tensor of this form that `copy` fills, up to the mark that it gives, which may be in another GPU's stream.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, and those of `copy`.
+    pub(super) fn filled(
+        self: &Arc<Engine>,
+        node: &Arc<str>,
+        (dtype, shape): (DType, Shape),
+        len: usize,
+        copy: impl FnOnce(Address) -> Result<Arc<Mark>>,
+    ) -> Result<DeviceTensor> {
         let stream = self.streams.id(Stream::In);
         let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
-        let address = self.pool.allocate(bytes.len(), stream, node, what)?;
-        let copied = match PinnedBuffer::holds(tensor) {
-            true => self.copy_in_place(address, tensor, bytes),
-            false => self.copy_in(address, bytes),
-        };
-        let mark = match copied {
-            Ok(mark) => mark,
+        let address = self.pool.allocate(len, stream, node, what)?;
+        match copy(address) {
+            Ok(mark) => {
+                let block = Block::filled(self.clone(), address, len, Stream::In, mark);
+                Ok(DeviceTensor { dtype, shape, memory: Arc::new(block) })
+            }
             Err(error) => {
                 self.pool.free(address, stream);
-                return Err(error);
+                Err(error)
             }
-        };
-        let block = Block::filled(self.clone(), address, bytes.len(), Stream::In, mark);
-        Ok(DeviceTensor { dtype, shape, memory: Arc::new(block) })
+        }
     }
 
     /// Enqueues the copy of a tensor that lies in pinned memory, and holds it meanwhile.
@@ -204,24 +228,14 @@ impl Engine {
             return self.allocate(node, dtype, shape.clone());
         }
         let from = block(tensor)?;
-        let (source, own) = (from.engine(), self.streams.id(Stream::In));
-        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
-        let address = self.pool.allocate(len, own, node, what)?;
-        let copied = self.streams.mark(Stream::In).and_then(|taken| {
+        let source = from.engine();
+        self.filled(node, (dtype, shape.clone()), len, |to| {
+            let taken = self.streams.mark(Stream::In)?;
             source.streams.wait(Stream::Peer, &taken)?;
             from.copied_by(Stream::Peer, |at| {
-                source.driver.copy_to(&*self.driver, address, at, len, source.streams.id(Stream::Peer))
+                source.driver.copy_to(&*self.driver, to, at, len, source.streams.id(Stream::Peer))
             })
-        });
-        let mark = match copied {
-            Ok(mark) => mark,
-            Err(error) => {
-                self.pool.free(address, own);
-                return Err(error);
-            }
-        };
-        let block = Block::filled(self.clone(), address, len, Stream::In, mark);
-        Ok(DeviceTensor { dtype, shape: shape.clone(), memory: Arc::new(block) })
+        })
     }
 
     /// Brings a tensor into host memory; `done` is called on another thread when it is there.
@@ -230,18 +244,23 @@ impl Engine {
         if memory.is_empty() {
             return done(Tensor::zeros(dtype, shape).map_err(Error::from));
         }
-        let started = block_of(&memory).and_then(|block| {
-            let len = memory.len();
-            let pinned = self.pinned.take(len)?;
-            let stream = self.streams.id(Stream::Out);
-            let mark = block
-                .copied_by(Stream::Out, |from| self.driver.copy_out(pinned.memory(), from, len, stream))?;
+        let (len, stream) = (memory.len(), self.streams.id(Stream::Out));
+        let started = self.pinned.take(len).and_then(|pinned| {
+            let copy = |from| self.driver.copy_out(pinned.memory(), from, len, stream);
+            let mark = match BorrowedMemory::of(&*memory) {
+                Some(borrowed) => {
+                    copy(self.view(borrowed.window())?)?;
+                    self.streams.mark(Stream::Out)?
+                }
+                None => block_of(&memory)?.copied_by(Stream::Out, copy)?,
+            };
             Ok((pinned, mark))
         });
-        // Whoever is told that the tensor is there finds it no longer held here.
-        drop(memory);
+        // Own memory is freed behind the copy, and whoever is told that the tensor is there finds it no longer held here.
+        let borrowed = BorrowedMemory::of(&*memory).is_some().then_some(memory);
         match started {
             Ok((pinned, mark)) => self.outgoing.after(mark, move |reached| {
+                drop(borrowed);
                 let tensor = reached.and_then(|()| {
                     Ok(Tensor::from_buffer(dtype, shape, Buffer::borrowed(Box::new(pinned)))?)
                 });

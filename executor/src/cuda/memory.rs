@@ -4,8 +4,10 @@ use super::arena::Arena;
 use super::driver::Address;
 use super::engine::Engine;
 use super::streams::{Mark, Stream};
+use super::windows::Window;
 use crate::device::DeviceMemory;
 use crate::error::Result;
+use crate::shared_block::SharedBlock;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ enum Owner {
     Pool,
     /// A captured graph's.
     Arena(Arc<Arena>),
+    /// A window's, through which other processes see it.
+    Window(Window),
     /// Another block's, for as long as a graph is captured.
     Other,
 }
@@ -91,6 +95,19 @@ impl Block {
     ) -> Block {
         let order = Order { writer: stream, filled: Some(mark), readers: SmallVec::new() };
         Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
+    }
+
+    /// As [`Block::filled`], of memory that other processes see.
+    pub(super) fn in_window(
+        engine: Arc<Engine>,
+        window: Window,
+        address: Address,
+        len: usize,
+        mark: Arc<Mark>,
+    ) -> Block {
+        let mut block = Block::filled(engine, address, len, Stream::Peer, mark);
+        block.owner = Owner::Window(window);
+        block
     }
 
     pub fn engine(&self) -> &Arc<Engine> {
@@ -185,6 +202,13 @@ impl DeviceMemory for Block {
     fn len(&self) -> usize {
         self.len
     }
+
+    fn shared_block(&self) -> Option<&dyn SharedBlock> {
+        match &self.owner {
+            Owner::Window(window) => Some(window),
+            _ => None,
+        }
+    }
 }
 
 impl Drop for Block {
@@ -192,8 +216,13 @@ impl Drop for Block {
     fn drop(&mut self) {
         let order = self.order.get_mut();
         let streams = self.engine.streams();
-        match &self.owner {
+        match std::mem::replace(&mut self.owner, Owner::Other) {
             Owner::Pool => {}
+            Owner::Window(window) => {
+                // What reads it here, where a receiver asked for it over gRPC, has ended or soon will.
+                order.readers.iter().for_each(|mark| drop(mark.wait_here()));
+                return self.engine.pool().give_back(window);
+            }
             Owner::Arena(arena) => {
                 for mark in &order.readers {
                     let _ = streams.wait(Stream::Compute, mark);

@@ -31,6 +31,7 @@ mod road;
 mod streams;
 mod variables;
 mod waiter;
+mod windows;
 
 pub use arguments::Arguments;
 pub(crate) use collective::{Collective, Share};

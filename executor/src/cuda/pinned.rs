@@ -1,8 +1,10 @@
 //! Memory of the host that a GPU copies from and to by itself, kept for reuse: to pin fresh memory takes longer than
-//! most copies.
+//! most copies. Where other processes of the machine read large tensors in this one's memory, large blocks are such memory,
+//! so that what a GPU made is read where its copy ended.
 
 use super::driver::{Driver, Pinned};
 use crate::error::Result;
+use crate::shared_memory::{self, SharedMemory};
 use graph::Tensor;
 use graph::tensor::Region;
 use parking_lot::Mutex;
@@ -20,27 +22,34 @@ pub(super) struct PinnedPool {
 #[derive(Debug, Default)]
 struct Idle {
     /// In the order in which they were given back.
-    blocks: VecDeque<Pinned>,
+    blocks: VecDeque<Block>,
     bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    pinned: Pinned,
+    /// Where it lies, if others may read it.
+    shared: Option<SharedMemory>,
 }
 
 impl Idle {
     /// One of this size: the last that was used.
-    fn take(&mut self, size: usize) -> Option<Pinned> {
-        let at = self.blocks.iter().rposition(|block| block.len == size)?;
+    fn take(&mut self, size: usize) -> Option<Block> {
+        let at = self.blocks.iter().rposition(|block| block.pinned.len == size)?;
         self.bytes -= size;
         self.blocks.remove(at)
     }
 
     /// Those that were not used for longest make room.
-    fn give_back(&mut self, block: Pinned) -> Vec<Pinned> {
-        self.bytes += block.len;
+    fn give_back(&mut self, block: Block) -> Vec<Block> {
+        self.bytes += block.pinned.len;
         self.blocks.push_back(block);
         let mut beyond = Vec::new();
         while self.bytes > KEPT
             && let Some(oldest) = self.blocks.pop_front()
         {
-            self.bytes -= oldest.len;
+            self.bytes -= oldest.pinned.len;
             beyond.push(oldest);
         }
         beyond
@@ -53,6 +62,9 @@ const KEPT: usize = 1 << 30;
 /// Blocks are of whole pages.
 const PAGE: usize = 4096;
 
+/// Blocks of so many bytes may be read by others, as other large buffers.
+const LARGE: usize = 1 << 18;
+
 impl PinnedPool {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Arc<PinnedPool> {
         Arc::new(PinnedPool { driver, idle: Mutex::default() })
@@ -64,16 +76,43 @@ impl PinnedPool {
         let idle = self.idle.lock().take(size);
         let block = match idle {
             Some(block) => block,
-            None => self.driver.allocate_pinned(size)?,
+            None => match self.shareable(size) {
+                Some(block) => block,
+                None => Block { pinned: self.driver.allocate_pinned(size)?, shared: None },
+            },
         };
         Ok(PinnedBuffer { block, len, pool: self.clone() })
+    }
+
+    /// Memory that others can read, if there is to be such, and the system gives and pins it.
+    fn shareable(&self, size: usize) -> Option<Block> {
+        if size < LARGE || !shared_memory::is_installed() {
+            return None;
+        }
+        let mut memory = SharedMemory::new(size).ok()?;
+        let pinned = Pinned { address: memory.bytes_mut()?.as_mut_ptr() as usize, len: size };
+        self.driver
+            .pin(pinned)
+            .inspect_err(|error| tracing::debug!("what GPUs give is copied for other processes: {error}"))
+            .ok()?;
+        Some(Block { pinned, shared: Some(memory) })
+    }
+
+    fn free(&self, block: Block) {
+        match block.shared {
+            Some(memory) => {
+                self.driver.unpin(block.pinned);
+                drop(memory);
+            }
+            None => self.driver.free_pinned(block.pinned),
+        }
     }
 }
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
-        for block in &self.idle.get_mut().blocks {
-            self.driver.free_pinned(*block);
+        for block in std::mem::take(&mut self.idle.get_mut().blocks) {
+            self.free(block);
         }
     }
 }
@@ -81,7 +120,7 @@ impl Drop for PinnedPool {
 /// A block of pinned memory. The GPU must have done with it before it is dropped.
 #[derive(Debug)]
 pub(super) struct PinnedBuffer {
-    block: Pinned,
+    block: Block,
     len: usize,
     pool: Arc<PinnedPool>,
 }
@@ -94,12 +133,12 @@ impl PinnedBuffer {
     }
 
     pub(super) fn memory(&self) -> Pinned {
-        Pinned { len: self.len, ..self.block }
+        Pinned { len: self.len, ..self.block.pinned }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the block is of at least `len` bytes, initialised by whoever allocated it, and this value's own.
-        unsafe { std::slice::from_raw_parts_mut(self.block.address as *mut u8, self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.block.pinned.address as *mut u8, self.len) }
     }
 }
 
@@ -107,24 +146,31 @@ impl PinnedBuffer {
 impl Region for PinnedBuffer {
     fn bytes(&self) -> &[u8] {
         // SAFETY: as in `as_mut_slice`; the GPU has done with it before a tensor is made of it.
-        unsafe { std::slice::from_raw_parts(self.block.address as *const u8, self.len) }
+        unsafe { std::slice::from_raw_parts(self.block.pinned.address as *const u8, self.len) }
     }
 
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(self.as_mut_slice())
+        if self.is_writable() { Some(self.as_mut_slice()) } else { None }
     }
 
     fn is_writable(&self) -> bool {
-        true
+        self.block.shared.as_ref().is_none_or(Region::is_writable)
+    }
+
+    fn block(&self) -> Option<&dyn Region> {
+        self.block.shared.as_ref().map(|memory| memory as &dyn Region)
     }
 }
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        let beyond = self.pool.idle.lock().give_back(self.block);
-        for block in beyond {
-            self.pool.driver.free_pinned(block);
+        let block = std::mem::take(&mut self.block);
+        // What others read, without saying until when, is not written again.
+        if block.shared.as_ref().is_some_and(|memory| !memory.is_writable()) {
+            return self.pool.free(block);
         }
+        let beyond = self.pool.idle.lock().give_back(block);
+        beyond.into_iter().for_each(|block| self.pool.free(block));
     }
 }
 
@@ -134,17 +180,18 @@ mod tests {
 
     #[test]
     fn memory_that_was_not_used_for_longest_makes_room() {
-        let block = |address: usize, len: usize| Pinned { address, len };
+        let block = |address: usize, len: usize| Block { pinned: Pinned { address, len }, shared: None };
+        let address = |block: &Block| block.pinned.address;
         let mut idle = Idle::default();
         assert!(idle.give_back(block(1, KEPT / 2)).is_empty());
         assert!(idle.give_back(block(2, PAGE)).is_empty());
         assert!(idle.give_back(block(3, PAGE)).is_empty());
-        assert_eq!(idle.take(PAGE).map(|block| block.address), Some(3));
-        let beyond: Vec<usize> = idle.give_back(block(4, KEPT / 2)).iter().map(|b| b.address).collect();
+        assert_eq!(idle.take(PAGE).as_ref().map(address), Some(3));
+        let beyond: Vec<usize> = idle.give_back(block(4, KEPT / 2)).iter().map(address).collect();
         assert_eq!((beyond, idle.bytes), (vec![1], KEPT / 2 + PAGE));
-        assert_eq!(idle.take(KEPT / 2).map(|block| block.address), Some(4));
+        assert_eq!(idle.take(KEPT / 2).as_ref().map(address), Some(4));
         // More than may be kept is not.
-        let beyond: Vec<usize> = idle.give_back(block(5, 2 * KEPT)).iter().map(|b| b.address).collect();
+        let beyond: Vec<usize> = idle.give_back(block(5, 2 * KEPT)).iter().map(address).collect();
         assert_eq!((beyond, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }
 }

@@ -1,6 +1,7 @@
 //! A GPU's memory within its limit: who holds how much, and what to say when there is no more.
 
 use super::driver::{Address, Driver, StreamId};
+use super::windows::IdleWindows;
 use crate::error::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
@@ -11,11 +12,12 @@ use std::sync::Arc;
 /// Memory of one GPU. The driver keeps what is freed for reuse, in the order of its streams.
 #[derive(Debug)]
 pub(super) struct Pool {
-    driver: Arc<dyn Driver>,
+    pub(super) driver: Arc<dyn Driver>,
     /// The device's name, for messages.
     device: String,
-    limit: u64,
+    pub(super) limit: u64,
     state: Mutex<State>,
+    pub(super) windows: IdleWindows,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +38,7 @@ const NAMED: usize = 5;
 
 impl Pool {
     pub(super) fn new(driver: Arc<dyn Driver>, device: String, limit: u64) -> Pool {
-        Pool { driver, device, limit, state: Mutex::default() }
+        Pool { driver, device, limit, state: Mutex::default(), windows: IdleWindows::default() }
     }
 
     /// Takes the whole limit from the driver, and gives it back to be kept for reuse.
@@ -62,46 +64,65 @@ impl Pool {
         node: &Arc<str>,
         what: impl Fn() -> String,
     ) -> Result<Address> {
-        {
-            let mut state = self.state.lock();
-            let used = state.used.saturating_add(bytes as u64);
-            if used > self.limit {
-                drop(state);
-                return Err(self.exhausted(bytes, &what()));
-            }
-            state.used = used;
+        let size = bytes as u64;
+        if !self.admit(size) && !(self.close_idle() && self.admit(size)) {
+            return Err(self.exhausted(bytes, &what()));
         }
         let allocated = match self.driver.allocate(bytes, stream) {
             // What other streams have freed may still be theirs, and other sizes may be kept.
-            Ok(None) => self
-                .driver
-                .synchronize()
-                .and_then(|()| self.driver.trim())
-                .and_then(|()| self.driver.allocate(bytes, stream)),
+            Ok(None) => {
+                self.close_idle();
+                self.driver
+                    .synchronize()
+                    .and_then(|()| self.driver.trim())
+                    .and_then(|()| self.driver.allocate(bytes, stream))
+            }
             other => other,
         };
         let failure = match allocated {
             Ok(Some(address)) => {
-                let holder = Holder { bytes: bytes as u64, node: node.clone() };
-                self.state.lock().holders.insert(address, holder);
+                self.hold(address, size, node);
                 return Ok(address);
             }
             Ok(None) => None,
             Err(error) => Some(error),
         };
-        self.state.lock().used -= bytes as u64;
+        self.refuse(size);
         Err(failure.unwrap_or_else(|| self.exhausted(bytes, &what())))
     }
 
     /// Takes memory back once the stream has passed what it was given so far.
     pub(super) fn free(&self, address: Address, stream: StreamId) {
-        {
-            let mut state = self.state.lock();
-            if let Some(holder) = state.holders.remove(&address) {
-                state.used -= holder.bytes;
-            }
-        }
+        self.forget(address);
         self.driver.free(address, stream);
+    }
+
+    /// Counts bytes that are to be taken; whether the limit lets them.
+    pub(super) fn admit(&self, bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        let used = state.used.saturating_add(bytes);
+        let fits = used <= self.limit;
+        if fits {
+            state.used = used;
+        }
+        fits
+    }
+
+    /// What was admitted was not there.
+    pub(super) fn refuse(&self, bytes: u64) {
+        self.state.lock().used -= bytes;
+    }
+
+    /// Notes who holds what was admitted.
+    pub(super) fn hold(&self, address: Address, bytes: u64, node: &Arc<str>) {
+        self.state.lock().holders.insert(address, Holder { bytes, node: node.clone() });
+    }
+
+    pub(super) fn forget(&self, address: Address) {
+        let mut state = self.state.lock();
+        if let Some(holder) = state.holders.remove(&address) {
+            state.used -= holder.bytes;
+        }
     }
 
     /// Bytes in use.

@@ -17,10 +17,9 @@ use std::sync::Arc;
 /// What running a node means.
 pub(super) enum Action {
     Kernel(Arc<Kernel>),
-    /// `hands_over`: who receives takes the tensor over from the device's own memory.
     Send {
         key: Arc<RendezvousKey>,
-        hands_over: bool,
+        way: Way,
     },
     /// `to_device`: what arrives is moved into the device's own memory.
     Recv {
@@ -51,8 +50,8 @@ impl Action {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
             Role::Send => {
                 let key = key(node)?;
-                let hands_over = device.hands_over() && are_alike(device.name(), &key.dst_device)?;
-                Ok(Action::Send { key, hands_over })
+                let way = Way::between(&**device, &key.dst_device)?;
+                Ok(Action::Send { key, way })
             }
             Role::Recv => {
                 let wanted = memories(device, node, &node.op.outputs, outputs)?;
@@ -76,6 +75,28 @@ impl Action {
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
             Action::Nothing | Action::Steer(_) | Action::Segment(_) | Action::Constant => false,
         }
+    }
+}
+
+/// Where who receives finds what is in the device's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In the host's memory.
+    Host,
+    /// Where it is: the devices are alike, and of one task.
+    HandOver,
+    /// Where another process sees it, if it can: the devices are alike.
+    Lend,
+}
+
+impl Way {
+    fn between(device: &dyn Device, other: &str) -> Result<Way> {
+        let (own, other) = (device.name(), DeviceName::parse(other)?);
+        Ok(match device.hands_over() && own.device_type == other.device_type {
+            false => Way::Host,
+            true if DeviceName { id: own.id, ..other } == *own => Way::HandOver,
+            true => Way::Lend,
+        })
     }
 }
 
@@ -120,12 +141,6 @@ fn chosen(by: Option<&Value>, outputs: usize) -> Result<usize> {
     }
     let number = by.item::<i32>()?;
     Ok(usize::try_from(number).ok().filter(|n| *n < outputs).unwrap_or(outputs - 1))
-}
-
-/// Whether two devices are of one type and task.
-fn are_alike(device: &DeviceName, other: &str) -> Result<bool> {
-    let other = DeviceName::parse(other)?;
-    Ok(DeviceName { id: device.id, ..other } == *device)
 }
 
 /// The key of a Send or Recv, all of whose parts are attributes.

@@ -1,6 +1,6 @@
 //! One node of a step: its inputs made fit, its kernel run, its outputs given to who waits for them.
 
-use super::action::{Action, Steer, Wanted};
+use super::action::{Action, Steer, Wanted, Way};
 use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Local, Run};
@@ -47,7 +47,7 @@ impl<F: Flow> Run<F> {
                 Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
                 Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
             },
-            Action::Send { key, hands_over } => self.send(task, key, *hands_over, slots, local),
+            Action::Send { key, way } => self.send(task, key, *way, slots, local),
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
             Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
             Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
@@ -179,7 +179,7 @@ impl<F: Flow> Run<F> {
         self: &Arc<Run<F>>,
         task: F::Task,
         key: &Arc<RendezvousKey>,
-        hands_over: bool,
+        way: Way,
         slots: Range<usize>,
         local: &mut Local<F>,
     ) {
@@ -193,15 +193,28 @@ impl<F: Flow> Run<F> {
             Value::Host(tensor) => holds_placed(tensor),
             _ => false,
         };
-        if hands_over || !is_elsewhere() {
+        if way == Way::HandOver || !is_elsewhere() {
             return self.sent(task, &key, value, started, local);
         }
-        self.launch(
-            F::node(&task),
-            local,
-            |done| to_host(&self.executor.device, value, done),
-            move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
-        );
+        let device = &self.executor.device;
+        match value {
+            Value::Device(tensor)
+                if way == Way::Lend && self.step.rendezvous.lends(&key, device, &tensor) =>
+            {
+                self.launch(
+                    F::node(&task),
+                    local,
+                    |done| device.lend(tensor, done),
+                    move |run, local, value| run.sent(task, &key, value, started, local),
+                );
+            }
+            value => self.launch(
+                F::node(&task),
+                local,
+                |done| to_host(device, value, done),
+                move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
+            ),
+        }
     }
 
     /// Sends what is where its receiver takes it.

@@ -5,6 +5,7 @@ mod local;
 pub use graph::RendezvousKey;
 pub use local::LocalRendezvous;
 
+use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::value::Value;
 use std::fmt;
@@ -33,6 +34,12 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
 
     /// Calls `receive` when the value is there, or the step has failed: at once if it is so already.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
+
+    /// Whether a tensor of the device's is to be sent where the receiver's device [sees](Device::sees) it, who is of another
+    /// process. Until that is known, it is not.
+    fn lends(&self, _key: &Arc<RendezvousKey>, _device: &Arc<dyn Device>, _tensor: &DeviceTensor) -> bool {
+        false
+    }
 
     /// A thread has sent all that it can for now: what has been gathered leaves.
     fn flush(&self) {}

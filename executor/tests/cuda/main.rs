@@ -42,6 +42,7 @@ mod training;
 mod variable_cases;
 #[path = "../../../tests/gpu/walk.rs"]
 mod walk;
+mod windows;
 
 use executor::device::Device;
 use executor::gpus::GpuOptions;

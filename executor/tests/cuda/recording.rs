@@ -6,7 +6,7 @@
 use super::{compiler, processor};
 use anabranch_executor::cuda::driver::{
     Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part,
-    Pinned, Product, StreamId, WorkspaceBytes,
+    Pinned, Product, Shared, StreamId, WorkspaceBytes,
 };
 use anabranch_executor::cuda::{Arguments, Driver, Program};
 use anabranch_executor::{Error, Result};
@@ -14,6 +14,7 @@ use graph::DType;
 use ptx::Kernel;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far each stream had come.
@@ -54,7 +55,11 @@ struct State {
     /// The GPUs that use each other's memory.
     reached: BTreeSet<[usize; 2]>,
     memory: Memories,
-    pinned: HashMap<usize, Box<[u8]>>,
+    /// Memory that processes share: the GPUs by which each has mapped it.
+    shared: BTreeMap<u64, Vec<usize>>,
+    /// How far each stream had come at marks that somebody has waited for.
+    waited: Clock,
+    pinned: HashMap<usize, Hosted>,
     programs: Vec<Program>,
     /// Those of GPUs that compute.
     kernels: HashMap<u64, Kernel>,
@@ -84,6 +89,26 @@ enum Effect {
     Kernel(Kernel, Grid, Arguments),
     Product(Product),
     Convolution(Box<Convolution>, ConvolutionAt),
+}
+
+/// Memory of the host that GPUs read and write.
+#[derive(Debug)]
+enum Hosted {
+    Own(Box<[u8]>),
+    /// It was there, and was pinned.
+    Pinned(Pinned),
+}
+
+impl Hosted {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Hosted::Own(bytes) => bytes,
+            // SAFETY: whoever pinned it keeps it until it is unpinned, and leaves it to the GPU during copies.
+            Hosted::Pinned(memory) => unsafe {
+                std::slice::from_raw_parts_mut(memory.address as *mut u8, memory.len)
+            },
+        }
+    }
 }
 
 /// What belongs to one GPU.
@@ -121,6 +146,13 @@ impl State {
         self.next
     }
 
+    /// Memory of the host that is no longer pinned.
+    fn take_back(&mut self, memory: Pinned, is_right: impl Fn(&Hosted) -> bool) {
+        if !self.pinned.remove(&memory.address).is_some_and(|hosted| is_right(&hosted)) {
+            self.races.push(format!("{memory:?} is given back as what it is not"));
+        }
+    }
+
     /// One more piece of work in a stream; gives its time.
     fn step(&mut self, stream: u64) -> u64 {
         let clock = self.streams.entry(stream).or_default();
@@ -152,20 +184,29 @@ impl State {
             return;
         }
         let (uses, written, of) = (memory.uses.clone(), memory.written, memory.gpu);
+        let sharers = self.shared.get(&start);
         match self.owners.get(&Owned::Stream(stream)) {
             Some(&gpu) if gpu == of || self.reached.contains(&pair(gpu, of)) => {}
+            Some(gpu) if sharers.is_some_and(|gpus| gpus.contains(gpu)) => {}
             other => {
                 self.races.push(format!("{what} on stream {stream} of {other:?} uses memory of GPU {of}"))
             }
         }
-        if !self.comes_after(stream, written.0, written.1) {
+        // Who knows of shared memory only through its owner knows what that has waited for.
+        let is_told = |of: &u64, time: u64| sharers.is_some() && self.waited.get(of) >= Some(&time);
+        let comes_after = |of: u64, time: u64| self.comes_after(stream, of, time) || is_told(&of, time);
+        let is_early = !comes_after(written.0, written.1);
+        let late = |(&of, &time): (&u64, &u64)| (!comes_after(of, time)).then_some(of);
+        let unwaited: Vec<u64> = match how {
+            Use::Write => uses.iter().filter_map(late).collect(),
+            Use::Read | Use::Either => Vec::new(),
+        };
+        if is_early {
             self.races
                 .push(format!("{what} on stream {stream} does not wait for the write on {}", written.0));
         }
-        for (&of, &time) in uses.iter().filter(|_| how == Use::Write) {
-            if !self.comes_after(stream, of, time) {
-                self.races.push(format!("{what} on stream {stream} does not wait for stream {of}"));
-            }
+        for of in unwaited {
+            self.races.push(format!("{what} on stream {stream} does not wait for stream {of}"));
         }
         let now = self.step(stream);
         if let Some(memory) = self.memory.get_mut(&start) {
@@ -350,6 +391,23 @@ impl Recording {
     }
 }
 
+/// What another process finds memory by: a file that says where it is.
+fn descriptor_of(address: u64) -> Result<OwnedFd> {
+    let made = rustix::fs::memfd_create("recording", rustix::fs::MemfdFlags::CLOEXEC).and_then(|file| {
+        rustix::io::pwrite(&file, &address.to_le_bytes(), 0)?;
+        Ok(file)
+    });
+    made.map_err(|error| Error::internal(error.to_string()))
+}
+
+fn found_by(descriptor: BorrowedFd<'_>) -> Result<u64> {
+    let mut address = [0; 8];
+    match rustix::io::pread(descriptor, &mut address, 0) {
+        Ok(8) => Ok(u64::from_le_bytes(address)),
+        other => Err(Error::internal(format!("no descriptor of shared memory: {other:?}"))),
+    }
+}
+
 /// Two GPUs, in whichever order.
 fn pair(one: usize, other: usize) -> [usize; 2] {
     [one.min(other), one.max(other)]
@@ -405,7 +463,13 @@ impl Driver for Recording {
         Ok(())
     }
 
-    fn wait_here(&self, _: EventId) -> Result<()> {
+    fn wait_here(&self, event: EventId) -> Result<()> {
+        let mut state = self.state();
+        let reached = state.events.get(&event.0).cloned().unwrap_or_default();
+        for (of, time) in reached {
+            let known = state.waited.entry(of).or_default();
+            *known = time.max(*known);
+        }
         Ok(())
     }
 
@@ -456,22 +520,80 @@ impl Driver for Recording {
         Ok(())
     }
 
+    fn share(&self, bytes: usize) -> Result<Option<Shared>> {
+        let mut state = self.state();
+        if state.used[self.gpu] + bytes as u64 > self.total {
+            return Ok(None);
+        }
+        state.used[self.gpu] += bytes as u64;
+        let address = state.fresh() << 32;
+        // Nobody has written it: whoever does comes after nothing.
+        let (uses, written) = (Clock::new(), (0, 0));
+        state.memory.insert(address, Memory { bytes: vec![0xcd; bytes], gpu: self.gpu, uses, written });
+        state.shared.insert(address, vec![self.gpu]);
+        state.log.push(format!("share {bytes}"));
+        Ok(Some(Shared { address: Address(address), descriptor: descriptor_of(address)? }))
+    }
+
+    fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
+        let mut state = self.state();
+        let address = found_by(descriptor)?;
+        let is_long = state.memory.get(&address).is_some_and(|memory| memory.bytes.len() >= bytes);
+        match state.shared.get_mut(&address) {
+            Some(gpus) if is_long && self.is_reachable => gpus.push(self.gpu),
+            _ => return Err(Error::internal("no memory to be mapped")),
+        }
+        state.log.push(format!("map {bytes}"));
+        Ok(Address(address))
+    }
+
+    fn unmap(&self, address: Address, bytes: usize) {
+        let mut state = self.state();
+        state.log.push(format!("unmap {bytes}"));
+        let left = state.shared.get_mut(&address.0).and_then(|gpus| {
+            let at = gpus.iter().position(|gpu| *gpu == self.gpu)?;
+            gpus.remove(at);
+            Some(gpus.len())
+        });
+        match left {
+            None => state
+                .races
+                .push(format!("{address:?} is unmapped by GPU {}, which has not mapped it", self.gpu)),
+            Some(0) => {
+                state.shared.remove(&address.0);
+                if let Some(memory) = state.memory.remove(&address.0) {
+                    state.used[memory.gpu] -= memory.bytes.len() as u64;
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
         let mut memory = vec![0u8; bytes].into_boxed_slice();
         let address = memory.as_mut_ptr() as usize;
-        self.state().pinned.insert(address, memory);
+        self.state().pinned.insert(address, Hosted::Own(memory));
         Ok(Pinned { address, len: bytes })
     }
 
     fn free_pinned(&self, memory: Pinned) {
-        self.state().pinned.remove(&memory.address);
+        self.state().take_back(memory, |hosted| matches!(hosted, Hosted::Own(_)));
+    }
+
+    fn pin(&self, memory: Pinned) -> Result<()> {
+        self.state().pinned.insert(memory.address, Hosted::Pinned(memory));
+        Ok(())
+    }
+
+    fn unpin(&self, memory: Pinned) {
+        self.state().take_back(memory, |hosted| matches!(hosted, Hosted::Pinned(_)));
     }
 
     fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
         let mut state = self.state();
         state.forbid_in_capture("a copy in", stream.0);
         state.touch("copy in", to.0, stream.0, Use::Write);
-        let source = state.pinned.get(&from.address).map(|memory| memory[..bytes].to_vec());
+        let source = state.pinned.get_mut(&from.address).map(|memory| memory.bytes_mut()[..bytes].to_vec());
         let source = source.ok_or_else(|| Error::internal("a copy from memory that is not pinned"))?;
         let outcome = part(&mut state.memory, to.0, bytes).map(|part| part.copy_from_slice(&source));
         state.races.extend(outcome.err());
@@ -485,8 +607,8 @@ impl Driver for Recording {
         state.touch("copy out", from.0, stream.0, Use::Read);
         let source = part_of(&state.memory, from.0, bytes).map_err(Error::internal)?.to_vec();
         let target = state.pinned.get_mut(&to.address);
-        target.ok_or_else(|| Error::internal("a copy to memory that is not pinned"))?[..bytes]
-            .copy_from_slice(&source);
+        let target = target.ok_or_else(|| Error::internal("a copy to memory that is not pinned"))?;
+        target.bytes_mut()[..bytes].copy_from_slice(&source);
         state.log.push(format!("copy out {bytes} on {}", stream.0));
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// All memory may be taken, and each kernel is launched by itself.
-fn launching() -> GpuOptions {
+pub(crate) fn launching() -> GpuOptions {
     GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
 }
 

@@ -12,6 +12,11 @@ pub trait Region: Any + Send + Sync {
 
     /// Whether there is anything for writing.
     fn is_writable(&self) -> bool;
+
+    /// The block whose first bytes these are, where that is another.
+    fn block(&self) -> Option<&dyn Region> {
+        None
+    }
 }
 
 /// Gives so many bytes of zeros, or `None` if the buffer is to have common memory.

@@ -88,8 +88,10 @@ impl Answer {
     }
 
     pub(super) fn finish(mut self, result: executor::Result<Sent>) {
-        if let (Some(watch), Ok(Sent { value: Value::Host(tensor), .. })) = (self.watch.take(), &result) {
-            watch.came(tensor);
+        match (self.watch.take(), result.as_ref().map(|sent| &sent.value)) {
+            (Some(watch), Ok(Value::Host(tensor))) => watch.came(tensor.num_bytes()),
+            (Some(watch), Ok(Value::Device(tensor))) => watch.came(tensor.memory.len()),
+            _ => {}
         }
         self.end(result);
     }

@@ -11,8 +11,9 @@ use crate::replication::Primary;
 use crate::transfers::Transfers;
 use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
+use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use executor::{Error, LocalRendezvous};
+use executor::{Error, LocalRendezvous, window};
 pub(crate) use fetches::to_error;
 use fetches::{Answer, Fetches};
 use parking_lot::Mutex;
@@ -170,6 +171,11 @@ impl StepRendezvous {
         Ok(())
     }
 
+    /// How to reach the receiver, if that is another task.
+    fn remote_for(&self, key: &RendezvousKey) -> Option<&Remote> {
+        self.remote.get().filter(|remote| !key.dst_device.starts_with(&*remote.own_prefix))
+    }
+
     /// Sends to another task.
     fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
         // A task that the cluster does not have may still ask.
@@ -275,8 +281,7 @@ impl StepRendezvous {
 
 impl Rendezvous for StepRendezvous {
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
-        let elsewhere = |r: &&Remote| !key.dst_device.starts_with(&*r.own_prefix);
-        let Some(remote) = self.remote.get().filter(elsewhere) else { return self.local.send(key, sent) };
+        let Some(remote) = self.remote_for(key) else { return self.local.send(key, sent) };
         match remote.primary.as_ref().filter(|primary| primary.is_behind()) {
             None => self.send_on(remote, key, sent),
             Some(primary) => {
@@ -293,6 +298,15 @@ impl Rendezvous for StepRendezvous {
             }
             _ => self.local.recv(key, receive),
         }
+    }
+
+    fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<dyn Device>, tensor: &DeviceTensor) -> bool {
+        // What waits until a standby has what changed waits on the host.
+        let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
+        let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
+        let road = remote.peers.road_to(&key.dst_device);
+        let link = road.and_then(|road| road.find(&remote.roads));
+        link.is_some_and(|link| link.is_seen_by(&key.dst_device, device, tensor))
     }
 
     fn flush(&self) {

@@ -2,6 +2,7 @@
 //! No sockets here.
 
 use bytes::BufMut;
+use executor::shared_block::Place;
 use graph::{Code, DType, Shape};
 use proto::Status;
 use std::sync::Arc;
@@ -60,9 +61,15 @@ pub(super) enum Frame {
     Block {
         block: u64,
         len: u64,
+        place: Place,
     },
     BlockGone {
         block: u64,
+    },
+    /// Whether this device of the receiver sees what is in a block of one of the sender's?
+    Look {
+        block: u64,
+        device: Arc<str>,
     },
     /// A value is there for the asking.
     Offer(Name),
@@ -94,6 +101,11 @@ pub(super) enum Frame {
     Returned {
         loan: u64,
     },
+    /// Whether a device sees what it was to look at, and what else comes from there.
+    Seen {
+        device: Arc<str>,
+        sees: bool,
+    },
     /// A run has ended; the payload is a `RunGraphResponse`.
     Ran {
         id: u64,
@@ -121,6 +133,8 @@ const RAN: u8 = 14;
 const PARCEL: u8 = 15;
 const LEAVING: u8 = 16;
 const FAILED: u8 = 17;
+const LOOK: u8 = 18;
+const SEEN: u8 = 19;
 
 /// What the bytes of a peer that has lost its way are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -145,7 +159,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=FAILED).contains(&kind) || head > MAX_HEAD {
+        if !(ELEMENTS..=SEEN).contains(&kind) || head > MAX_HEAD {
             return Err(Malformed("header"));
         }
         Ok(Header { kind, head, payload: u64::from_le_bytes(payload) })
@@ -195,10 +209,21 @@ impl Frame {
                 put_name(name, out);
                 PARCEL
             }
-            Frame::Block { block, len } => {
+            Frame::Block { block, len, place } => {
                 out.put_u64_le(*block);
                 out.put_u64_le(*len);
+                out.put_u8(u8::from(*place == Place::Device));
                 BLOCK
+            }
+            Frame::Look { block, device } => {
+                out.put_u64_le(*block);
+                out.put_slice(device.as_bytes());
+                LOOK
+            }
+            Frame::Seen { device, sees } => {
+                out.put_u8(u8::from(*sees));
+                out.put_slice(device.as_bytes());
+                SEEN
             }
             Frame::BlockGone { block } => numbered(BLOCK_GONE, *block, out),
             Frame::Cancel { id } => numbered(CANCEL, *id, out),
@@ -249,7 +274,19 @@ impl Frame {
                 let parcel = head.number()?;
                 Frame::Parcel { name: head.name()?, parcel }
             }
-            BLOCK => Frame::Block { block: head.number()?, len: head.number()? },
+            BLOCK => {
+                let (block, len) = (head.number()?, head.number()?);
+                let place = if head.flag()? { Place::Device } else { Place::Host };
+                Frame::Block { block, len, place }
+            }
+            LOOK => {
+                let block = head.number()?;
+                Frame::Look { block, device: head.rest()?.into() }
+            }
+            SEEN => {
+                let sees = head.flag()?;
+                Frame::Seen { device: head.rest()?.into(), sees }
+            }
             BLOCK_GONE => Frame::BlockGone { block: head.number()? },
             CANCEL => Frame::Cancel { id: head.number()? },
             CLEANUP => Frame::Cleanup { step_id: head.number()? as i64 },
@@ -316,6 +353,14 @@ impl<'a> Cursor<'a> {
         self.take(1).map(|b| b[0])
     }
 
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("flag")),
+        }
+    }
+
     fn number(&mut self) -> Result<u64, Malformed> {
         let mut number = [0; 8];
         number.copy_from_slice(self.take(8)?);
@@ -361,7 +406,10 @@ mod tests {
             Frame::Dead(name()),
             Frame::Lent { name: name(), form: form(&[7])?, block: 3, loan: u64::MAX },
             Frame::Parcel { name: name(), parcel: 8 },
-            Frame::Block { block: 1, len: 1 << 40 },
+            Frame::Block { block: 1, len: 1 << 40, place: Place::Host },
+            Frame::Block { block: 2, len: 1 << 21, place: Place::Device },
+            Frame::Look { block: 2, device: "/job:w/replica:0/task:0/device:GPU:1".into() },
+            Frame::Seen { device: "GPU:1".into(), sees: true },
             Frame::BlockGone { block: 9 },
             Frame::Offer(name()),
             Frame::Run { id: 4, timeout: None },

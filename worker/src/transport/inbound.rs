@@ -8,6 +8,7 @@ use super::frame::{Frame, Malformed, Name};
 use super::hearing::hear_all;
 use super::meeting::Caller;
 use super::outbound::UNASKED;
+use super::peer_blocks::{PeerBlock, PeerBlocks};
 use super::shelf::Shelf;
 use super::way_back;
 use crate::handler::Handler;
@@ -15,10 +16,8 @@ use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
-use executor::shared_memory::PeerMemory;
 use executor::{Error, Value};
-use graph::tensor::Region;
-use graph::{Buffer, Code};
+use graph::{Code, DeviceName};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_from_proto;
@@ -27,14 +26,11 @@ use rpc::afterwards::afterwards;
 use rpc::errand::Errand;
 use rustc_hash::FxHashMap;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Blocks of a peer's memory that are mapped here.
-const MOST_BLOCKS: usize = 1 << 16;
 /// Runs that a peer may have begun and that have not ended.
 const MOST_RUNS: usize = 1 << 16;
 
@@ -103,7 +99,7 @@ impl Inbound {
 
     /// Takes what the other end sends, until the link ends.
     pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
-        let mut blocks = Blocks::default();
+        let mut blocks = PeerBlocks::default();
         let hear = |frame, content| {
             let worker = worker.upgrade().ok_or(io::ErrorKind::NotConnected)?;
             self.hear(frame, content, &mut blocks, &worker)
@@ -115,7 +111,7 @@ impl Inbound {
         self: &Arc<Self>,
         frame: Frame,
         content: Content,
-        blocks: &mut Blocks,
+        blocks: &mut PeerBlocks,
         worker: &Arc<Worker>,
     ) -> io::Result<()> {
         match (frame, content) {
@@ -137,20 +133,24 @@ impl Inbound {
             }
             (Frame::Dead(name), _) => self.deposit(worker, name, Sent::dead()),
             (Frame::Lent { name, form, block, loan }, _) => {
-                let loan = Loan { lender: self.clone(), number: loan };
-                let memory = blocks.get(block)?;
-                if form.len() != Some(memory.bytes().len()) {
-                    return Err(Malformed("tensor: its length is not its block's").into());
-                }
-                let tensor = tensor(form, Buffer::borrowed(Box::new(Lent { memory, _loan: loan })))?;
-                self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+                let borrowed = Borrowed { lender: self.clone(), loan };
+                let value = blocks.get(block)?.tensor(form, borrowed)?;
+                self.deposit(worker, name, Sent { value, is_dead: false });
             }
+            (Frame::Look { block, device }, _) => self.look(worker, blocks.get(block)?, device),
             (Frame::Parcel { name, parcel }, _) => {
                 let sent = self.shelf.as_ref().and_then(|shelf| shelf.take(parcel));
                 self.deposit(worker, name, sent.ok_or(Malformed("parcel: it is not there"))?);
             }
-            (Frame::Block { block, len }, Content::Memory(memory)) => blocks.add(block, len, &memory)?,
-            (Frame::BlockGone { block }, _) => drop(blocks.by_number.remove(&block)),
+            (Frame::Block { block, len, place }, Content::Memory(memory)) => {
+                blocks.add(block, PeerBlock::new(place, len, memory)?)?;
+            }
+            (Frame::BlockGone { block }, _) => {
+                if let Some(gone) = blocks.remove(block) {
+                    // A device may take a while.
+                    worker.runtime.spawn_blocking(move || drop(gone));
+                }
+            }
             (Frame::Offer(name), _) => match worker.arrive(name.step_id) {
                 Ok(step) => step.rendezvous.offered(self, &name.key),
                 Err(status) => drop(status),
@@ -186,6 +186,17 @@ impl Inbound {
             Ok(step) => self.with_way_back(name.step_id, || step.rendezvous.arrived(self, &name.key, sent)),
             Err(_) => self.taken(weight(&sent)),
         }
+    }
+
+    /// Answers whether a device here sees a block. To look takes a while.
+    fn look(self: &Arc<Self>, worker: &Arc<Worker>, block: &PeerBlock, device: Arc<str>) {
+        let (own, block) = (self.clone(), block.clone());
+        let found = DeviceName::parse(&device).ok();
+        let found = found.and_then(|name| worker.devices.find_local(&name).ok().cloned());
+        worker.runtime.spawn_blocking(move || {
+            let sees = found.is_some_and(|found| block.is_seen_by(&*found));
+            own.answer(&Frame::Seen { device, sees }, None);
+        });
     }
 
     /// Does what follows from something of a step that the other end sent.
@@ -263,56 +274,14 @@ pub(crate) fn weight(sent: &Sent) -> u64 {
     }
 }
 
-/// The peer's memory that is mapped here.
-#[derive(Default)]
-struct Blocks {
-    by_number: FxHashMap<u64, Arc<PeerMemory>>,
-}
-
-impl Blocks {
-    fn add(&mut self, block: u64, len: u64, memory: &File) -> io::Result<()> {
-        if self.by_number.len() >= MOST_BLOCKS {
-            return Err(Malformed("block: there are too many").into());
-        }
-        let len = usize::try_from(len).map_err(|_| Malformed("block"))?;
-        let memory = PeerMemory::map(memory, len)?;
-        self.by_number.insert(block, Arc::new(memory));
-        Ok(())
-    }
-
-    fn get(&self, block: u64) -> Result<Arc<PeerMemory>, Malformed> {
-        self.by_number.get(&block).cloned().ok_or(Malformed("tensor: its block is unknown"))
-    }
-}
-
-/// A tensor's memory that is the sender's.
-struct Lent {
-    memory: Arc<PeerMemory>,
-    _loan: Loan,
-}
-
-impl Region for Lent {
-    fn bytes(&self) -> &[u8] {
-        self.memory.bytes()
-    }
-
-    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn is_writable(&self) -> bool {
-        false
-    }
-}
-
-/// Until dropped, the sender leaves the memory as it is.
-struct Loan {
+/// Until dropped, the sender leaves what it has lent as it is.
+struct Borrowed {
     lender: Arc<Inbound>,
-    number: u64,
+    loan: u64,
 }
 
-impl Drop for Loan {
+impl Drop for Borrowed {
     fn drop(&mut self) {
-        self.lender.answer(&Frame::Returned { loan: self.number }, None);
+        self.lender.answer(&Frame::Returned { loan: self.loan }, None);
     }
 }

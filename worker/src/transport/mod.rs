@@ -36,14 +36,17 @@ mod frame;
 mod hearing;
 mod inbound;
 mod linked;
+mod loans;
 mod meeting;
 mod outbound;
 mod outbox;
+mod peer_blocks;
 mod ports;
 mod reader;
 mod road;
 mod roads;
 mod shelf;
+mod sights;
 mod socket;
 #[cfg(test)]
 mod testing;

@@ -7,13 +7,16 @@ use super::content::{Content, tensor};
 use super::cork;
 use super::frame::{Form, Frame, Malformed, Name};
 use super::hearing::hear_all;
+use super::loans::Loan;
 use super::shelf::Shelf;
+use super::sights::{Seen, Sights};
 use super::vigil::Vigil;
 use super::way_back;
 use crate::worker::Worker;
 use bytes::Bytes;
+use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::Sent;
-use executor::shared_memory::{Freed, SharedMemory};
+use executor::shared_block::{Freed, SharedBlock};
 use executor::{Error, Value};
 use graph::{Buffer, Code, Tensor};
 use parking_lot::Mutex;
@@ -56,6 +59,7 @@ pub(crate) struct Outbound {
     /// What was posted will be flushed [soon](TIDY).
     tidies: AtomicBool,
     state: Mutex<State>,
+    sights: Sights,
     runs: Mutex<FxHashMap<u64, oneshot::Sender<Result<pb::RunGraphResponse, Status>>>>,
     next_run: AtomicU64,
     vigil: Vigil,
@@ -75,7 +79,7 @@ pub(super) enum Reach {
 struct State {
     budget: Budget,
     lent: Budget,
-    loans: FxHashMap<u64, Arc<Buffer>>,
+    loans: FxHashMap<u64, Loan>,
     next_loan: u64,
     /// The blocks that the peer knows.
     blocks: FxHashSet<u64>,
@@ -115,6 +119,7 @@ impl Outbound {
             runtime,
             tidies: AtomicBool::new(false),
             state: Mutex::new(state),
+            sights: Sights::default(),
             runs: Mutex::default(),
             next_run: AtomicU64::new(0),
             vigil,
@@ -143,6 +148,7 @@ impl Outbound {
                 None => return post_value(&self.connection, &Frame::Dead(name), None),
             },
             Value::Host(tensor) => tensor,
+            Value::Device(tensor) => return self.push_device(name, tensor, cause),
             other => return Err(Error::internal(format!("{other:?} cannot be sent"))),
         };
         if let Reach::Process(shelf) = &self.reach {
@@ -160,8 +166,10 @@ impl Outbound {
         if let Some(way) = way_back::take(self.worker, step_id, buffer.len()) {
             return post_back(&way, &Frame::Elements(name, form(tensor)), payload());
         }
-        if let Some((memory, descriptor)) = self.lends(buffer) {
-            return self.lend(name, tensor, (buffer, memory, descriptor), cause);
+        let loan = Loan::Host(buffer.clone());
+        if let Some((block, descriptor)) = self.lends(&loan) {
+            self.introduce(block, descriptor)?;
+            return self.lend(name, form(tensor), (block.sharing().id(), loan.clone()), cause);
         }
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
@@ -173,49 +181,105 @@ impl Outbound {
         cause.takes(&mut self.state.lock().budget, bytes)
     }
 
-    /// The memory behind a buffer, if the peer can read it where it is; by this descriptor, if it does not know it.
-    fn lends<'a>(&self, buffer: &'a Buffer) -> Option<(&'a SharedMemory, Option<OwnedFd>)> {
+    /// As [`Outbound::push`] of what a device of the other end [sees](Outbound::is_seen_by).
+    fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> executor::Result<bool> {
+        let form = Form { dtype: tensor.dtype, shape: tensor.shape.clone() };
+        let loan = Loan::Device(tensor.memory.clone());
+        let Some((block, descriptor)) = self.lends(&loan) else {
+            let what = format!("{} does not see {tensor:?}, which is for {}", self.peer, name.key);
+            return Err(Error::new(Code::Unavailable, what));
+        };
+        self.introduce(block, descriptor)?;
+        self.lend(name, form, (block.sharing().id(), loan.clone()), cause)
+    }
+
+    /// Whether a device of the other end, by the name that keys have for it, sees what devices here lend. Whether it sees this
+    /// tensor of this device is asked if it is not known yet; until there is an answer, it does not.
+    pub(crate) fn is_seen_by(
+        &self,
+        there: &Arc<str>,
+        device: &Arc<dyn Device>,
+        tensor: &DeviceTensor,
+    ) -> bool {
+        let Reach::Memory = self.reach else { return false };
+        match self.sights.of(there) {
+            Seen::Yes => return self.state.lock().blocks.len() < MOST_KNOWN,
+            Seen::No => return false,
+            Seen::Unasked => {}
+        }
+        let (own, there) = (self.own.clone(), there.clone());
+        let lent = move |lent| {
+            // What finds no room among what others see is not asked about.
+            if let (Some(own), Ok(Value::Device(lent))) = (own.upgrade(), lent) {
+                own.show(there, lent);
+            }
+        };
+        device.lend(tensor.clone(), Box::new(lent));
+        false
+    }
+
+    /// Asks a device of the other end whether it sees this.
+    fn show(&self, there: Arc<str>, lent: DeviceTensor) {
+        let loan = Loan::Device(lent.memory.clone());
+        self.sights.shows(&there, lent);
+        let Some((block, descriptor)) = self.lends(&loan) else { return };
+        let look = Frame::Look { block: block.sharing().id(), device: there };
+        // A link that has broken will be made anew.
+        if self.introduce(block, descriptor).and_then(|()| self.post(&look, None)).is_ok() {
+            self.flush();
+        }
+    }
+
+    /// The block that memory lies in, if the peer can read it where it is; by this descriptor, if it does not know it.
+    fn lends<'a>(&self, loan: &'a Loan) -> Option<(&'a dyn SharedBlock, Option<OwnedFd>)> {
         let Reach::Memory = self.reach else { return None };
-        let memory = buffer.region().and_then(SharedMemory::of)?;
+        let block = loan.block()?;
         {
             let blocks = &self.state.lock().blocks;
-            if blocks.contains(&memory.id()) {
-                return Some((memory, None));
+            if blocks.contains(&block.sharing().id()) {
+                return Some((block, None));
             } else if blocks.len() >= MOST_KNOWN {
                 return None;
             }
         }
         // Without the lock: it may have to be copied. What cannot be shared is written to the connection.
-        let descriptor = memory.descriptor();
+        let descriptor = block.descriptor();
         let descriptor =
             descriptor.inspect_err(|e| tracing::debug!("no memory is shared with {}: {e}", self.peer));
-        Some((memory, Some(descriptor.ok()?)))
+        Some((block, Some(descriptor.ok()?)))
     }
 
+    /// Lets the peer know a block, by its descriptor, if it does not yet.
+    fn introduce(&self, block: &dyn SharedBlock, descriptor: Option<OwnedFd>) -> executor::Result<()> {
+        let (id, len, place) = (block.sharing().id(), block.len() as u64, block.place());
+        let mut state = self.state.lock();
+        if let Some(descriptor) = descriptor
+            && !state.blocks.contains(&id)
+        {
+            let frame = Frame::Block { block: id, len, place };
+            self.connection.post_descriptor(&frame, descriptor).map_err(unsendable)?;
+            state.blocks.insert(id);
+            block.sharing().tell(self.own.clone());
+        }
+        Ok(())
+    }
+
+    /// Lends memory in a block that the peer knows.
     fn lend(
         &self,
         name: Name,
-        tensor: &Tensor,
-        (buffer, memory, descriptor): (&Arc<Buffer>, &SharedMemory, Option<OwnedFd>),
+        form: Form,
+        (block, what): (u64, Loan),
         cause: Cause,
     ) -> executor::Result<bool> {
-        let block = memory.id();
         let mut state = self.state.lock();
-        if let Some(descriptor) = descriptor
-            && !state.blocks.contains(&block)
-        {
-            let frame = Frame::Block { block, len: buffer.len() as u64 };
-            self.connection.post_descriptor(&frame, descriptor).map_err(unsendable)?;
-            state.blocks.insert(block);
-            memory.tell(self.own.clone());
-        }
-        if !cause.takes(&mut state.lent, buffer.len()) {
+        if !cause.takes(&mut state.lent, what.len()) {
             return Ok(false);
         }
         let loan = state.next_loan;
         state.next_loan += 1;
-        self.post(&Frame::Lent { name, form: form(tensor), block, loan }, None)?;
-        state.loans.insert(loan, buffer.clone());
+        self.post(&Frame::Lent { name, form, block, loan }, None)?;
+        state.loans.insert(loan, what);
         Ok(true)
     }
 
@@ -322,6 +386,7 @@ impl Outbound {
                 let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
+            (Frame::Seen { device, sees }, _) => self.sights.hear(&device, sees),
             (Frame::Ran { id, failure }, Content::Message(message)) => {
                 let response = match failure {
                     Some(status) => Err(status),
@@ -364,19 +429,20 @@ impl Outbound {
             shelf.clear();
         }
         let loans = std::mem::take(&mut self.state.lock().loans);
-        for buffer in loans.into_values() {
-            if let Some(memory) = buffer.region().and_then(SharedMemory::of) {
-                memory.give_up();
+        for loan in loans.into_values() {
+            if let Some(block) = loan.block() {
+                block.sharing().give_up();
             }
         }
+        self.sights.end();
     }
 }
 
 impl State {
-    fn end_loan(&mut self, loan: u64) -> Option<Arc<Buffer>> {
-        let buffer = self.loans.remove(&loan)?;
-        self.lent.taken(buffer.len() as u64);
-        Some(buffer)
+    fn end_loan(&mut self, loan: u64) -> Option<Loan> {
+        let loan = self.loans.remove(&loan)?;
+        self.lent.taken(loan.len() as u64);
+        Some(loan)
     }
 }
 

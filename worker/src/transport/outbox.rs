@@ -152,6 +152,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::transport::frame::Name;
+    use executor::shared_block::Place;
 
     fn offer(key: &str) -> Frame {
         Frame::Offer(Name { step_id: 1, key: key.into() })
@@ -205,7 +206,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let (reader, _writer) = std::io::pipe()?;
         outbox.add(&offer("a"), None, 100)?;
-        outbox.add_descriptor(&Frame::Block { block: 1, len: 2 }, reader.into())?;
+        outbox.add_descriptor(&Frame::Block { block: 1, len: 2, place: Place::Host }, reader.into())?;
         outbox.add(&offer("b"), Some(vec![9; COPIED + 1].into()), COPIED)?;
         let mut later = Outbox::default();
         later.add(&offer("c"), None, 100)?;

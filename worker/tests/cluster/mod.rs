@@ -35,10 +35,18 @@ pub struct Task {
 
 impl Task {
     pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
+        Task::serve_made(listener, || Worker::new(config))
+    }
+
+    /// Whatever worker is made on its runtime.
+    pub fn serve_made(
+        listener: std::net::TcpListener,
+        make: impl FnOnce() -> Result<Arc<Worker>, Status>,
+    ) -> Test<Task> {
         let address = listener.local_addr()?.to_string();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let context = runtime.enter();
-        let worker = Worker::new(config)?;
+        let worker = make()?;
         listener.set_nonblocking(true)?;
         let incoming = channel::incoming(TcpListener::from_std(listener)?);
         let services = rpc::Services::default().with(worker.service());

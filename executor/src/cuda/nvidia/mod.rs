@@ -7,6 +7,7 @@ mod dnn;
 mod exit;
 mod light;
 mod peers;
+mod shares;
 mod stopwatch;
 mod ways;
 mod workspace;
@@ -16,7 +17,7 @@ pub use compiler::compile;
 use super::arguments::Arguments;
 use super::driver::{
     Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, GraphId, Grid, Part, Pinned,
-    Product, StreamId, WorkspaceBytes,
+    Product, Shared, StreamId, WorkspaceBytes,
 };
 use super::library;
 use super::machine::Gpu;
@@ -33,6 +34,7 @@ use peers::Peers;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 /// The machine's GPUs.
@@ -169,6 +171,17 @@ impl Nvidia {
         // SAFETY: the device is the driver's.
         let pool = unsafe { result::device::get_default_mem_pool(self.device) };
         self.check("cuDeviceGetDefaultMemPool", pool)
+    }
+
+    fn location(&self) -> sys::CUmemLocation {
+        let type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        sys::CUmemLocation { type_, id: self.number as c_int }
+    }
+
+    /// That this GPU may use some memory.
+    fn access(&self) -> sys::CUmemAccessDesc {
+        let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        sys::CUmemAccessDesc { location: self.location(), flags }
     }
 
     /// Makes the GPU's context this thread's, for calls that are through before the process ends.
@@ -319,6 +332,22 @@ impl Driver for Nvidia {
         }
     }
 
+    fn share(&self, bytes: usize) -> Result<Option<Shared>> {
+        let _entered = self.enter()?;
+        shares::share(self, bytes)
+    }
+
+    fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
+        let _entered = self.enter()?;
+        shares::map(self, descriptor, bytes)
+    }
+
+    fn unmap(&self, address: Address, bytes: usize) {
+        if let Ok(_entered) = self.enter() {
+            shares::unmap(address, bytes);
+        }
+    }
+
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
         let _entered = self.enter()?;
         // SAFETY: the memory is given back by `free_pinned`.
@@ -333,6 +362,22 @@ impl Driver for Nvidia {
         if let Ok(_entered) = self.enter() {
             // SAFETY: see above the block.
             let _ = unsafe { result::free_host(memory.address as *mut c_void) };
+        }
+    }
+
+    fn pin(&self, memory: Pinned) -> Result<()> {
+        let _entered = self.enter()?;
+        let address = memory.address as *mut c_void;
+        // SAFETY: the memory stays where it is until `unpin`.
+        let pinned =
+            unsafe { sys::cuMemHostRegister_v2(address, memory.len, sys::CU_MEMHOSTREGISTER_PORTABLE) };
+        self.check("cuMemHostRegister", pinned.result())
+    }
+
+    fn unpin(&self, memory: Pinned) {
+        if let Ok(_entered) = self.enter() {
+            // SAFETY: see above the block.
+            let _ = unsafe { sys::cuMemHostUnregister(memory.address as *mut c_void) };
         }
     }
 

@@ -46,13 +46,7 @@ fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
 /// that of contexts is for everything else, and for the way that copies take.
 fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
     let _entered = of.enter()?;
-    let access = sys::CUmemAccessDesc {
-        location: sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: to.number as c_int,
-        },
-        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
+    let access = to.access();
     // SAFETY: the pool is the device's own, which it keeps; the call reads one description.
     unsafe {
         let pool = of.pool()?;

@@ -1,0 +1,223 @@
+//! Memory of a GPU in which GPUs of other processes of the machine see what is lent to them; and theirs, in which this one
+//! sees. A tensor that is lent is copied into a window, which takes a GPU next to nothing: so tensors themselves lie in
+//! memory that streams order, and nobody waits for a borrower before he changes one.
+
+use super::driver::{Address, Driver, Shared};
+use super::engine::{Engine, block_of};
+use super::memory::Block;
+use super::pool::Pool;
+use super::streams::{Mark, Stream};
+use crate::device::{DeviceTensor, Transfer};
+use crate::error::{Error, Result};
+use crate::shared_block::{Place, SharedBlock, Sharing};
+use crate::value::Value;
+use crate::window::{BorrowedMemory, PeerWindow, View};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Windows are of at least so many bytes, and of a power of two: what GPUs give such memory in.
+const LEAST: usize = 2 << 20;
+
+/// Windows into which nobody looks are kept up to this share of the GPU's limit.
+const KEPT: u64 = 8;
+
+/// Who holds the memory of windows, in messages.
+const HOLDER: &str = "tensors that are lent to other processes";
+
+/// A block of this process's GPU that others may see.
+#[derive(Debug)]
+pub(super) struct Window {
+    sharing: Sharing,
+    shared: Shared,
+    len: usize,
+    driver: Arc<dyn Driver>,
+}
+
+impl SharedBlock for Window {
+    fn sharing(&self) -> &Sharing {
+        &self.sharing
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.shared.descriptor.try_clone()
+    }
+
+    fn place(&self) -> Place {
+        Place::Device
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.driver.unmap(self.shared.address, self.len);
+    }
+}
+
+/// Windows that nobody uses, in the order in which they were given back.
+#[derive(Debug, Default)]
+pub(super) struct IdleWindows(Mutex<VecDeque<Window>>);
+
+impl Pool {
+    /// A window of at least so many bytes, of whatever was there; `None` if there is no memory to spare for it.
+    pub(super) fn window(&self, len: usize) -> Option<Window> {
+        let size = len.max(LEAST).checked_next_power_of_two()?;
+        let idle = {
+            let mut idle = self.windows.0.lock();
+            let at = idle.iter().rposition(|window| window.len == size);
+            at.and_then(|at| idle.remove(at))
+        };
+        idle.or_else(|| self.open(size))
+    }
+
+    fn open(&self, size: usize) -> Option<Window> {
+        let bytes = size as u64;
+        if !self.admit(bytes) {
+            return None;
+        }
+        let shared = self.driver.share(size).unwrap_or_else(|error| {
+            tracing::debug!("tensors go to other processes through the host: {error}");
+            None
+        });
+        let Some(shared) = shared else {
+            self.refuse(bytes);
+            return None;
+        };
+        self.hold(shared.address, bytes, &HOLDER.into());
+        Some(Window { sharing: Sharing::new(), shared, len: size, driver: self.driver.clone() })
+    }
+
+    /// Takes a window back, that nobody uses any more, unless others may still look into it.
+    pub(super) fn give_back(&self, window: Window) {
+        if window.sharing.is_given_up() {
+            return self.close(window);
+        }
+        let beyond: Vec<Window> = {
+            let mut idle = self.windows.0.lock();
+            idle.push_back(window);
+            let mut bytes: u64 = idle.iter().map(|window| window.len as u64).sum();
+            let is_beyond = |window: &Window| {
+                let is_beyond = bytes > self.limit / KEPT;
+                bytes -= window.len as u64;
+                is_beyond
+            };
+            let count = idle.iter().map(is_beyond).take_while(|is_beyond| *is_beyond).count();
+            idle.drain(..count).collect()
+        };
+        beyond.into_iter().for_each(|window| self.close(window));
+    }
+
+    /// Gives the memory of idle windows back, for others; whether there were any.
+    pub(super) fn close_idle(&self) -> bool {
+        let idle = std::mem::take(&mut *self.windows.0.lock());
+        let were_there = !idle.is_empty();
+        idle.into_iter().for_each(|window| self.close(window));
+        were_there
+    }
+
+    fn close(&self, window: Window) {
+        let address = window.shared.address;
+        drop(window);
+        self.forget(address);
+    }
+}
+
+impl Engine {
+    /// Brings a copy of a tensor where other processes see it, or into host memory if there is no window for it; `done` is
+    /// called on another thread when it is there.
+    pub(super) fn lend(self: &Arc<Engine>, tensor: DeviceTensor, done: Transfer<Value>) {
+        let Some(window) = self.pool().window(tensor.memory.len()) else {
+            return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
+        };
+        let lent = self.copy_into(window, &tensor);
+        // Whoever is told that it is there finds what was lent no longer held here.
+        drop(tensor);
+        match lent {
+            Ok((lent, mark)) => {
+                self.outgoing().after(mark, move |reached| done(reached.map(|()| lent.into())))
+            }
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn copy_into(
+        self: &Arc<Engine>,
+        window: Window,
+        tensor: &DeviceTensor,
+    ) -> Result<(DeviceTensor, Arc<Mark>)> {
+        let (to, len) = (window.shared.address, tensor.memory.len());
+        let stream = self.streams().id(Stream::Peer);
+        let copied = block_of(&tensor.memory)
+            .and_then(|from| from.copied_by(Stream::Peer, |from| self.driver().copy(to, from, len, stream)));
+        match copied {
+            Ok(mark) => {
+                let memory = Arc::new(Block::in_window(self.clone(), window, to, len, mark.clone()));
+                Ok((DeviceTensor { memory, ..tensor.clone() }, mark))
+            }
+            Err(error) => {
+                self.pool().give_back(window);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether this GPU may look into a window.
+    pub(super) fn sees(self: &Arc<Engine>, window: &PeerWindow) -> bool {
+        let view = self.view(window);
+        view.inspect_err(|error| tracing::debug!("tensors of another process come by the host: {error}"))
+            .is_ok()
+    }
+
+    /// Where this GPU sees what is in a window.
+    ///
+    /// # Errors
+    /// The driver's, if it cannot.
+    pub(super) fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
+        let own = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
+        let map = || {
+            let (engine, len) = (self.clone(), window.len());
+            let address = self.driver().map(window.descriptor().as_fd(), len)?;
+            Ok::<_, Error>(Mapping { engine, address, len })
+        };
+        window.view(own, map)?.ok_or_else(|| Error::internal("a view of a window got lost"))
+    }
+
+    /// A tensor that another process lends, in this GPU's memory; the copy is enqueued, and who uses the tensor comes after
+    /// it. What was borrowed is held meanwhile.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, and the driver's.
+    pub(super) fn take_in(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<DeviceTensor> {
+        let borrowed = BorrowedMemory::of(&*tensor.memory);
+        let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;
+        let (from, len) = (self.view(borrowed.window())?, tensor.memory.len());
+        self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
+            self.driver().copy(to, from, len, self.streams().id(Stream::In))?;
+            let mark = self.streams().mark(Stream::In)?;
+            self.incoming().after(mark.clone(), move |_| drop(tensor.memory));
+            Ok(mark)
+        })
+    }
+}
+
+/// Where a GPU sees a window, until dropped.
+#[derive(Debug)]
+struct Mapping {
+    engine: Arc<Engine>,
+    address: Address,
+    len: usize,
+}
+
+impl View for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.engine.driver().unmap(self.address, self.len);
+    }
+}

@@ -1,0 +1,304 @@
+//! What is lent to another process's GPU, and what is read by others where it was brought from a GPU. The other process is
+//! another GPU of the same recorder, which finds memory by descriptors alone.
+
+use super::Fallible;
+use super::recording::Recording;
+use super::streams::{DEADLINE, Gpu, launching, node};
+use anabranch_executor::Value;
+use anabranch_executor::device::DeviceTensor;
+use anabranch_executor::shared_block::{Place, SharedBlock};
+use anabranch_executor::shared_memory::{self, PeerMemory, SharedMemory};
+use anabranch_executor::testing::run_node_on;
+use anabranch_executor::window::{BorrowedMemory, LEAST, PeerWindow};
+use graph::{DType, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+
+/// Least length of a window.
+const WINDOW: u64 = 2 << 20;
+
+const MEMORY: u64 = 64 << 20;
+
+/// Two GPUs, each of a process of its own.
+struct Pair {
+    lender: Gpu,
+    borrower: Gpu,
+}
+
+impl Pair {
+    fn new(is_visible: bool) -> Fallible<Pair> {
+        let first = Recording::new(MEMORY);
+        let second = first.beside(is_visible);
+        let (lender, borrower) = (Gpu::over(first, 0, &launching())?, Gpu::over(second, 0, &launching())?);
+        for gpu in [&lender, &borrower] {
+            drop(gpu.upload(Tensor::try_from([0i64])?)?);
+        }
+        lender.driver.log();
+        Ok(Pair { lender, borrower })
+    }
+
+    fn check_clean(&self) {
+        assert_eq!(self.lender.driver.races(), Vec::<String>::new());
+    }
+}
+
+impl Gpu {
+    fn lend(&self, value: &Value) -> Fallible<Value> {
+        let Value::Device(tensor) = value else { return Err(format!("{value:?} is not on a GPU").into()) };
+        let (sender, receiver) = channel();
+        self.device.lend(tensor.clone(), Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    fn take_over(&self, tensor: &DeviceTensor) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.adopt(tensor.clone(), Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+}
+
+/// As the other process has it: what was lent, by its block's descriptor.
+struct Borrowed {
+    tensor: DeviceTensor,
+    window: Arc<PeerWindow>,
+    is_returned: Arc<AtomicBool>,
+}
+
+struct Returns(Arc<AtomicBool>);
+
+impl Drop for Returns {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
+    let Value::Device(lent) = lent else { return Err(format!("{lent:?} is not on a GPU").into()) };
+    Ok(lent.memory.shared_block().ok_or("nobody else sees it")?)
+}
+
+fn borrowed(lent: &Value) -> Fallible<Borrowed> {
+    let block = block(lent)?;
+    assert_eq!(block.place(), Place::Device);
+    let window = PeerWindow::new(block.descriptor()?.into(), block.len());
+    borrowed_from(&window, lent)
+}
+
+fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
+    let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
+    let is_returned = Arc::new(AtomicBool::new(false));
+    let loan = Box::new(Returns(is_returned.clone()));
+    let memory = BorrowedMemory::new(window.clone(), memory.len(), loan).ok_or("it is longer")?;
+    let tensor = DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: Arc::new(memory) };
+    Ok(Borrowed { tensor, window: window.clone(), is_returned })
+}
+
+fn numbers(from: f32) -> Fallible<Tensor> {
+    let numbers: Vec<f32> = (0..LEAST / 4).map(|i| from + i as f32).collect();
+    Ok(Tensor::vector(&numbers)?)
+}
+
+/// Until the thread that waits for copies has let go of what they read.
+fn wait_for(flag: &AtomicBool) -> Fallible {
+    let end = std::time::Instant::now() + DEADLINE;
+    while !flag.load(Ordering::Acquire) {
+        if std::time::Instant::now() > end {
+            return Err("what was borrowed is not returned".into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(1.0)?;
+    let here = pair.lender.upload(tensor.clone())?;
+    pair.lender.driver.log();
+    let lent = pair.lender.lend(&here)?;
+    assert_eq!(
+        pair.lender.driver.log(),
+        ["share 2097152", "wait 3", "copy 262144 on 3", "mark 3"],
+        "on the stream for other GPUs, behind the copy that filled the tensor"
+    );
+    let borrowed = borrowed(&lent)?;
+    assert!(pair.borrower.device.sees(&borrowed.window));
+    let there = pair.borrower.take_over(&borrowed.tensor)?;
+    assert_eq!(
+        pair.lender.driver.log(),
+        ["map 2097152", "allocate 262144 on 6", "copy 262144 on 6", "mark 6"],
+        "mapped once, when it was first looked at"
+    );
+    let is_returned = borrowed.is_returned.clone();
+    drop(borrowed);
+    wait_for(&is_returned)?;
+    assert_eq!(pair.borrower.download(there)?, tensor);
+    // What was lent is the lender's to change meanwhile: others see a copy.
+    let exp = run_node_on(&pair.lender.device, &node("Neg", DType::Float)?, vec![here])?;
+    drop((exp, lent));
+    assert_eq!((pair.lender.driver.used(), pair.borrower.driver.used()), (WINDOW, 0));
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
+    let pair = Pair::new(true)?;
+    let mut known: Option<(u64, Arc<PeerWindow>)> = None;
+    for turn in 0..20u8 {
+        let tensor = numbers(f32::from(turn))?;
+        let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+        let id = block(&lent)?.sharing().id();
+        let borrowed = match &known {
+            Some((known, window)) => {
+                assert_eq!(*known, id);
+                borrowed_from(window, &lent)?
+            }
+            None => borrowed(&lent)?,
+        };
+        known = Some((id, borrowed.window.clone()));
+        let there = pair.borrower.take_over(&borrowed.tensor)?;
+        let is_returned = borrowed.is_returned.clone();
+        drop(borrowed);
+        wait_for(&is_returned)?;
+        drop(lent);
+        assert_eq!(pair.borrower.download(there)?, tensor);
+    }
+    let log = pair.lender.driver.log();
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("share"), count("map"), count("unmap")), (1, 1, 0));
+    drop(known);
+    assert_eq!(pair.lender.driver.log(), ["unmap 2097152"]);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn what_is_lent_comes_to_the_host_where_it_is_wanted_there() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(7.0)?;
+    let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+    let Borrowed { tensor: there, is_returned, .. } = borrowed(&lent)?;
+    assert_eq!(pair.borrower.download(there.into())?, tensor);
+    wait_for(&is_returned)?;
+    // Its own process may want it too, where a receiver asks for it by other ways.
+    assert_eq!(pair.lender.download(lent)?, tensor);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
+    let pair = Pair::new(false)?;
+    let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+    let borrowed = borrowed(&lent)?;
+    assert!(!pair.borrower.device.sees(&borrowed.window));
+    let error = pair.borrower.take_over(&borrowed.tensor).err().ok_or("it is seen")?.to_string();
+    assert!(error.contains("no memory to be mapped"), "{error}");
+    assert_eq!(pair.borrower.driver.used(), 0);
+    // Nor does one see what is shorter than it is said to be.
+    let pair = Pair::new(true)?;
+    let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+    let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
+    assert!(!pair.borrower.device.sees(&window));
+    let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
+    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(())).is_none());
+    Ok(())
+}
+
+#[test]
+fn windows_give_way_to_tensors_and_without_room_tensors_go_by_the_host() -> Fallible {
+    let driver = Recording::new(MEMORY);
+    let gpu = Gpu::over(driver, 0, &launching())?;
+    let limit = gpu.device.attributes().memory_limit;
+    let tensor = numbers(1.0)?;
+    drop(gpu.lend(&gpu.upload(tensor.clone())?)?);
+    assert_eq!(gpu.driver.used(), WINDOW, "kept for the next");
+    // All but less than a window.
+    let rest = usize::try_from(limit - WINDOW / 2)?;
+    let large = gpu.upload(Tensor::zeros(DType::UInt8, [rest].try_into()?)?)?;
+    assert_eq!(gpu.driver.used(), rest as u64);
+    let here = gpu.upload(tensor.clone())?;
+    let Value::Host(lent) = gpu.lend(&here)? else { return Err("there is no room for it".into()) };
+    assert_eq!(lent, tensor);
+    drop((large, here));
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn more_than_a_share_of_the_memory_is_not_kept_in_windows() -> Fallible {
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let limit = gpu.device.attributes().memory_limit;
+    let here = gpu.upload(numbers(1.0)?)?;
+    let lent: Vec<Value> = (0..8).map(|_| gpu.lend(&here)).collect::<Fallible<_>>()?;
+    assert_eq!(gpu.driver.used(), 8 * WINDOW + LEAST as u64);
+    drop((lent, here));
+    assert_eq!(gpu.driver.used(), limit / 8 / WINDOW * WINDOW);
+    Ok(())
+}
+
+#[test]
+fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(3.0)?;
+    let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+    let borrowed = borrowed(&lent)?;
+    assert!(pair.borrower.device.sees(&borrowed.window));
+    let first = block(&lent)?.sharing().id();
+    block(&lent)?.sharing().give_up();
+    drop(lent);
+    let again = pair.lender.lend(&pair.lender.upload(numbers(9.0)?)?)?;
+    assert_ne!(block(&again)?.sharing().id(), first);
+    let there = pair.borrower.take_over(&borrowed.tensor)?;
+    assert_eq!(pair.borrower.download(there)?, tensor);
+    drop(again);
+    assert_eq!(pair.lender.driver.used(), 2 * WINDOW, "one for the next, one of who still reads it");
+    drop(borrowed);
+    pair.lender.driver.log();
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn what_comes_from_a_gpu_is_read_by_other_processes_where_it_came() -> Fallible {
+    shared_memory::install();
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let tensor = numbers(5.0)?;
+    let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
+    let region = |tensor: &Tensor| -> Fallible<(u64, PeerMemory)> {
+        let buffer = tensor.buffer().ok_or("no buffer")?;
+        let memory = buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?;
+        assert!(memory.len() >= tensor.num_bytes());
+        let peer = PeerMemory::map(&memory.descriptor()?.into(), memory.len())?;
+        Ok((memory.sharing().id(), peer))
+    };
+    let (id, peer) = region(&on_host)?;
+    assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
+    // It is copied from there as pinned memory is, and used again.
+    assert_eq!(gpu.download(gpu.upload(on_host.clone())?)?, tensor);
+    drop(on_host);
+    let on_host = loop {
+        // The thread that waits for the copy back holds it for a moment.
+        let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
+        if region(&on_host)?.0 == id {
+            break on_host;
+        }
+    };
+    // A reader that has vanished may still read: what is brought next lies elsewhere.
+    let buffer = on_host.buffer().ok_or("no buffer")?;
+    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().give_up();
+    drop((buffer, on_host));
+    for _ in 0..4 {
+        assert_ne!(region(&gpu.download(gpu.upload(numbers(6.0)?)?)?)?.0, id);
+    }
+    assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
+    // Small ones come as before.
+    let small = gpu.download(gpu.upload(Tensor::vector(&[1.0f32; 16])?)?)?;
+    let buffer = small.buffer().ok_or("no buffer")?;
+    assert!(buffer.region().and_then(SharedMemory::of).is_none());
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The blocks of a peer's memory that are known here, and tensors that lie in them.
+
+use super::content::tensor;
+use super::frame::{Form, Malformed};
+use executor::Value;
+use executor::device::{Device, DeviceTensor};
+use executor::shared_block::Place;
+use executor::shared_memory::PeerMemory;
+use executor::window::{BorrowedMemory, PeerWindow};
+use graph::Buffer;
+use graph::tensor::Region;
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// Blocks that a peer may have here at a time.
+const MOST: usize = 1 << 16;
+
+const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");
+
+#[derive(Default)]
+pub(super) struct PeerBlocks {
+    by_number: FxHashMap<u64, PeerBlock>,
+}
+
+impl PeerBlocks {
+    pub(super) fn add(&mut self, number: u64, block: PeerBlock) -> Result<(), Malformed> {
+        if self.by_number.len() >= MOST {
+            return Err(Malformed("block: there are too many"));
+        }
+        self.by_number.insert(number, block);
+        Ok(())
+    }
+
+    pub(super) fn get(&self, number: u64) -> Result<&PeerBlock, Malformed> {
+        self.by_number.get(&number).ok_or(Malformed("tensor: its block is unknown"))
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<PeerBlock> {
+        self.by_number.remove(&number)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum PeerBlock {
+    Host(Arc<PeerMemory>),
+    Device(Arc<PeerWindow>),
+}
+
+impl PeerBlock {
+    pub(super) fn new(place: Place, len: u64, descriptor: File) -> io::Result<PeerBlock> {
+        let len = usize::try_from(len).map_err(|_| Malformed("block"))?;
+        Ok(match place {
+            Place::Host => PeerBlock::Host(Arc::new(PeerMemory::map(&descriptor, len)?)),
+            Place::Device => PeerBlock::Device(PeerWindow::new(descriptor, len)),
+        })
+    }
+
+    /// A tensor that lies at its beginning, for as long as `borrowed` is held.
+    pub(super) fn tensor(&self, form: Form, borrowed: impl Send + Sync + 'static) -> io::Result<Value> {
+        let len = form.len().ok_or(TOO_LONG)?;
+        match self {
+            PeerBlock::Host(memory) => {
+                let memory = Lent { memory: memory.clone(), len, _borrowed: Box::new(borrowed) };
+                if len > memory.memory.bytes().len() {
+                    return Err(TOO_LONG.into());
+                }
+                Ok(tensor(form, Buffer::borrowed(Box::new(memory)))?.into())
+            }
+            PeerBlock::Device(window) => {
+                let memory = BorrowedMemory::new(window.clone(), len, Box::new(borrowed)).ok_or(TOO_LONG)?;
+                let Form { dtype, shape } = form;
+                Ok(DeviceTensor { dtype, shape, memory: Arc::new(memory) }.into())
+            }
+        }
+    }
+
+    /// Whether a device sees it. May wait.
+    pub(super) fn is_seen_by(&self, device: &dyn Device) -> bool {
+        match self {
+            PeerBlock::Host(_) => false,
+            PeerBlock::Device(window) => device.sees(window),
+        }
+    }
+}
+
+/// A tensor's memory that is the sender's.
+struct Lent {
+    memory: Arc<PeerMemory>,
+    /// Its first bytes.
+    len: usize,
+    _borrowed: Box<dyn Send + Sync>,
+}
+
+impl Region for Lent {
+    fn bytes(&self) -> &[u8] {
+        &self.memory.bytes()[..self.len]
+    }
+
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+}

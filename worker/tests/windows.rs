@@ -1,0 +1,325 @@
+//! What devices with memory of their own lend to those of other processes, over a link. A device is put in a GPU's place
+//! whose memory is the host's, and in which others see by descriptors, as they do in a GPU's.
+
+mod cluster;
+
+use anabranch_worker::{Transport, Worker, WorkerConfig};
+use cluster::*;
+use executor::device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
+use executor::kernel::KernelDef;
+use executor::resource::ResourceStore;
+use executor::shared_block::{Place, SharedBlock, Sharing};
+use executor::shared_memory::{PeerMemory, SharedMemory};
+use executor::window::{BorrowedMemory, LEAST, PeerWindow};
+use executor::{CpuDevice, Value, kernels};
+use graph::tensor::Region;
+use graph::{DeviceName, Graph, Node, TaskName, Tensor};
+use proto::Cluster;
+use std::any::Any;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Steps at least.
+const TURNS: usize = 5;
+
+/// How often a device did what.
+#[derive(Debug, Default)]
+struct Counts {
+    lent: AtomicUsize,
+    /// What was lent and has not been given back.
+    out: AtomicUsize,
+    borrowed: AtomicUsize,
+    downloaded: AtomicUsize,
+}
+
+fn count(of: &AtomicUsize) -> usize {
+    of.load(Ordering::Acquire)
+}
+
+/// Stands for a GPU.
+#[derive(Debug)]
+struct Card {
+    attributes: DeviceAttributes,
+    resources: ResourceStore,
+    sees: AtomicBool,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug)]
+struct Memory(Tensor);
+
+impl DeviceMemory for Memory {
+    fn len(&self) -> usize {
+        self.0.num_bytes()
+    }
+}
+
+/// What was lent.
+#[derive(Debug)]
+struct Window {
+    block: Block,
+    len: usize,
+    counts: Arc<Counts>,
+}
+
+impl DeviceMemory for Window {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn shared_block(&self) -> Option<&dyn SharedBlock> {
+        Some(&self.block)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.counts.out.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Of a device, as far as others know.
+#[derive(Debug)]
+struct Block(SharedMemory);
+
+impl SharedBlock for Block {
+    fn sharing(&self) -> &Sharing {
+        self.0.sharing()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.0.descriptor()
+    }
+
+    fn place(&self) -> Place {
+        Place::Device
+    }
+}
+
+impl Card {
+    fn new(task: &TaskName) -> Card {
+        let name = DeviceName::new(task, "GPU", 0);
+        let attributes = DeviceAttributes {
+            name,
+            memory_limit: 1 << 30,
+            incarnation: u64::from(task.task) + 100,
+            physical_description: String::new(),
+        };
+        let resources = ResourceStore::new(&task.job);
+        Card { attributes, resources, sees: AtomicBool::new(true), counts: Arc::default() }
+    }
+
+    fn read(&self, tensor: &DeviceTensor) -> executor::Result<Tensor> {
+        let memory: &dyn Any = &*tensor.memory;
+        if let Some(Memory(tensor)) = memory.downcast_ref() {
+            return Ok(tensor.clone());
+        }
+        let borrowed = BorrowedMemory::of(&*tensor.memory);
+        let borrowed = borrowed.ok_or_else(|| executor::Error::internal("it is no memory of this device"))?;
+        let window = borrowed.window();
+        let seen = PeerMemory::map(window.descriptor(), window.len());
+        let seen = seen.map_err(|error| executor::Error::internal(error.to_string()))?;
+        self.counts.borrowed.fetch_add(1, Ordering::AcqRel);
+        let bytes = &seen.bytes()[..tensor.memory.len()];
+        Ok(Tensor::from_bytes(tensor.dtype, tensor.shape.clone(), bytes)?)
+    }
+}
+
+fn on_device(tensor: Tensor) -> Value {
+    let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+    DeviceTensor { dtype, shape, memory: Arc::new(Memory(tensor)) }.into()
+}
+
+impl Device for Card {
+    fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    fn resources(&self) -> &ResourceStore {
+        &self.resources
+    }
+
+    fn isolated(&self, _: DeviceName) -> Arc<dyn Device> {
+        Arc::new(Card::new(&self.attributes.name.task_name()))
+    }
+
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        done(Ok(on_device(tensor)));
+    }
+
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        self.counts.downloaded.fetch_add(1, Ordering::AcqRel);
+        done(self.read(&tensor));
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+
+    fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        let adopted = self.read(&tensor).map(on_device);
+        drop(tensor);
+        done(adopted);
+    }
+
+    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        let lent = self.read(&tensor).and_then(|tensor| {
+            let bytes = tensor.bytes()?;
+            let failed = |error: io::Error| executor::Error::internal(error.to_string());
+            let mut memory = SharedMemory::new(bytes.len().next_power_of_two()).map_err(failed)?;
+            memory.bytes_mut().unwrap_or_default()[..bytes.len()].copy_from_slice(bytes);
+            let counts = self.counts.clone();
+            counts.lent.fetch_add(1, Ordering::AcqRel);
+            counts.out.fetch_add(1, Ordering::AcqRel);
+            let window = Window { block: Block(memory), len: bytes.len(), counts };
+            let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+            Ok(DeviceTensor { dtype, shape, memory: Arc::new(window) }.into())
+        });
+        done(lent);
+    }
+
+    fn sees(&self, window: &PeerWindow) -> bool {
+        self.sees.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+
+    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        kernels::find("CPU", node)
+    }
+}
+
+/// Two tasks, each with a device of its own besides the CPU.
+struct Machine {
+    tasks: Vec<Task>,
+    cards: Vec<Arc<Card>>,
+    session: Session,
+    steps: AtomicI64,
+}
+
+impl Machine {
+    async fn new(transport: Transport, sees: bool) -> Test<Machine> {
+        let listeners = [listen()?, listen()?];
+        let mut cluster = Cluster::new();
+        for (task, listener) in (0..).zip(&listeners) {
+            cluster.insert("w", task, &listener.local_addr()?.to_string())?;
+        }
+        let (mut tasks, mut cards) = (Vec::new(), Vec::new());
+        for (task, listener) in (0..).zip(listeners) {
+            let name = TaskName::new("w", task);
+            let card = Arc::new(Card::new(&name));
+            card.sees.store(sees, Ordering::Release);
+            let cpu = CpuDevice::new(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
+            let config = WorkerConfig { threads: 2, transport, ..WorkerConfig::new(name, cluster.clone()) };
+            let devices: Vec<Arc<dyn Device>> = vec![Arc::new(cpu), card.clone()];
+            tasks.push(Task::serve_made(listener, || Worker::with_devices(config, devices))?);
+            cards.push(card);
+        }
+        let session = Session::mixed(&tasks).await?;
+        Ok(Machine { tasks, cards, session, steps: AtomicI64::new(0) })
+    }
+
+    /// Runs `p` from the first task's device to the second's and back, until `enough`, and at least [`TURNS`] times.
+    async fn cross(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
+        let graph = Graph::from_text(&format!(
+            "p = Placeholder[dtype={0}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+             a = Identity[T={0}](p) @\"/job:w/replica:0/task:0/device:GPU:0\"\n\
+             b = Identity[T={0}](a) @\"/job:w/replica:0/task:1/device:GPU:0\"\n\
+             c = Identity[T={0}](b) @\"/job:w/replica:0/task:0/device:GPU:0\"\n\
+             y = Identity[T={0}](c) @\"/job:w/replica:0/task:0/device:CPU:0\"\n",
+            value.dtype()
+        ))?;
+        let registered = self.session.register(&graph, &["p"], &["y"], &[]).await?;
+        let deadline = Instant::now() + LONG;
+        for turn in 1.. {
+            let step = self.steps.fetch_add(1, Ordering::Relaxed);
+            let back = self.session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
+            assert!(back == [value.clone()], "in step {step}");
+            if turn >= TURNS && enough() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("not enough within {LONG:?}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    fn counts(&self, which: fn(&Counts) -> &AtomicUsize) -> Vec<usize> {
+        self.cards.iter().map(|card| count(which(&card.counts))).collect()
+    }
+}
+
+fn numbers(count: usize) -> Test<Tensor> {
+    Ok(Tensor::vector(&(0..count as i32).map(|i| i as f32).collect::<Vec<_>>())?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tensor_is_lent_from_device_to_device_once_it_is_known_that_it_is_seen() -> Test {
+    let machine = Machine::new(Transport::Shm, true).await?;
+    let several = |counts: Vec<usize>| counts.iter().all(|count| *count >= 3);
+    machine.cross(&numbers(LEAST / 4)?, || several(machine.counts(|counts| &counts.borrowed))).await?;
+    // Both are known to see now: nothing comes by the host but what is fetched there.
+    let before = machine.counts(|counts| &counts.downloaded);
+    let lent = machine.counts(|counts| &counts.lent);
+    machine.cross(&numbers(LEAST / 4 + 1)?, || true).await?;
+    assert_eq!(machine.counts(|counts| &counts.downloaded), [before[0] + TURNS, before[1]]);
+    assert_eq!(machine.counts(|counts| &counts.lent), [lent[0] + TURNS, lent[1] + TURNS]);
+    // All of it was returned.
+    let deadline = Instant::now() + LONG;
+    while machine.counts(|counts| &counts.out) != [0, 0] {
+        assert!(Instant::now() < deadline, "{:?} are still lent", machine.counts(|counts| &counts.out));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(machine.tasks.iter().all(|task| task.worker.links() == (1, 1)), "a link broke");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_tensors_and_what_would_not_be_seen_come_by_the_host() -> Test {
+    let machine = Machine::new(Transport::Shm, true).await?;
+    machine.cross(&numbers(LEAST / 4 - 1)?, || true).await?;
+    machine.cross(&Tensor::scalar(1.0f32), || true).await?;
+    assert_eq!(machine.counts(|counts| &counts.lent), [0, 0]);
+    // A device that sees nothing is asked once.
+    let machine = Machine::new(Transport::Shm, false).await?;
+    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.lent) == [1, 1]).await?;
+    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.out) == [0, 0]).await?;
+    assert_eq!(machine.counts(|counts| &counts.lent), [1, 1]);
+    assert_eq!(machine.counts(|counts| &counts.borrowed), [0, 0]);
+    // Where links share no memory, or there are none, nobody is asked.
+    for transport in [Transport::Tcp, Transport::Grpc] {
+        let machine = Machine::new(transport, true).await?;
+        machine.cross(&numbers(LEAST)?, || true).await?;
+        assert_eq!(machine.counts(|counts| &counts.lent), [0, 0], "{transport}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lent_is_given_up_with_the_link_and_steps_go_on_by_the_host() -> Test {
+    let machine = Machine::new(Transport::Shm, true).await?;
+    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    machine.cross(&numbers(LEAST)?, borrowed).await?;
+    machine.tasks[1].worker.close_links();
+    let lent = |machine: &Machine| machine.counts(|counts| &counts.lent);
+    let end = Instant::now() + LONG;
+    while machine.tasks[0].worker.links() != (0, 0) || machine.counts(|counts| &counts.out) != [0, 0] {
+        assert!(Instant::now() < end, "the links are still there");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let before = lent(&machine);
+    machine.cross(&numbers(LEAST)?, || true).await?;
+    assert_eq!(lent(&machine), before);
+    Ok(())
+}
