@@ -182,3 +182,42 @@ fn a_worker_trains_what_a_parameter_server_without_a_gpu_holds() -> Fallible {
     }
     Ok(())
 }
+
+/// A worker's variable goes to another's device and comes back changed, step after step: from GPU to GPU, where each process
+/// sees the other's memory.
+#[test]
+fn a_large_tensor_goes_between_the_gpus_of_two_processes_and_back() -> Fallible {
+    const ROWS: usize = 512;
+    let device = device()?;
+    let cluster = Cluster::start_with(&[("worker", 2)], &["--gpus", "all"])?;
+    let root = Scope::new();
+    let on = |task: u32| root.device(&format!("/job:worker/task:{task}/device:{device}"));
+    let (own, other, host) = (on(0), on(1), root.device("/job:worker/task:0/device:CPU:0"));
+    let w = own.var_handle("w", DType::Float, [ROWS, ROWS]);
+    let numbers: Vec<f32> = (0..ROWS * ROWS).map(|i| (i % 1021) as f32).collect();
+    let first =
+        own.assign_variable(w, own.constant(Tensor::vector(&numbers)?.reshaped([ROWS, ROWS].try_into()?)?));
+    let value = own.read_variable(w, DType::Float);
+    let changed = other.add(value, other.constant(1.0f32));
+    let step = own.assign_variable(w, own.neg(changed));
+    let seen = host.identity(own.read_variable(w, DType::Float));
+    let session = Session::connect(&cluster.target("worker", 0), root.finish()?, options())?;
+    session.run(&[], &[], &[first])?;
+    // An even number: each two steps leave the variable as it was.
+    for _ in 0..40 {
+        session.step().target(step).timeout(DEADLINE).run()?;
+    }
+    assert_eq!(session.run(&[], &[seen], &[])?.remove(0).values::<f32>()?, numbers);
+    if device.starts_with("GPU") {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let log = cluster.log("worker", from)?;
+            let goes = format!("/job:worker/replica:0/task:{to}/device:GPU:0 at");
+            let line = log.lines().find(|line| line.contains(&goes) && line.contains("directly"));
+            assert!(
+                line.is_some(),
+                "task {from} says nothing of tensors that go to task {to} directly: {log}"
+            );
+        }
+    }
+    Ok(())
+}

@@ -386,7 +386,11 @@ impl Outbound {
                 let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
-            (Frame::Seen { device, sees }, _) => self.sights.hear(&device, sees),
+            (Frame::Seen { device, sees }, _) => {
+                let how = if sees { "directly" } else { "by the host, for it does not see their memory" };
+                tracing::info!("tensors of devices here go to {device} at {} {how}", self.peer);
+                self.sights.hear(&device, sees);
+            }
             (Frame::Ran { id, failure }, Content::Message(message)) => {
                 let response = match failure {
                     Some(status) => Err(status),
