@@ -14,7 +14,7 @@ pub enum Stream {
     In,
     /// To the host's memory.
     Out,
-    /// To other GPUs of the process.
+    /// To other GPUs.
     Peer,
     /// What several GPUs compute together.
     Collective,

@@ -12,7 +12,8 @@
 //! abstract Unix socket: large tensors lie in sealed memory ([`executor::shared_memory`]), whose descriptor crosses
 //! once; after that a tensor is a message of some hundred bytes, read where it lies. It is *lent*: until its last reader
 //! returns it, an update in place copies first, as for readers of this process. A lender whose borrower vanishes never
-//! writes that memory again. Between workers of one process, values pass by pointer ([`shelf`]). Elsewhere [`frame`]s
+//! writes that memory again. What lies in a GPU's memory is lent in a block of that, once the receiving device has said that it
+//! sees such ([`sights`]). Between workers of one process, values pass by pointer ([`shelf`]). Elsewhere [`frame`]s
 //! carry the elements, written from the tensor and read into one.
 //!
 //! **Push.** A Send leaves at once, whether or not its receiver asks; all that a thread sends before it pauses leaves in
