@@ -120,6 +120,7 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         replica_at: replica.as_ref().map(|_| address.clone()),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         session_config: options.sessions,
+        give_back: allocator::give_back,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

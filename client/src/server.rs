@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub replica_at: Option<String>,
     /// Under the options that sessions bring.
     pub session_config: pb::ConfigProto,
+    /// As [`WorkerConfig::give_back`].
+    pub give_back: fn(),
 }
 
 impl Default for ServerConfig {
@@ -54,6 +56,7 @@ impl Default for ServerConfig {
             transport: Transport::default(),
             replica_at: None,
             session_config: pb::ConfigProto::default(),
+            give_back: || {},
         }
     }
 }
@@ -89,6 +92,7 @@ impl Server {
             connect_deadline: config.connect_deadline,
             transport: config.transport,
             replica_at: config.replica_at.clone(),
+            give_back: config.give_back,
             ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
         })?;
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();

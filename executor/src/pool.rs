@@ -72,6 +72,11 @@ impl Pool {
         self.threads
     }
 
+    /// Does something on each of the threads, when it comes to it.
+    pub fn on_each_thread(&self, something: fn()) {
+        self.rayon.spawn_broadcast(move |_| something());
+    }
+
     /// Whether compute threads have something to do, of whatever pool: a hint.
     pub fn is_computing() -> bool {
         RUNNERS.load(Ordering::Relaxed) > 0

@@ -36,6 +36,9 @@ pub struct WorkerConfig {
     pub cancel_grace: Duration,
     /// How long the values of a step are kept that has ended and that nobody cleans up.
     pub retention: Duration,
+    /// Makes the program's allocator give back to the system what the calling thread has freed: called on every thread that
+    /// served steps, when the last graph has gone.
+    pub give_back: fn(),
 }
 
 impl WorkerConfig {
@@ -55,6 +58,7 @@ impl WorkerConfig {
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),
             retention: Duration::from_secs(600),
+            give_back: || {},
         }
     }
 }

@@ -286,11 +286,16 @@ impl Worker {
         let own = Arc::downgrade(self);
         self.runtime.spawn(async move {
             tokio::time::sleep(NEXT_SESSION).await;
-            if own.upgrade().is_some_and(|worker| !worker.sessions.have_graphs()) {
-                let trim = || graph::tensor::trim_memory(Duration::ZERO);
-                // A runtime that ends needs no memory given back.
-                let _ = tokio::task::spawn_blocking(trim).await;
-            }
+            let Some(worker) = own.upgrade().filter(|worker| !worker.sessions.have_graphs()) else { return };
+            let give_back = worker.config.give_back;
+            let trim = move || {
+                graph::tensor::trim_memory(Duration::ZERO);
+                give_back();
+            };
+            // A runtime that ends needs no memory given back.
+            let _ = tokio::task::spawn_blocking(trim).await;
+            worker.pool.on_each_thread(give_back);
+            give_back();
         });
     }
 

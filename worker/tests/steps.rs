@@ -6,6 +6,9 @@ use cluster::*;
 use graph::{Code, Graph, TaskName, Tensor};
 use proto::link::Extent;
 use proto::{Status, convert};
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// The second task waits for the first, which waits to be fed.
@@ -229,6 +232,48 @@ async fn a_run_in_parts_goes_on_until_its_last() -> Test {
     for task in &tasks {
         task.worker.shutdown(Duration::from_secs(60)).await;
         assert!(!task.worker.is_running(7));
+    }
+    Ok(())
+}
+
+/// Threads that were to give back memory.
+static GAVE_BACK: Mutex<Option<HashSet<ThreadId>>> = Mutex::new(None);
+
+fn gave_back() -> usize {
+    GAVE_BACK.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashSet::len)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_last_graph_has_gone_every_thread_gives_back_its_memory() -> Test {
+    const THREADS: usize = 3;
+    let tasks = cluster(1, |config| {
+        config.threads = THREADS;
+        config.give_back = || {
+            let mut threads = GAVE_BACK.lock().unwrap_or_else(PoisonError::into_inner);
+            threads.get_or_insert_default().insert(std::thread::current().id());
+        };
+    })?;
+    let session = Session::remote(&tasks).await?;
+    let graph = Graph::from_text(
+        "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
+         y = Identity[T=float](p) @\"/job:w/replica:0/task:0/device:CPU:0\"\n",
+    )?;
+    let (first, second) = (
+        session.register(&graph, &["p"], &["y"], &[]).await?,
+        session.register(&graph, &["p"], &["y"], &[]).await?,
+    );
+    session.run(&first, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
+    for registered in [first, second] {
+        assert_eq!(gave_back(), 0, "there is a graph");
+        for (task, part) in registered.parts {
+            session.links[&task].deregister_graph(SESSION, &part).await?;
+        }
+    }
+    // Those that compute, one that plans, and the one that serves.
+    let end = Instant::now() + LONG;
+    while gave_back() < THREADS + 2 {
+        assert!(Instant::now() < end, "only {} threads gave back memory", gave_back());
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }
