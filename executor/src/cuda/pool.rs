@@ -65,7 +65,8 @@ impl Pool {
         what: impl Fn() -> String,
     ) -> Result<Address> {
         let size = bytes as u64;
-        if !self.admit(size) && !(self.close_idle() && self.admit(size)) {
+        let fits = self.admit(size) || self.close_idle() && self.admit(size);
+        if !fits {
             return Err(self.exhausted(bytes, &what()));
         }
         let allocated = match self.driver.allocate(bytes, stream) {
