@@ -62,17 +62,23 @@ impl PeerWindow {
     }
 }
 
+/// What lender and borrower have agreed on: dropped, it returns what was lent.
+pub trait Loan: Send + Sync {
+    /// The device cannot look into the window after all: its lender is to lend it nothing more.
+    fn is_unseen(&self);
+}
+
 /// A tensor's memory in a window, from its beginning on: lent until it is dropped.
 pub struct BorrowedMemory {
     window: Arc<PeerWindow>,
     len: usize,
-    _loan: Box<dyn Send + Sync>,
+    loan: Box<dyn Loan>,
 }
 
 impl BorrowedMemory {
-    /// What lender and borrower have agreed on ends with `loan`. `None` if the window is shorter.
-    pub fn new(window: Arc<PeerWindow>, len: usize, loan: Box<dyn Send + Sync>) -> Option<BorrowedMemory> {
-        (len <= window.len).then_some(BorrowedMemory { window, len, _loan: loan })
+    /// `None` if the window is shorter.
+    pub fn new(window: Arc<PeerWindow>, len: usize, loan: Box<dyn Loan>) -> Option<BorrowedMemory> {
+        (len <= window.len).then_some(BorrowedMemory { window, len, loan })
     }
 
     /// The memory behind a tensor, if it is such.
@@ -82,6 +88,11 @@ impl BorrowedMemory {
 
     pub fn window(&self) -> &Arc<PeerWindow> {
         &self.window
+    }
+
+    /// Tells the lender that the device cannot look into the window.
+    pub fn is_unseen(&self) {
+        self.loan.is_unseen();
     }
 }
 

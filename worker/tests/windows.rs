@@ -124,6 +124,10 @@ impl Card {
         let borrowed = BorrowedMemory::of(&*tensor.memory);
         let borrowed = borrowed.ok_or_else(|| executor::Error::internal("it is no memory of this device"))?;
         let window = borrowed.window();
+        if !self.sees(window) {
+            borrowed.is_unseen();
+            return Err(executor::Error::internal("it is not seen"));
+        }
         let seen = PeerMemory::map(window.descriptor(), window.len());
         let seen = seen.map_err(|error| executor::Error::internal(error.to_string()))?;
         self.counts.borrowed.fetch_add(1, Ordering::AcqRel);
@@ -321,5 +325,19 @@ async fn what_is_lent_is_given_up_with_the_link_and_steps_go_on_by_the_host() ->
     let before = lent(&machine);
     machine.cross(&numbers(LEAST)?, || true).await?;
     assert_eq!(lent(&machine), before);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_cannot_see_after_all_costs_a_step_and_tensors_go_by_the_host() -> Test {
+    let machine = Machine::new(Transport::Shm, true).await?;
+    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    machine.cross(&numbers(LEAST)?, borrowed).await?;
+    machine.cards[1].sees.store(false, Ordering::Release);
+    let failed = machine.cross(&numbers(LEAST)?, || true).await.err().ok_or("it is seen")?.to_string();
+    assert!(failed.contains("it is not seen"), "{failed}");
+    let before = machine.counts(|counts| &counts.lent);
+    machine.cross(&numbers(LEAST)?, || true).await?;
+    assert_eq!(machine.counts(|counts| &counts.lent), [before[0], before[1] + TURNS], "the other sees still");
     Ok(())
 }

@@ -249,7 +249,7 @@ impl Engine {
             let copy = |from| self.driver.copy_out(pinned.memory(), from, len, stream);
             let mark = match BorrowedMemory::of(&*memory) {
                 Some(borrowed) => {
-                    copy(self.view(borrowed.window())?)?;
+                    copy(self.see(borrowed)?)?;
                     self.streams.mark(Stream::Out)?
                 }
                 None => block_of(&memory)?.copied_by(Stream::Out, copy)?,

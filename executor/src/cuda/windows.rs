@@ -178,7 +178,7 @@ impl Engine {
     ///
     /// # Errors
     /// The driver's, if it cannot.
-    pub(super) fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
+    fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
         let own = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
         let map = || {
             let (engine, len) = (self.clone(), window.len());
@@ -186,6 +186,14 @@ impl Engine {
             Ok::<_, Error>(Mapping { engine, address, len })
         };
         window.view(own, map)?.ok_or_else(|| Error::internal("a view of a window got lost"))
+    }
+
+    /// Where this GPU sees what is lent to it. If it cannot, the lender is told.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn see(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
+        self.view(borrowed.window()).inspect_err(|_| borrowed.is_unseen())
     }
 
     /// A tensor that another process lends, in this GPU's memory; the copy is enqueued, and who uses the tensor comes after
@@ -196,7 +204,7 @@ impl Engine {
     pub(super) fn take_in(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<DeviceTensor> {
         let borrowed = BorrowedMemory::of(&*tensor.memory);
         let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;
-        let (from, len) = (self.view(borrowed.window())?, tensor.memory.len());
+        let (from, len) = (self.see(borrowed)?, tensor.memory.len());
         self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
             self.driver().copy(to, from, len, self.streams().id(Stream::In))?;
             let mark = self.streams().mark(Stream::In)?;

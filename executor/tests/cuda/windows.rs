@@ -9,7 +9,7 @@ use anabranch_executor::device::DeviceTensor;
 use anabranch_executor::shared_block::{Place, SharedBlock};
 use anabranch_executor::shared_memory::{self, PeerMemory, SharedMemory};
 use anabranch_executor::testing::run_node_on;
-use anabranch_executor::window::{BorrowedMemory, LEAST, PeerWindow};
+use anabranch_executor::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,13 +63,23 @@ struct Borrowed {
     tensor: DeviceTensor,
     window: Arc<PeerWindow>,
     is_returned: Arc<AtomicBool>,
+    is_unseen: Arc<AtomicBool>,
 }
 
-struct Returns(Arc<AtomicBool>);
+struct Told {
+    returned: Arc<AtomicBool>,
+    unseen: Arc<AtomicBool>,
+}
 
-impl Drop for Returns {
+impl Loan for Told {
+    fn is_unseen(&self) {
+        self.unseen.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Told {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+        self.returned.store(true, Ordering::Release);
     }
 }
 
@@ -87,11 +97,11 @@ fn borrowed(lent: &Value) -> Fallible<Borrowed> {
 
 fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
     let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
-    let is_returned = Arc::new(AtomicBool::new(false));
-    let loan = Box::new(Returns(is_returned.clone()));
+    let (is_returned, is_unseen) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let loan = Box::new(Told { returned: is_returned.clone(), unseen: is_unseen.clone() });
     let memory = BorrowedMemory::new(window.clone(), memory.len(), loan).ok_or("it is longer")?;
     let tensor = DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: Arc::new(memory) };
-    Ok(Borrowed { tensor, window: window.clone(), is_returned })
+    Ok(Borrowed { tensor, window: window.clone(), is_returned, is_unseen })
 }
 
 fn numbers(from: f32) -> Fallible<Tensor> {
@@ -195,8 +205,10 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let borrowed = borrowed(&lent)?;
     assert!(!pair.borrower.device.sees(&borrowed.window));
+    assert!(!borrowed.is_unseen.load(Ordering::Acquire));
     let error = pair.borrower.take_over(&borrowed.tensor).err().ok_or("it is seen")?.to_string();
     assert!(error.contains("no memory to be mapped"), "{error}");
+    assert!(borrowed.is_unseen.load(Ordering::Acquire), "its lender goes on lending");
     assert_eq!(pair.borrower.driver.used(), 0);
     // Nor does one see what is shorter than it is said to be.
     let pair = Pair::new(true)?;
@@ -204,7 +216,8 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
     assert!(!pair.borrower.device.sees(&window));
     let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
-    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(())).is_none());
+    let told = Told { returned: Arc::default(), unseen: Arc::default() };
+    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(told)).is_none());
     Ok(())
 }
 

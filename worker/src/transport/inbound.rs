@@ -16,6 +16,7 @@ use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use bytes::Bytes;
 use executor::rendezvous::Sent;
+use executor::window::Loan;
 use executor::{Error, Value};
 use graph::{Code, DeviceName};
 use parking_lot::Mutex;
@@ -133,8 +134,8 @@ impl Inbound {
             }
             (Frame::Dead(name), _) => self.deposit(worker, name, Sent::dead()),
             (Frame::Lent { name, form, block, loan }, _) => {
-                let borrowed = Borrowed { lender: self.clone(), loan };
-                let value = blocks.get(block)?.tensor(form, borrowed)?;
+                let borrowed = Borrowed { lender: self.clone(), loan, key: name.key.clone() };
+                let value = blocks.get(block)?.tensor(form, Box::new(borrowed))?;
                 self.deposit(worker, name, Sent { value, is_dead: false });
             }
             (Frame::Look { block, device }, _) => self.look(worker, blocks.get(block)?, device),
@@ -278,6 +279,16 @@ pub(crate) fn weight(sent: &Sent) -> u64 {
 struct Borrowed {
     lender: Arc<Inbound>,
     loan: u64,
+    /// Of the value.
+    key: Arc<str>,
+}
+
+impl Loan for Borrowed {
+    fn is_unseen(&self) {
+        if let Some(device) = self.key.split(';').nth(2) {
+            self.lender.answer(&Frame::Seen { device: device.into(), sees: false }, None);
+        }
+    }
 }
 
 impl Drop for Borrowed {

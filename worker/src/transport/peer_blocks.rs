@@ -6,7 +6,7 @@ use executor::Value;
 use executor::device::{Device, DeviceTensor};
 use executor::shared_block::Place;
 use executor::shared_memory::PeerMemory;
-use executor::window::{BorrowedMemory, PeerWindow};
+use executor::window::{BorrowedMemory, Loan, PeerWindow};
 use graph::Buffer;
 use graph::tensor::Region;
 use rustc_hash::FxHashMap;
@@ -57,19 +57,19 @@ impl PeerBlock {
         })
     }
 
-    /// A tensor that lies at its beginning, for as long as `borrowed` is held.
-    pub(super) fn tensor(&self, form: Form, borrowed: impl Send + Sync + 'static) -> io::Result<Value> {
+    /// A tensor that lies at its beginning, for as long as the loan is held.
+    pub(super) fn tensor(&self, form: Form, loan: Box<dyn Loan>) -> io::Result<Value> {
         let len = form.len().ok_or(TOO_LONG)?;
         match self {
             PeerBlock::Host(memory) => {
-                let memory = Lent { memory: memory.clone(), len, _borrowed: Box::new(borrowed) };
+                let memory = Lent { memory: memory.clone(), len, _loan: loan };
                 if len > memory.memory.bytes().len() {
                     return Err(TOO_LONG.into());
                 }
                 Ok(tensor(form, Buffer::borrowed(Box::new(memory)))?.into())
             }
             PeerBlock::Device(window) => {
-                let memory = BorrowedMemory::new(window.clone(), len, Box::new(borrowed)).ok_or(TOO_LONG)?;
+                let memory = BorrowedMemory::new(window.clone(), len, loan).ok_or(TOO_LONG)?;
                 let Form { dtype, shape } = form;
                 Ok(DeviceTensor { dtype, shape, memory: Arc::new(memory) }.into())
             }
@@ -90,7 +90,7 @@ struct Lent {
     memory: Arc<PeerMemory>,
     /// Its first bytes.
     len: usize,
-    _borrowed: Box<dyn Send + Sync>,
+    _loan: Box<dyn Loan>,
 }
 
 impl Region for Lent {
