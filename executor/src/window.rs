@@ -65,7 +65,7 @@ impl PeerWindow {
 /// What lender and borrower have agreed on: dropped, it returns what was lent.
 pub trait Loan: Send + Sync {
     /// The device cannot look into the window after all: its lender is to lend it nothing more.
-    fn is_unseen(&self);
+    fn tell_unseen(&self);
 }
 
 /// A tensor's memory in a window, from its beginning on: lent until it is dropped.
@@ -91,8 +91,8 @@ impl BorrowedMemory {
     }
 
     /// Tells the lender that the device cannot look into the window.
-    pub fn is_unseen(&self) {
-        self.loan.is_unseen();
+    pub fn tell_unseen(&self) {
+        self.loan.tell_unseen();
     }
 }
 

@@ -36,8 +36,8 @@ pub struct WorkerConfig {
     pub cancel_grace: Duration,
     /// How long the values of a step are kept that has ended and that nobody cleans up.
     pub retention: Duration,
-    /// Makes the program's allocator give back to the system what the calling thread has freed: called on every thread that
-    /// served steps, when the last graph has gone.
+    /// Makes the program's allocator give back to the system what the calling thread has freed: called when the last
+    /// graph has gone, on the threads that compute, one that plans and one that serves.
     pub give_back: fn(),
 }
 

@@ -125,7 +125,7 @@ impl Card {
         let borrowed = borrowed.ok_or_else(|| executor::Error::internal("it is no memory of this device"))?;
         let window = borrowed.window();
         if !self.sees(window) {
-            borrowed.is_unseen();
+            borrowed.tell_unseen();
             return Err(executor::Error::internal("it is not seen"));
         }
         let seen = PeerMemory::map(window.descriptor(), window.len());

@@ -256,11 +256,13 @@ impl Engine {
             };
             Ok((pinned, mark))
         });
-        // Own memory is freed behind the copy, and whoever is told that the tensor is there finds it no longer held here.
-        let borrowed = BorrowedMemory::of(&*memory).is_some().then_some(memory);
+        // What others see, here or there, is held until it has been read. Other memory is freed behind the copy, and whoever
+        // is told that the tensor is there finds it no longer held here.
+        let is_window = BorrowedMemory::of(&*memory).is_some() || memory.shared_block().is_some();
+        let window = is_window.then_some(memory);
         match started {
             Ok((pinned, mark)) => self.outgoing.after(mark, move |reached| {
-                drop(borrowed);
+                drop(window);
                 let tensor = reached.and_then(|()| {
                     Ok(Tensor::from_buffer(dtype, shape, Buffer::borrowed(Box::new(pinned)))?)
                 });

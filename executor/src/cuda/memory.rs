@@ -219,7 +219,7 @@ impl Drop for Block {
         match std::mem::replace(&mut self.owner, Owner::Other) {
             Owner::Pool => {}
             Owner::Window(window) => {
-                // What reads it here, where a receiver asked for it over gRPC, has ended or soon will.
+                // What reads it here, where a receiver asked for it over gRPC, holds it until it has ended.
                 order.readers.iter().for_each(|mark| drop(mark.wait_here()));
                 return self.engine.pool().give_back(window);
             }

@@ -1,7 +1,7 @@
 //! A GPU's memory within its limit: who holds how much, and what to say when there is no more.
 
 use super::driver::{Address, Driver, StreamId};
-use super::windows::IdleWindows;
+use super::windows::Windows;
 use crate::error::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ pub(super) struct Pool {
     device: String,
     pub(super) limit: u64,
     state: Mutex<State>,
-    pub(super) windows: IdleWindows,
+    pub(super) windows: Windows,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ const NAMED: usize = 5;
 
 impl Pool {
     pub(super) fn new(driver: Arc<dyn Driver>, device: String, limit: u64) -> Pool {
-        Pool { driver, device, limit, state: Mutex::default(), windows: IdleWindows::default() }
+        Pool { driver, device, limit, state: Mutex::default(), windows: Windows::default() }
     }
 
     /// Takes the whole limit from the driver, and gives it back to be kept for reuse.

@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// Windows are of at least so many bytes, and of a power of two: what GPUs give such memory in.
 const LEAST: usize = 2 << 20;
 
-/// Windows into which nobody looks are kept up to this share of the GPU's limit.
-const KEPT: u64 = 8;
+/// Windows take at most this share of the GPU's limit: the rest is for kernels.
+const SHARE: u64 = 8;
 
 /// Who holds the memory of windows, in messages.
 const HOLDER: &str = "tensors that are lent to other processes";
@@ -60,16 +60,24 @@ impl Drop for Window {
     }
 }
 
-/// Windows that nobody uses, in the order in which they were given back.
+/// A GPU's windows.
 #[derive(Debug, Default)]
-pub(super) struct IdleWindows(Mutex<VecDeque<Window>>);
+pub(super) struct Windows(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Those that nobody uses, in the order in which they were given back.
+    idle: VecDeque<Window>,
+    /// Of all that are open.
+    bytes: u64,
+}
 
 impl Pool {
     /// A window of at least so many bytes, of whatever was there; `None` if there is no memory to spare for it.
     pub(super) fn window(&self, len: usize) -> Option<Window> {
         let size = len.max(LEAST).checked_next_power_of_two()?;
         let idle = {
-            let mut idle = self.windows.0.lock();
+            let idle = &mut self.windows.0.lock().idle;
             let at = idle.iter().rposition(|window| window.len == size);
             at.and_then(|at| idle.remove(at))
         };
@@ -78,53 +86,64 @@ impl Pool {
 
     fn open(&self, size: usize) -> Option<Window> {
         let bytes = size as u64;
-        if !self.admit(bytes) {
-            return None;
+        // Those of other sizes make room.
+        while !self.takes_share(bytes) {
+            let oldest = self.windows.0.lock().idle.pop_front();
+            self.close(oldest?);
         }
-        let shared = self.driver.share(size).unwrap_or_else(|error| {
-            tracing::debug!("tensors go to other processes through the host: {error}");
-            None
-        });
-        let Some(shared) = shared else {
-            self.refuse(bytes);
+        let Some(shared) = self.share(size) else {
+            self.windows.0.lock().bytes -= bytes;
             return None;
         };
         self.hold(shared.address, bytes, &HOLDER.into());
         Some(Window { sharing: Sharing::new(), shared, len: size, driver: self.driver.clone() })
     }
 
+    fn share(&self, size: usize) -> Option<Shared> {
+        if !self.admit(size as u64) {
+            return None;
+        }
+        let shared = self.driver.share(size).unwrap_or_else(|error| {
+            tracing::debug!("tensors go to other processes through the host: {error}");
+            None
+        });
+        if shared.is_none() {
+            self.refuse(size as u64);
+        }
+        shared
+    }
+
+    /// Counts bytes of a window that is to be opened; whether the windows' share of the memory lets it.
+    fn takes_share(&self, bytes: u64) -> bool {
+        let mut windows = self.windows.0.lock();
+        let fits = windows.bytes + bytes <= self.limit / SHARE;
+        if fits {
+            windows.bytes += bytes;
+        }
+        fits
+    }
+
     /// Takes a window back, that nobody uses any more, unless others may still look into it.
     pub(super) fn give_back(&self, window: Window) {
-        if window.sharing.is_given_up() {
-            return self.close(window);
+        match window.sharing.is_given_up() {
+            true => self.close(window),
+            false => self.windows.0.lock().idle.push_back(window),
         }
-        let beyond: Vec<Window> = {
-            let mut idle = self.windows.0.lock();
-            idle.push_back(window);
-            let mut bytes: u64 = idle.iter().map(|window| window.len as u64).sum();
-            let is_beyond = |window: &Window| {
-                let is_beyond = bytes > self.limit / KEPT;
-                bytes -= window.len as u64;
-                is_beyond
-            };
-            let count = idle.iter().map(is_beyond).take_while(|is_beyond| *is_beyond).count();
-            idle.drain(..count).collect()
-        };
-        beyond.into_iter().for_each(|window| self.close(window));
     }
 
     /// Gives the memory of idle windows back, for others; whether there were any.
     pub(super) fn close_idle(&self) -> bool {
-        let idle = std::mem::take(&mut *self.windows.0.lock());
+        let idle = std::mem::take(&mut self.windows.0.lock().idle);
         let were_there = !idle.is_empty();
         idle.into_iter().for_each(|window| self.close(window));
         were_there
     }
 
     fn close(&self, window: Window) {
-        let address = window.shared.address;
+        // Before its address is another's.
+        self.forget(window.shared.address);
+        self.windows.0.lock().bytes -= window.len as u64;
         drop(window);
-        self.forget(address);
     }
 }
 
@@ -193,7 +212,7 @@ impl Engine {
     /// # Errors
     /// The driver's.
     pub(super) fn see(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
-        self.view(borrowed.window()).inspect_err(|_| borrowed.is_unseen())
+        self.view(borrowed.window()).inspect_err(|_| borrowed.tell_unseen())
     }
 
     /// A tensor that another process lends, in this GPU's memory; the copy is enqueued, and who uses the tensor comes after

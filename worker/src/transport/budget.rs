@@ -19,11 +19,16 @@ impl Budget {
     /// Whether so many bytes may be pushed; if so, they count from now on. One tensor may go beyond the limit: a
     /// tensor larger than it must be able to leave.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
-        let fits = bytes == 0 || self.in_flight < self.limit;
+        let fits = bytes == 0 || self.has_room();
         if fits {
             self.in_flight = self.in_flight.saturating_add(bytes);
         }
         fits
+    }
+
+    /// Whether something may be pushed: a hint.
+    pub(super) fn has_room(&self) -> bool {
+        self.in_flight < self.limit
     }
 
     /// Counts what the receiver has asked for.

@@ -284,7 +284,7 @@ struct Borrowed {
 }
 
 impl Loan for Borrowed {
-    fn is_unseen(&self) {
+    fn tell_unseen(&self) {
         if let Some(device) = self.key.split(';').nth(2) {
             self.lender.answer(&Frame::Seen { device: device.into(), sees: false }, None);
         }

@@ -203,13 +203,16 @@ impl Outbound {
     ) -> bool {
         let Reach::Memory = self.reach else { return false };
         match self.sights.of(there) {
-            Seen::Yes => return self.state.lock().blocks.len() < MOST_KNOWN,
+            Seen::Yes => {
+                let state = self.state.lock();
+                return state.blocks.len() < MOST_KNOWN && state.lent.has_room();
+            }
             Seen::No => return false,
             Seen::Unasked => {}
         }
         let (own, there) = (self.own.clone(), there.clone());
         let lent = move |lent| {
-            // What finds no room among what others see is not asked about.
+            // What finds no room among what others see is not asked about: to try again would bring each tensor to the host twice.
             if let (Some(own), Ok(Value::Device(lent))) = (own.upgrade(), lent) {
                 own.show(there, lent);
             }
@@ -221,8 +224,8 @@ impl Outbound {
     /// Asks a device of the other end whether it sees this.
     fn show(&self, there: Arc<str>, lent: DeviceTensor) {
         let loan = Loan::Device(lent.memory.clone());
-        self.sights.shows(&there, lent);
         let Some((block, descriptor)) = self.lends(&loan) else { return };
+        self.sights.shows(&there, lent);
         let look = Frame::Look { block: block.sharing().id(), device: there };
         // A link that has broken will be made anew.
         if self.introduce(block, descriptor).and_then(|()| self.post(&look, None)).is_ok() {
