@@ -6,7 +6,7 @@ use super::driver::{Driver, Pinned};
 use crate::error::Result;
 use crate::shared_memory::{self, SharedMemory};
 use graph::Tensor;
-use graph::tensor::Region;
+use graph::tensor::{LARGE, Region};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -61,9 +61,6 @@ const KEPT: usize = 1 << 30;
 
 /// Blocks are of whole pages.
 const PAGE: usize = 4096;
-
-/// Blocks of so many bytes may be read by others, as other large buffers.
-const LARGE: usize = 1 << 18;
 
 impl PinnedPool {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Arc<PinnedPool> {

@@ -12,16 +12,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-impl Gpu {
-    /// Takes over what another GPU holds.
-    fn adopt(&self, value: &Value) -> Fallible<Value> {
-        let Value::Device(tensor) = value else { return Err(format!("{value:?} is not on a GPU").into()) };
-        let (sender, receiver) = channel();
-        self.device.adopt(tensor.clone(), Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-}
-
 /// Nothing raced, and nothing is left.
 fn check_clean(gpus: &[Gpu]) {
     for gpu in gpus {

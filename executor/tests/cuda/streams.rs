@@ -4,7 +4,7 @@ use super::Fallible;
 use super::recording::Recording;
 use anabranch_executor::Value;
 use anabranch_executor::cuda::CudaDevice;
-use anabranch_executor::device::Device;
+use anabranch_executor::device::{Device, DeviceTensor};
 use anabranch_executor::gpus::GpuOptions;
 use anabranch_executor::testing::run_node_on;
 use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
@@ -55,10 +55,31 @@ impl Gpu {
     }
 
     pub(crate) fn download(&self, value: Value) -> Fallible<Tensor> {
-        let Value::Device(tensor) = value else { return Err(format!("{value:?} is not on a GPU").into()) };
+        let tensor = on_gpu(&value)?;
+        drop(value);
         let (sender, receiver) = channel();
         self.device.download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
         Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    /// Takes over what another GPU holds.
+    pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.lend(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+}
+
+fn on_gpu(value: &Value) -> Fallible<DeviceTensor> {
+    match value {
+        Value::Device(tensor) => Ok(tensor.clone()),
+        _ => Err(format!("{value:?} is not on a GPU").into()),
     }
 }
 

@@ -13,7 +13,6 @@ use anabranch_executor::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 
 /// Least length of a window.
 const WINDOW: u64 = 2 << 20;
@@ -40,21 +39,6 @@ impl Pair {
 
     fn check_clean(&self) {
         assert_eq!(self.lender.driver.races(), Vec::<String>::new());
-    }
-}
-
-impl Gpu {
-    fn lend(&self, value: &Value) -> Fallible<Value> {
-        let Value::Device(tensor) = value else { return Err(format!("{value:?} is not on a GPU").into()) };
-        let (sender, receiver) = channel();
-        self.device.lend(tensor.clone(), Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-
-    fn take_over(&self, tensor: &DeviceTensor) -> Fallible<Value> {
-        let (sender, receiver) = channel();
-        self.device.adopt(tensor.clone(), Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
     }
 }
 
@@ -135,7 +119,7 @@ fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallibl
     );
     let borrowed = borrowed(&lent)?;
     assert!(pair.borrower.device.sees(&borrowed.window));
-    let there = pair.borrower.take_over(&borrowed.tensor)?;
+    let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
     assert_eq!(
         pair.lender.driver.log(),
         ["map 2097152", "allocate 262144 on 6", "copy 262144 on 6", "mark 6"],
@@ -169,7 +153,7 @@ fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
             None => borrowed(&lent)?,
         };
         known = Some((id, borrowed.window.clone()));
-        let there = pair.borrower.take_over(&borrowed.tensor)?;
+        let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
         let is_returned = borrowed.is_returned.clone();
         drop(borrowed);
         wait_for(&is_returned)?;
@@ -206,7 +190,7 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     let borrowed = borrowed(&lent)?;
     assert!(!pair.borrower.device.sees(&borrowed.window));
     assert!(!borrowed.is_unseen.load(Ordering::Acquire));
-    let error = pair.borrower.take_over(&borrowed.tensor).err().ok_or("it is seen")?.to_string();
+    let error = pair.borrower.adopt(&borrowed.tensor.clone().into()).err().ok_or("it is seen")?.to_string();
     assert!(error.contains("no memory to be mapped"), "{error}");
     assert!(borrowed.is_unseen.load(Ordering::Acquire), "its lender goes on lending");
     assert_eq!(pair.borrower.driver.used(), 0);
@@ -271,7 +255,7 @@ fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible 
     drop(lent);
     let again = pair.lender.lend(&pair.lender.upload(numbers(9.0)?)?)?;
     assert_ne!(block(&again)?.sharing().id(), first);
-    let there = pair.borrower.take_over(&borrowed.tensor)?;
+    let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
     assert_eq!(pair.borrower.download(there)?, tensor);
     drop(again);
     assert_eq!(pair.lender.driver.used(), 2 * WINDOW, "one for the next, one of who still reads it");

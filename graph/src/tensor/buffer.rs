@@ -18,7 +18,7 @@ pub const ALIGNMENT: usize = 64;
 
 /// Buffers from this size on are counted, reused, and mapped by themselves, bytes: the kernel gives pages of
 /// zeros as they are touched, whatever the process's allocator does.
-const LARGE: usize = 1 << 18;
+pub const LARGE: usize = 1 << 18;
 
 /// From this size on, huge pages are asked for: fewer faults, and at most one page in three of no use, bytes.
 const HUGE: usize = 4 << 20;

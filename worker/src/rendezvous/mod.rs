@@ -13,7 +13,7 @@ use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
 use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use executor::{Error, LocalRendezvous, Value, window};
+use executor::{Error, LocalRendezvous, window};
 pub(crate) use fetches::to_error;
 use fetches::{Answer, Fetches};
 use parking_lot::Mutex;
@@ -142,29 +142,25 @@ impl StepRendezvous {
         self.pushes.link_up(self.step_id, road, link);
         for key in self.pushes.kept_for(road) {
             if let Some(sent) = self.local.take(&key) {
-                self.push_kept(link, &key, sent);
+                self.or_fail(self.push(link, &key, sent));
             }
         }
         self.flush();
     }
 
-    /// Sends what was kept. Where that cannot be, the step has ended, or the link, which tells whom it concerns; or it lies where
-    /// who is there now does not see it, and the step fails.
-    fn push_kept(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) {
-        let is_of_device = matches!(sent.value, Value::Device(_));
-        if let Err(error) = self.push(link, key, sent)
-            && is_of_device
-        {
-            self.fail(&error);
-        }
-    }
-
     /// The receiver asks for what was offered.
     pub(crate) fn wanted(&self, link: &Arc<Outbound>, key: &Arc<str>) {
         if let Some(sent) = self.local.take(key) {
-            let _ = self.pushes.answer(link, self.step_id, key, &sent);
+            self.or_fail(self.pushes.answer(link, self.step_id, key, &sent));
         }
         self.flush();
+    }
+
+    /// What was kept and cannot be sent after all is lost, and its receivers are told.
+    fn or_fail(&self, sent: executor::Result<()>) {
+        if let Err(error) = sent {
+            self.fail(&error);
+        }
     }
 
     pub(crate) fn has_pushed_over(&self, link: &Arc<Outbound>) -> bool {

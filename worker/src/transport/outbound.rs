@@ -16,7 +16,7 @@ use crate::worker::Worker;
 use bytes::Bytes;
 use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::Sent;
-use executor::shared_block::{Freed, SharedBlock};
+use executor::shared_block::Freed;
 use executor::{Error, Value};
 use graph::{Buffer, Code, Tensor};
 use parking_lot::Mutex;
@@ -27,7 +27,6 @@ use rpc::errand::at_hand;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -167,9 +166,8 @@ impl Outbound {
             return post_back(&way, &Frame::Elements(name, form(tensor)), payload());
         }
         let loan = Loan::Host(buffer.clone());
-        if let Some((block, descriptor)) = self.lends(&loan) {
-            self.introduce(block, descriptor)?;
-            return self.lend(name, form(tensor), (block.sharing().id(), loan.clone()), cause);
+        if let Some(block) = self.known(&loan)? {
+            return self.lend(name, form(tensor), (block, loan), cause);
         }
         if !self.takes(buffer.len(), cause) {
             return Ok(false);
@@ -185,12 +183,11 @@ impl Outbound {
     fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> executor::Result<bool> {
         let form = Form { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
-        let Some((block, descriptor)) = self.lends(&loan) else {
+        let Some(block) = self.known(&loan)? else {
             let what = format!("{} does not see {tensor:?}, which is for {}", self.peer, name.key);
             return Err(Error::new(Code::Unavailable, what));
         };
-        self.introduce(block, descriptor)?;
-        self.lend(name, form, (block.sharing().id(), loan.clone()), cause)
+        self.lend(name, form, (block, loan), cause)
     }
 
     /// Whether a device of the other end, by the name that keys have for it, sees what devices here lend. Whether it sees this
@@ -224,47 +221,42 @@ impl Outbound {
     /// Asks a device of the other end whether it sees this.
     fn show(&self, there: Arc<str>, lent: DeviceTensor) {
         let loan = Loan::Device(lent.memory.clone());
-        let Some((block, descriptor)) = self.lends(&loan) else { return };
-        self.sights.shows(&there, lent);
-        let look = Frame::Look { block: block.sharing().id(), device: there };
         // A link that has broken will be made anew.
-        if self.introduce(block, descriptor).and_then(|()| self.post(&look, None)).is_ok() {
+        let Ok(Some(block)) = self.known(&loan) else { return };
+        self.sights.shows(&there, lent);
+        if self.post(&Frame::Look { block, device: there }, None).is_ok() {
             self.flush();
         }
     }
 
-    /// The block that memory lies in, if the peer can read it where it is; by this descriptor, if it does not know it.
-    fn lends<'a>(&self, loan: &'a Loan) -> Option<(&'a dyn SharedBlock, Option<OwnedFd>)> {
-        let Reach::Memory = self.reach else { return None };
-        let block = loan.block()?;
+    /// The number of the block that memory lies in, by which the peer knows it from now on; `None` if it cannot read it there.
+    fn known(&self, loan: &Loan) -> executor::Result<Option<u64>> {
+        let (Reach::Memory, Some(block)) = (&self.reach, loan.block()) else { return Ok(None) };
+        let id = block.sharing().id();
         {
             let blocks = &self.state.lock().blocks;
-            if blocks.contains(&block.sharing().id()) {
-                return Some((block, None));
+            if blocks.contains(&id) {
+                return Ok(Some(id));
             } else if blocks.len() >= MOST_KNOWN {
-                return None;
+                return Ok(None);
             }
         }
-        // Without the lock: it may have to be copied. What cannot be shared is written to the connection.
-        let descriptor = block.descriptor();
-        let descriptor =
-            descriptor.inspect_err(|e| tracing::debug!("no memory is shared with {}: {e}", self.peer));
-        Some((block, Some(descriptor.ok()?)))
-    }
-
-    /// Lets the peer know a block, by its descriptor, if it does not yet.
-    fn introduce(&self, block: &dyn SharedBlock, descriptor: Option<OwnedFd>) -> executor::Result<()> {
-        let (id, len, place) = (block.sharing().id(), block.len() as u64, block.place());
+        // Without the lock: it may have to be copied.
+        let descriptor = match block.descriptor() {
+            Ok(descriptor) => descriptor,
+            Err(error) => {
+                tracing::debug!("no memory is shared with {}: {error}", self.peer);
+                return Ok(None);
+            }
+        };
         let mut state = self.state.lock();
-        if let Some(descriptor) = descriptor
-            && !state.blocks.contains(&id)
-        {
-            let frame = Frame::Block { block: id, len, place };
+        if !state.blocks.contains(&id) {
+            let frame = Frame::Block { block: id, len: block.len() as u64, place: block.place() };
             self.connection.post_descriptor(&frame, descriptor).map_err(unsendable)?;
             state.blocks.insert(id);
             block.sharing().tell(self.own.clone());
         }
-        Ok(())
+        Ok(Some(id))
     }
 
     /// Lends memory in a block that the peer knows.

@@ -62,10 +62,10 @@ impl PeerBlock {
         let len = form.len().ok_or(TOO_LONG)?;
         match self {
             PeerBlock::Host(memory) => {
-                let memory = Lent { memory: memory.clone(), len, _loan: loan };
-                if len > memory.memory.bytes().len() {
+                if len > memory.bytes().len() {
                     return Err(TOO_LONG.into());
                 }
+                let memory = Lent { memory: memory.clone(), len, _loan: loan };
                 Ok(tensor(form, Buffer::borrowed(Box::new(memory)))?.into())
             }
             PeerBlock::Device(window) => {

@@ -83,8 +83,9 @@ mod tests {
     use crate::transport::testing;
     use crate::worker::Worker;
     use executor::Error;
+    use executor::device::{DeviceMemory, DeviceTensor};
     use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
-    use graph::{Code, TaskName};
+    use graph::{Code, DType, Shape, TaskName};
     use proto::{Cluster, Status};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,6 +165,38 @@ mod tests {
             let came = std::iter::from_fn(|| heard(&there).transpose()).collect::<Test<Vec<_>>>()?;
             assert_eq!(came.len(), keys.len(), "of step {step_id} came {came:?}");
         }
+        Ok(())
+    }
+
+    /// Of a device whose memory nobody else sees.
+    #[derive(Debug)]
+    struct Unseen;
+
+    impl DeviceMemory for Unseen {
+        fn len(&self) -> usize {
+            4
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_kept_and_cannot_be_sent_fails_its_step_and_its_receivers_hear_of_it() -> Test {
+        const DST: &str = "/job:w/replica:0/task:1/device:GPU:0";
+        let mut cluster = Cluster::new();
+        cluster.insert("w", 1, "127.0.0.1:1")?;
+        let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let remote = worker.remote(&*worker.sessions.get("")?);
+        let road = remote.peers.road_to(&Arc::from(DST)).ok_or("no road")?;
+        let key = Arc::new(RendezvousKey::new("/job:w/replica:0/task:0/device:GPU:0", 1, DST, "a"));
+        road.down(LONG);
+        let step = Arc::new(StepRendezvous::new(3));
+        step.bind(remote, &Arc::from([road.clone()]));
+        let tensor = DeviceTensor { dtype: DType::Float, shape: Shape::scalar(), memory: Arc::new(Unseen) };
+        step.send(&key, Sent { value: tensor.into(), is_dead: false })?;
+        let there = up(&road, &step)?;
+        let Some(Frame::Failed { step_id: 3, why }) = heard(&there)? else {
+            return Err("its receiver is told nothing".into());
+        };
+        assert!(why.message.contains("does not see") && why.message.contains(DST), "{why}");
         Ok(())
     }
 
