@@ -67,6 +67,11 @@ impl Sharing {
         told.push(who);
     }
 
+    /// Whether anybody wants to be told: others may have the block.
+    pub fn is_known(&self) -> bool {
+        self.told.lock().iter().any(|who| who.strong_count() > 0)
+    }
+
     /// Others read the block, and nobody will say when they have ended: it is never written again.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);

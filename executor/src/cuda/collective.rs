@@ -105,7 +105,7 @@ fn all_reduce(reduction: Reduction, members: &[Member<Share>]) -> Result<Vec<Dev
         let engine = &member.part.engine;
         let result = Taken::new(member)?;
         parts.push(Part {
-            driver: engine.driver(),
+            driver: &**engine.driver(),
             from: block(&member.part.tensor)?.read_on(Stream::Collective)?,
             to: result.address,
             stream: engine.streams().id(Stream::Collective),

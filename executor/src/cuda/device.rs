@@ -142,7 +142,10 @@ impl Device for CudaDevice {
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         let what: Arc<str> = "tensors from other GPUs".into();
         if BorrowedMemory::of(&*tensor.memory).is_some() {
-            return done(self.engine().and_then(|own| Ok(own.take_in(&what, tensor)?.into())));
+            return match self.engine() {
+                Ok(own) => own.take_in(what, tensor, done),
+                Err(error) => done(Err(error)),
+            };
         }
         let own = self.engine().and_then(|own| Ok((own, own.road_from(block(&tensor)?.engine()))));
         match own {

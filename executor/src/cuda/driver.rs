@@ -85,8 +85,11 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
     /// Gives back what is kept for reuse.
     fn trim(&self) -> Result<()>;
 
-    /// Memory that other processes of the machine can use too, of a power of two of bytes; `None` if there is not enough, or
-    /// the GPU shares none in such pieces. May wait.
+    /// Memory that other processes of the machine can use too, of a power of two of bytes; `None` if there is not enough. May
+    /// wait.
+    ///
+    /// # Errors
+    /// `Unimplemented` if the GPU shares none in such pieces.
     fn share(&self, bytes: usize) -> Result<Option<Shared>>;
 
     /// Lets this GPU use memory that another process shares, of at least so many bytes. May wait.

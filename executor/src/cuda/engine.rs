@@ -30,6 +30,7 @@ pub struct Engine {
     programs: Programs,
     incoming: Waiter,
     outgoing: Waiter,
+    between: Waiter,
     tf32: bool,
     poison: bool,
     capture_stream: Option<Mutex<StreamId>>,
@@ -41,7 +42,7 @@ impl Engine {
     pub fn open(driver: Arc<dyn Driver>, device: String, options: &GpuOptions) -> Result<Engine> {
         let limit = options.limit(driver.memory()?.1)?;
         let streams = Streams::new(driver.clone())?;
-        let pool = Pool::new(driver.clone(), device, limit);
+        let mut pool = Pool::new(driver.clone(), device, limit);
         if !options.allow_growth {
             pool.reserve(streams.id(Stream::Compute))?;
         }
@@ -55,6 +56,7 @@ impl Engine {
             programs: Programs::default(),
             incoming: Waiter::new("anabranch-gpu-in")?,
             outgoing: Waiter::new("anabranch-gpu-out")?,
+            between: Waiter::new("anabranch-gpu-between")?,
             tf32: options.tf32,
             poison: options.poison,
             driver,
@@ -67,13 +69,14 @@ impl Engine {
         &self.streams
     }
 
-    /// Who waits until copies from the host have ended, and copies to where they are read.
+    /// Who waits until copies from the host, and from other processes, have ended.
     pub(super) fn incoming(&self) -> &Waiter {
         &self.incoming
     }
 
-    pub(super) fn outgoing(&self) -> &Waiter {
-        &self.outgoing
+    /// Who waits for what goes between this process's GPUs and those of others.
+    pub(super) fn between(&self) -> &Waiter {
+        &self.between
     }
 
     pub(super) fn pool(&self) -> &Pool {
@@ -119,8 +122,8 @@ impl Engine {
         self.programs.function(program, |program| self.driver.load(program))
     }
 
-    pub(super) fn driver(&self) -> &dyn Driver {
-        &*self.driver
+    pub(super) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
     }
 
     /// Whether kernels get memory filled with [`POISON`](crate::gpus::POISON).

@@ -191,7 +191,7 @@ impl<'a> Lane<'a> {
 
     /// What tells how much memory a call will need.
     pub fn driver(&self) -> &'a dyn Driver {
-        self.engine.driver()
+        &**self.engine.driver()
     }
 
     /// Whether float32 factors may be rounded to TF32.

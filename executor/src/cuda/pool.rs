@@ -18,6 +18,8 @@ pub(super) struct Pool {
     pub(super) limit: u64,
     state: Mutex<State>,
     pub(super) windows: Windows,
+    /// All memory was taken at once, and is kept.
+    pub(super) is_reserved: bool,
 }
 
 #[derive(Debug, Default)]
@@ -38,15 +40,17 @@ const NAMED: usize = 5;
 
 impl Pool {
     pub(super) fn new(driver: Arc<dyn Driver>, device: String, limit: u64) -> Pool {
-        Pool { driver, device, limit, state: Mutex::default(), windows: Windows::default() }
+        let (state, windows) = <(Mutex<State>, Windows)>::default();
+        Pool { driver, device, limit, state, windows, is_reserved: false }
     }
 
     /// Takes the whole limit from the driver, and gives it back to be kept for reuse.
-    pub(super) fn reserve(&self, stream: StreamId) -> Result<()> {
+    pub(super) fn reserve(&mut self, stream: StreamId) -> Result<()> {
         let bytes = usize::try_from(self.limit).unwrap_or(usize::MAX);
         match self.driver.allocate(bytes, stream)? {
             Some(all) => {
                 self.driver.free(all, stream);
+                self.is_reserved = true;
                 Ok(())
             }
             None => Err(self.exhausted(bytes, "the whole of what this process may take")),
@@ -70,14 +74,7 @@ impl Pool {
             return Err(self.exhausted(bytes, &what()));
         }
         let allocated = match self.driver.allocate(bytes, stream) {
-            // What other streams have freed may still be theirs, and other sizes may be kept.
-            Ok(None) => {
-                self.close_idle();
-                self.driver
-                    .synchronize()
-                    .and_then(|()| self.driver.trim())
-                    .and_then(|()| self.driver.allocate(bytes, stream))
-            }
+            Ok(None) => self.allocate_of_kept(bytes, stream),
             other => other,
         };
         let failure = match allocated {
@@ -90,6 +87,20 @@ impl Pool {
         };
         self.refuse(size);
         Err(failure.unwrap_or_else(|| self.exhausted(bytes, &what())))
+    }
+
+    /// Memory of what is kept for reuse: what other streams have freed may still be theirs, other sizes may be kept, and so
+    /// may windows.
+    fn allocate_of_kept(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
+        self.close_idle();
+        self.driver.synchronize()?;
+        self.driver.trim()?;
+        loop {
+            let found = self.driver.allocate(bytes, stream)?;
+            if found.is_some() || !self.windows.wait_for_borrowers() {
+                return Ok(found);
+            }
+        }
     }
 
     /// Takes memory back once the stream has passed what it was given so far.

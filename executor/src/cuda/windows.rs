@@ -17,12 +17,22 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Windows are of at least so many bytes, and of a power of two: what GPUs give such memory in.
 const LEAST: usize = 2 << 20;
 
 /// Windows take at most this share of the GPU's limit: the rest is for kernels.
 const SHARE: u64 = 8;
+
+/// Who has borrowed a window and hears that it is no more gives it up within this time.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// Between looks for whether he has.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Where there was no memory for a window, none is tried for so long.
+const FULL: Duration = Duration::from_secs(1);
 
 /// Who holds the memory of windows, in messages.
 const HOLDER: &str = "tensors that are lent to other processes";
@@ -70,6 +80,26 @@ struct State {
     idle: VecDeque<Window>,
     /// Of all that are open.
     bytes: u64,
+    /// When one was closed last that others knew: they have its memory for a moment longer.
+    closed: Option<Instant>,
+    /// When there was no memory for one.
+    full: Option<Instant>,
+}
+
+impl Windows {
+    /// Waits a little if others may still have the memory of windows that are closed; whether they may.
+    pub(super) fn wait_for_borrowers(&self) -> bool {
+        let may_have = is_within(PARTING, self.0.lock().closed);
+        if may_have {
+            std::thread::park_timeout(PAUSE);
+        }
+        may_have
+    }
+}
+
+/// Whether something was so short a time ago.
+fn is_within(time: Duration, at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at.elapsed() < time)
 }
 
 impl Pool {
@@ -100,17 +130,30 @@ impl Pool {
     }
 
     fn share(&self, size: usize) -> Option<Shared> {
-        if !self.admit(size as u64) {
+        let is_full = is_within(FULL, self.windows.0.lock().full);
+        if is_full || !self.admit(size as u64) {
             return None;
         }
-        let shared = self.driver.share(size).unwrap_or_else(|error| {
+        let shared = self.share_of_kept(size).unwrap_or_else(|error| {
             tracing::debug!("tensors go to other processes through the host: {error}");
             None
         });
         if shared.is_none() {
+            self.windows.0.lock().full = Some(Instant::now());
             self.refuse(size as u64);
         }
         shared
+    }
+
+    /// Memory for a window, if need be of what is kept for reuse: unless that was to be kept.
+    fn share_of_kept(&self, size: usize) -> Result<Option<Shared>> {
+        match self.driver.share(size)? {
+            None if !self.is_reserved => {
+                self.driver.trim()?;
+                self.driver.share(size)
+            }
+            shared => Ok(shared),
+        }
     }
 
     /// Counts bytes of a window that is to be opened; whether the windows' share of the memory lets it.
@@ -142,7 +185,12 @@ impl Pool {
     fn close(&self, window: Window) {
         // Before its address is another's.
         self.forget(window.shared.address);
-        self.windows.0.lock().bytes -= window.len as u64;
+        let mut windows = self.windows.0.lock();
+        windows.bytes -= window.len as u64;
+        if window.sharing.is_known() {
+            windows.closed = Some(Instant::now());
+        }
+        drop(windows);
         drop(window);
     }
 }
@@ -159,7 +207,7 @@ impl Engine {
         drop(tensor);
         match lent {
             Ok((lent, mark)) => {
-                self.outgoing().after(mark, move |reached| done(reached.map(|()| lent.into())))
+                self.between().after(mark, move |reached| done(reached.map(|()| lent.into())))
             }
             Err(error) => done(Err(error)),
         }
@@ -193,12 +241,17 @@ impl Engine {
             .is_ok()
     }
 
-    /// Where this GPU sees what is in a window.
+    /// Where this GPU has seen already what is in a window.
+    fn known_view(self: &Arc<Engine>, window: &PeerWindow) -> Option<Address> {
+        window.known_view(|mapping: &Mapping| mapping.seen_by(self))
+    }
+
+    /// Where this GPU sees what is in a window. May wait.
     ///
     /// # Errors
     /// The driver's, if it cannot.
     fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
-        let own = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
+        let own = |mapping: &Mapping| mapping.seen_by(self);
         let map = || {
             let (engine, len) = (self.clone(), window.len());
             let address = self.driver().map(window.descriptor().as_fd(), len)?;
@@ -215,21 +268,43 @@ impl Engine {
         self.view(borrowed.window()).inspect_err(|_| borrowed.tell_unseen())
     }
 
-    /// A tensor that another process lends, in this GPU's memory; the copy is enqueued, and who uses the tensor comes after
-    /// it. What was borrowed is held meanwhile.
-    ///
+    /// Brings a tensor that another process lends into this GPU's memory; the copy is enqueued, and who uses the tensor comes
+    /// after it. What was borrowed is held meanwhile. A window that is new is looked into on another thread.
+    pub(super) fn take_in(self: &Arc<Engine>, node: Arc<str>, tensor: DeviceTensor, done: Transfer<Value>) {
+        let Some(borrowed) = BorrowedMemory::of(&*tensor.memory) else {
+            return done(Err(Error::internal(format!("{tensor:?} is lent by nobody"))));
+        };
+        match self.known_view(borrowed.window()) {
+            Some(from) => done(self.copied_from(from, &node, tensor)),
+            None => {
+                let own = self.clone();
+                self.between().run(move || done(own.look_and_copy(&node, tensor)));
+            }
+        }
+    }
+
+    fn look_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
+        let from = BorrowedMemory::of(&*tensor.memory).map(|borrowed| self.see(borrowed));
+        let from = from.ok_or_else(|| Error::internal("what was borrowed is no more"))??;
+        self.copied_from(from, node, tensor)
+    }
+
     /// # Errors
     /// `ResourceExhausted`, and the driver's.
-    pub(super) fn take_in(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<DeviceTensor> {
-        let borrowed = BorrowedMemory::of(&*tensor.memory);
-        let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;
-        let (from, len) = (self.see(borrowed)?, tensor.memory.len());
-        self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
+    fn copied_from(
+        self: &Arc<Engine>,
+        from: Address,
+        node: &Arc<str>,
+        tensor: DeviceTensor,
+    ) -> Result<Value> {
+        let len = tensor.memory.len();
+        let copied = self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
             self.driver().copy(to, from, len, self.streams().id(Stream::In))?;
             let mark = self.streams().mark(Stream::In)?;
             self.incoming().after(mark.clone(), move |_| drop(tensor.memory));
             Ok(mark)
-        })
+        })?;
+        Ok(copied.into())
     }
 }
 
@@ -241,10 +316,17 @@ struct Mapping {
     len: usize,
 }
 
+impl Mapping {
+    fn seen_by(&self, engine: &Arc<Engine>) -> Option<Address> {
+        Arc::ptr_eq(&self.engine, engine).then_some(self.address)
+    }
+}
+
 impl View for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.engine.driver().unmap(self.address, self.len);
+        let (driver, address, len) = (self.engine.driver().clone(), self.address, self.len);
+        self.engine.between().run(move || driver.unmap(address, len));
     }
 }

@@ -45,6 +45,8 @@ struct State {
     next: u64,
     /// By GPU.
     used: Vec<u64>,
+    /// What was freed and the driver keeps for reuse, by GPU.
+    kept: Vec<u64>,
     /// What each stream knows of the others' work, its own included.
     streams: BTreeMap<u64, Clock>,
     /// Which GPU's a stream or event is.
@@ -281,7 +283,7 @@ const WORKSPACE: usize = 256;
 impl Recording {
     /// The first GPU of a machine, with so many bytes of memory.
     pub(crate) fn new(total: u64) -> Recording {
-        let state = State { used: vec![0], ..State::default() };
+        let state = State { used: vec![0], kept: vec![0], ..State::default() };
         Recording {
             total,
             gpu: 0,
@@ -298,6 +300,7 @@ impl Recording {
     pub(crate) fn beside(&self, is_reachable: bool) -> Recording {
         let mut state = self.state();
         state.used.push(0);
+        state.kept.push(0);
         let gpu = state.used.len() - 1;
         Recording { gpu, is_reachable, state: self.state.clone(), ..*self }
     }
@@ -482,9 +485,11 @@ impl Driver for Recording {
         let mut state = self.state();
         state.forbid_in_capture("memory taken", stream.0);
         if state.used[self.gpu] + bytes as u64 > self.total {
+            state.log.push(format!("no room for {bytes}"));
             return Ok(None);
         }
         state.used[self.gpu] += bytes as u64;
+        state.kept[self.gpu] = state.kept[self.gpu].saturating_sub(bytes as u64);
         state.check("allocate", self.gpu, Owned::Stream(stream.0));
         // Addresses are never used twice: a late use of freed memory shows.
         let address = state.fresh() << 32;
@@ -508,6 +513,7 @@ impl Driver for Recording {
         match state.memory.remove(&address.0) {
             Some(memory) => {
                 state.used[memory.gpu] -= memory.bytes.len() as u64;
+                state.kept[memory.gpu] += memory.bytes.len() as u64;
                 let bytes = memory.bytes.len();
                 state.log.push(format!("free {bytes} on {}", stream.0));
             }
@@ -516,13 +522,16 @@ impl Driver for Recording {
     }
 
     fn trim(&self) -> Result<()> {
-        self.state().log.push("trim".to_owned());
+        let mut state = self.state();
+        state.kept[self.gpu] = 0;
+        state.log.push("trim".to_owned());
         Ok(())
     }
 
     fn share(&self, bytes: usize) -> Result<Option<Shared>> {
         let mut state = self.state();
-        if state.used[self.gpu] + bytes as u64 > self.total {
+        if state.used[self.gpu] + state.kept[self.gpu] + bytes as u64 > self.total {
+            state.log.push(format!("no room to share {bytes}"));
             return Ok(None);
         }
         state.used[self.gpu] += bytes as u64;

@@ -10,7 +10,7 @@ use anabranch_executor::testing::run_node_on;
 use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// All memory may be taken, and each kernel is launched by itself.
 pub(crate) fn launching() -> GpuOptions {
@@ -67,6 +67,19 @@ impl Gpu {
         let (sender, receiver) = channel();
         self.device.adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    /// What was logged, up to a line that begins so: another thread may be at it.
+    pub(crate) fn log_until(&self, last: &str) -> Fallible<Vec<String>> {
+        let (mut log, end) = (Vec::new(), Instant::now() + DEADLINE);
+        while !log.iter().any(|line: &String| line.starts_with(last)) {
+            if Instant::now() > end {
+                return Err(format!("no {last:?} in {log:?}").into());
+            }
+            log.extend(self.driver.log());
+            std::thread::yield_now();
+        }
+        Ok(log)
     }
 
     pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {

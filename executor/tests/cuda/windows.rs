@@ -6,7 +6,8 @@ use super::recording::Recording;
 use super::streams::{DEADLINE, Gpu, launching, node};
 use anabranch_executor::Value;
 use anabranch_executor::device::DeviceTensor;
-use anabranch_executor::shared_block::{Place, SharedBlock};
+use anabranch_executor::gpus::GpuOptions;
+use anabranch_executor::shared_block::{Freed, Place, SharedBlock};
 use anabranch_executor::shared_memory::{self, PeerMemory, SharedMemory};
 use anabranch_executor::testing::run_node_on;
 use anabranch_executor::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
@@ -164,7 +165,7 @@ fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
     let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
     assert_eq!((count("share"), count("map"), count("unmap")), (1, 1, 0));
     drop(known);
-    assert_eq!(pair.lender.driver.log(), ["unmap 2097152"]);
+    assert_eq!(pair.lender.log_until("unmap")?, ["unmap 2097152"]);
     pair.check_clean();
     Ok(())
 }
@@ -222,6 +223,66 @@ fn windows_give_way_to_tensors_and_without_room_tensors_go_by_the_host() -> Fall
     assert_eq!(lent, tensor);
     drop((large, here));
     assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+/// Who was given a descriptor.
+struct Knows;
+
+impl Freed for Knows {
+    fn freed(&self, _: u64) {}
+}
+
+#[test]
+fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still_has() -> Fallible {
+    let pair = Pair::new(true)?;
+    let all = Tensor::zeros(DType::UInt8, [usize::try_from(MEMORY)?].try_into()?)?;
+    let knows: Arc<dyn Freed> = Arc::new(Knows);
+    let look = || -> Fallible<Arc<PeerWindow>> {
+        let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+        block(&lent)?.sharing().tell(Arc::downgrade(&knows));
+        let window = borrowed(&lent)?.window;
+        assert!(pair.borrower.device.sees(&window));
+        pair.lender.driver.log();
+        Ok(window)
+    };
+    let window = look()?;
+    std::thread::scope(|scope| -> Fallible {
+        let uploaded = scope.spawn(|| pair.lender.upload(all.clone()).map(drop).map_err(|e| e.to_string()));
+        // It is tried again and again, with nothing else to be had.
+        (0..3).try_for_each(|_| pair.lender.log_until("no room for").map(drop))?;
+        drop(window);
+        Ok(uploaded.join().map_err(|_| "it panicked")??)
+    })?;
+    // Not for ever.
+    let window = look()?;
+    let error = pair.lender.upload(all).err().ok_or("there is no room")?.to_string();
+    assert!(error.contains("OOM"), "{error}");
+    drop(window);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_window_takes_memory_that_is_kept_for_reuse_but_not_what_was_taken_at_once() -> Fallible {
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let most = usize::try_from(MEMORY - WINDOW / 2)?;
+    drop(gpu.upload(Tensor::zeros(DType::UInt8, [most].try_into()?)?)?);
+    let here = gpu.upload(numbers(1.0)?)?;
+    gpu.driver.log();
+    assert!(matches!(gpu.lend(&here)?, Value::Device(_)));
+    let log = gpu.driver.log();
+    assert_eq!(log[..3], ["no room to share 2097152", "trim", "share 2097152"]);
+    // That it is not to be had is not found out again and again.
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &GpuOptions { allow_growth: false, ..launching() })?;
+    let here = gpu.upload(numbers(1.0)?)?;
+    gpu.driver.log();
+    for _ in 0..3 {
+        assert!(matches!(gpu.lend(&here)?, Value::Host(_)));
+    }
+    let log = gpu.driver.log();
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("no room to share"), count("trim")), (1, 0));
     Ok(())
 }
 

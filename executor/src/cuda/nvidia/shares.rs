@@ -3,7 +3,7 @@
 
 use super::Nvidia;
 use crate::cuda::driver::{Address, Shared};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{c_int, c_void};
@@ -12,11 +12,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 const KIND: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// New memory; `None` if there is not enough, or the GPU gives none by descriptor, or only in larger pieces.
+/// New memory; `None` if there is not enough.
+///
+/// # Errors
+/// `Unimplemented` if the GPU gives none by descriptor, or only in larger pieces.
 pub(super) fn share(gpu: &Nvidia, bytes: usize) -> Result<Option<Shared>> {
     let what = properties(gpu);
     if !gives_descriptors(gpu)? || !bytes.is_multiple_of(granularity(gpu, &what)?) {
-        return Ok(None);
+        let what = format!("GPU {} gives no {bytes} bytes to other processes", gpu.number);
+        return Err(Error::unimplemented(what));
     }
     let mut memory = 0;
     // SAFETY: writes one handle; the description is whole.
