@@ -45,6 +45,8 @@ struct Card {
     attributes: DeviceAttributes,
     resources: ResourceStore,
     sees: AtomicBool,
+    /// Whether there is memory for what it would lend.
+    has_room: AtomicBool,
     counts: Arc<Counts>,
 }
 
@@ -113,7 +115,8 @@ impl Card {
             physical_description: String::new(),
         };
         let resources = ResourceStore::new(&task.job);
-        Card { attributes, resources, sees: AtomicBool::new(true), counts: Arc::default() }
+        let [sees, has_room] = [true; 2].map(AtomicBool::new);
+        Card { attributes, resources, sees, has_room, counts: Arc::default() }
     }
 
     fn read(&self, tensor: &DeviceTensor) -> executor::Result<Tensor> {
@@ -174,6 +177,9 @@ impl Device for Card {
     }
 
     fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+        if !self.has_room.load(Ordering::Acquire) {
+            return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
+        }
         let lent = self.read(&tensor).and_then(|tensor| {
             let bytes = tensor.bytes()?;
             let failed = |error: io::Error| executor::Error::internal(error.to_string());
@@ -308,6 +314,21 @@ async fn small_tensors_and_what_would_not_be_seen_come_by_the_host() -> Test {
         assert_eq!(machine.counts(|counts| &counts.lent), [0, 0], "{transport}");
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_had_no_room_to_lend_lends_once_it_has() -> Test {
+    let machine = Machine::new(Transport::Shm, true).await?;
+    machine.cards.iter().for_each(|card| card.has_room.store(false, Ordering::Release));
+    let start = Instant::now();
+    machine.cross(&numbers(LEAST / 4)?, || true).await?;
+    let downloads: usize = machine.counts(|counts| &counts.downloaded).into_iter().sum();
+    // Each tries once a second.
+    let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
+    assert!(downloads <= 3 * TURNS + tries, "{downloads} copies to the host");
+    machine.cards.iter().for_each(|card| card.has_room.store(true, Ordering::Release));
+    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    machine.cross(&numbers(LEAST / 4)?, borrowed).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -312,7 +312,7 @@ impl Rendezvous for StepRendezvous {
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
         let road = remote.peers.road_to(&key.dst_device);
         let link = road.and_then(|road| road.find(&remote.roads));
-        link.is_some_and(|link| link.is_seen_by(&key.dst_device, device, tensor))
+        link.is_some_and(|link| link.is_seen(key, device, tensor))
     }
 
     fn flush(&self) {

@@ -1,6 +1,7 @@
 //! What travels between two processes, as bytes: a header of 16 bytes, a head that says what it is, and a payload.
 //! No sockets here.
 
+use super::sights::Pair;
 use bytes::BufMut;
 use executor::shared_block::Place;
 use graph::{Code, DType, Shape};
@@ -66,10 +67,10 @@ pub(super) enum Frame {
     BlockGone {
         block: u64,
     },
-    /// Whether this device of the receiver sees what is in a block of one of the sender's?
+    /// Whether a device of the receiver sees what is in a block of one of the sender's?
     Look {
         block: u64,
-        device: Arc<str>,
+        pair: Pair,
     },
     /// A value is there for the asking.
     Offer(Name),
@@ -103,7 +104,7 @@ pub(super) enum Frame {
     },
     /// Whether a device sees what it was to look at, and what else comes from there.
     Seen {
-        device: Arc<str>,
+        pair: Pair,
         sees: bool,
     },
     /// A run has ended; the payload is a `RunGraphResponse`.
@@ -115,6 +116,9 @@ pub(super) enum Frame {
     /// The process is shutting down: the connection will end.
     Leaving,
 }
+
+/// Between the names of devices, as in keys.
+const SEPARATOR: char = ';';
 
 const ELEMENTS: u8 = 1;
 const MESSAGE: u8 = 2;
@@ -215,14 +219,14 @@ impl Frame {
                 out.put_u8(u8::from(*place == Place::Device));
                 BLOCK
             }
-            Frame::Look { block, device } => {
+            Frame::Look { block, pair } => {
                 out.put_u64_le(*block);
-                out.put_slice(device.as_bytes());
+                put_pair(pair, out);
                 LOOK
             }
-            Frame::Seen { device, sees } => {
+            Frame::Seen { pair, sees } => {
                 out.put_u8(u8::from(*sees));
-                out.put_slice(device.as_bytes());
+                put_pair(pair, out);
                 SEEN
             }
             Frame::BlockGone { block } => numbered(BLOCK_GONE, *block, out),
@@ -281,11 +285,11 @@ impl Frame {
             }
             LOOK => {
                 let block = head.number()?;
-                Frame::Look { block, device: head.rest()?.into() }
+                Frame::Look { block, pair: head.pair()? }
             }
             SEEN => {
                 let sees = head.flag()?;
-                Frame::Seen { device: head.rest()?.into(), sees }
+                Frame::Seen { pair: head.pair()?, sees }
             }
             BLOCK_GONE => Frame::BlockGone { block: head.number()? },
             CANCEL => Frame::Cancel { id: head.number()? },
@@ -323,6 +327,13 @@ fn numbered(kind: u8, number: u64, out: &mut Vec<u8>) -> u8 {
 fn put_name(name: &Name, out: &mut Vec<u8>) {
     out.put_i64_le(name.step_id);
     out.put_slice(name.key.as_bytes());
+}
+
+/// The last in a head.
+fn put_pair(pair: &Pair, out: &mut Vec<u8>) {
+    out.put_slice(pair.lender.as_bytes());
+    out.put_u8(SEPARATOR as u8);
+    out.put_slice(pair.borrower.as_bytes());
 }
 
 fn put_form(form: &Form, out: &mut Vec<u8>) {
@@ -376,6 +387,11 @@ impl<'a> Cursor<'a> {
         Ok(Name { step_id: self.number()? as i64, key: self.rest()?.into() })
     }
 
+    fn pair(&mut self) -> Result<Pair, Malformed> {
+        let (lender, borrower) = self.rest()?.split_once(SEPARATOR).ok_or(Malformed("pair of devices"))?;
+        Ok(Pair { lender: lender.into(), borrower: borrower.into() })
+    }
+
     fn form(&mut self) -> Result<Form, Malformed> {
         let dtype = DType::from_number(self.byte()?.into()).ok_or(Malformed("type"))?;
         let rank = self.byte()?;
@@ -398,6 +414,8 @@ mod tests {
         let name = || Name { step_id: -5, key: "a;b;ü".into() };
         let form =
             |dims: &[usize]| Ok::<_, graph::Error>(Form { dtype: DType::Half, shape: Shape::new(dims)? });
+        let pair =
+            || Pair { lender: "GPU:1".into(), borrower: "/job:w/replica:0/task:0/device:GPU:0".into() };
         let failure = Status::new(Code::Aborted, "why ü").restarted();
         Ok(vec![
             Frame::Elements(name(), form(&[])?),
@@ -408,8 +426,8 @@ mod tests {
             Frame::Parcel { name: name(), parcel: 8 },
             Frame::Block { block: 1, len: 1 << 40, place: Place::Host },
             Frame::Block { block: 2, len: 1 << 21, place: Place::Device },
-            Frame::Look { block: 2, device: "/job:w/replica:0/task:0/device:GPU:1".into() },
-            Frame::Seen { device: "GPU:1".into(), sees: true },
+            Frame::Look { block: 2, pair: pair() },
+            Frame::Seen { pair: pair(), sees: true },
             Frame::BlockGone { block: 9 },
             Frame::Offer(name()),
             Frame::Run { id: 4, timeout: None },

@@ -10,6 +10,7 @@ use super::meeting::Caller;
 use super::outbound::UNASKED;
 use super::peer_blocks::{PeerBlock, PeerBlocks};
 use super::shelf::Shelf;
+use super::sights::Pair;
 use super::way_back;
 use crate::handler::Handler;
 use crate::rendezvous::to_error;
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use executor::rendezvous::Sent;
 use executor::window::Loan;
 use executor::{Error, Value};
-use graph::{Code, DeviceName};
+use graph::{Code, DeviceName, RendezvousKey};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_from_proto;
@@ -28,12 +29,15 @@ use rpc::errand::Errand;
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Runs that a peer may have begun and that have not ended.
 const MOST_RUNS: usize = 1 << 16;
+
+/// Looks that a peer may have asked for and that have not been answered: one of each device of its into each of these.
+const MOST_LOOKS: usize = 1 << 12;
 
 /// A link that stands, from one process.
 pub(crate) struct Inbound {
@@ -44,6 +48,8 @@ pub(crate) struct Inbound {
     /// Bytes that have been taken up and that the sender does not know of.
     untold: AtomicU64,
     runs: Mutex<FxHashMap<u64, Option<Arc<Errand>>>>,
+    /// How many devices are looking into blocks, or about to.
+    looks: AtomicUsize,
 }
 
 impl Inbound {
@@ -54,6 +60,7 @@ impl Inbound {
             shelf,
             untold: AtomicU64::new(0),
             runs: Mutex::default(),
+            looks: AtomicUsize::new(0),
         })
     }
 
@@ -138,7 +145,7 @@ impl Inbound {
                 let value = blocks.get(block)?.tensor(form, Box::new(borrowed))?;
                 self.deposit(worker, name, Sent { value, is_dead: false });
             }
-            (Frame::Look { block, device }, _) => self.look(worker, blocks.get(block)?, device),
+            (Frame::Look { block, pair }, _) => self.look(worker, blocks.get(block)?, pair)?,
             (Frame::Parcel { name, parcel }, _) => {
                 let sent = self.shelf.as_ref().and_then(|shelf| shelf.take(parcel));
                 self.deposit(worker, name, sent.ok_or(Malformed("parcel: it is not there"))?);
@@ -146,12 +153,7 @@ impl Inbound {
             (Frame::Block { block, len, place }, Content::Memory(memory)) => {
                 blocks.add(block, PeerBlock::new(place, len, memory)?)?;
             }
-            (Frame::BlockGone { block }, _) => {
-                if let Some(gone) = blocks.remove(block) {
-                    // A device may take a while.
-                    worker.runtime.spawn_blocking(move || drop(gone));
-                }
-            }
+            (Frame::BlockGone { block }, _) => blocks.remove(block),
             (Frame::Offer(name), _) => match worker.arrive(name.step_id) {
                 Ok(step) => step.rendezvous.offered(self, &name.key),
                 Err(status) => drop(status),
@@ -190,14 +192,19 @@ impl Inbound {
     }
 
     /// Answers whether a device here sees a block. To look takes a while.
-    fn look(self: &Arc<Self>, worker: &Arc<Worker>, block: &PeerBlock, device: Arc<str>) {
+    fn look(self: &Arc<Self>, worker: &Arc<Worker>, block: &PeerBlock, pair: Pair) -> Result<(), Malformed> {
+        if self.looks.fetch_add(1, Ordering::Relaxed) >= MOST_LOOKS {
+            return Err(Malformed("look: there are too many"));
+        }
         let (own, block) = (self.clone(), block.clone());
-        let found = DeviceName::parse(&device).ok();
+        let found = DeviceName::parse(&pair.borrower).ok();
         let found = found.and_then(|name| worker.devices.find_local(&name).ok().cloned());
         worker.runtime.spawn_blocking(move || {
             let sees = found.is_some_and(|found| block.is_seen_by(&*found));
-            own.answer(&Frame::Seen { device, sees }, None);
+            own.looks.fetch_sub(1, Ordering::Relaxed);
+            own.answer(&Frame::Seen { pair, sees }, None);
         });
+        Ok(())
     }
 
     /// Does what follows from something of a step that the other end sent.
@@ -285,8 +292,8 @@ struct Borrowed {
 
 impl Loan for Borrowed {
     fn tell_unseen(&self) {
-        if let Some(device) = self.key.split(';').nth(2) {
-            self.lender.answer(&Frame::Seen { device: device.into(), sees: false }, None);
+        if let Ok(key) = RendezvousKey::parse(&self.key) {
+            self.lender.answer(&Frame::Seen { pair: Pair::of(&key), sees: false }, None);
         }
     }
 }

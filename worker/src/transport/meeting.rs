@@ -12,7 +12,7 @@ pub(crate) const ASKED: &str = "anabranch-meet";
 pub(crate) const ANSWERED: &str = "anabranch-invitation";
 
 /// What both must speak.
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 
 /// Where a process listens for tensors, and what it wants to hear first.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,16 +9,16 @@ use super::frame::{Form, Frame, Malformed, Name};
 use super::hearing::hear_all;
 use super::loans::Loan;
 use super::shelf::Shelf;
-use super::sights::{Seen, Sights};
+use super::sights::{Pair, Seen, Sights};
 use super::vigil::Vigil;
 use super::way_back;
 use crate::worker::Worker;
 use bytes::Bytes;
 use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::Sent;
-use executor::shared_block::Freed;
+use executor::shared_block::{Freed, Place};
 use executor::{Error, Value};
-use graph::{Buffer, Code, Tensor};
+use graph::{Buffer, Code, RendezvousKey, Tensor};
 use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_to_proto;
@@ -38,7 +38,8 @@ pub(super) const UNASKED: u64 = 64 << 20;
 /// Bytes that are lent before they are asked for and have not been returned: a peer that has stopped must not come to
 /// hold all memory.
 const LENT: u64 = 1 << 30;
-/// Blocks of memory that one peer knows: each is a mapping there. Tensors in others are written to the connection.
+/// Blocks of the host's memory that one peer knows: each is a mapping there. Tensors in others are written to the connection.
+/// Devices lend from few blocks, one for each tensor that is lent at a time.
 const MOST_KNOWN: usize = 2048;
 /// So much leaves at once, bytes.
 const FULL: usize = 128 << 10;
@@ -166,7 +167,11 @@ impl Outbound {
             return post_back(&way, &Frame::Elements(name, form(tensor)), payload());
         }
         let loan = Loan::Host(buffer.clone());
-        if let Some(block) = self.known(&loan)? {
+        let known = self.known(&loan).unwrap_or_else(|error| {
+            tracing::debug!("no memory is shared with {}: {error}", self.peer);
+            None
+        });
+        if let Some(block) = known {
             return self.lend(name, form(tensor), (block, loan), cause);
         }
         if !self.takes(buffer.len(), cause) {
@@ -179,57 +184,63 @@ impl Outbound {
         cause.takes(&mut self.state.lock().budget, bytes)
     }
 
-    /// As [`Outbound::push`] of what a device of the other end [sees](Outbound::is_seen_by).
+    /// As [`Outbound::push`] of what its receiver [sees](Outbound::is_seen).
     fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> executor::Result<bool> {
         let form = Form { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
-        let Some(block) = self.known(&loan)? else {
-            let what = format!("{} does not see {tensor:?}, which is for {}", self.peer, name.key);
-            return Err(Error::new(Code::Unavailable, what));
+        let lacking = |why: &str| {
+            let what = format!("{} does not see {tensor:?}, which is for {}{why}", self.peer, name.key);
+            Error::new(Code::Unavailable, what)
         };
+        let known = self.known(&loan).map_err(|error| lacking(&format!(": {error}")))?;
+        let block = known.ok_or_else(|| lacking(""))?;
         self.lend(name, form, (block, loan), cause)
     }
 
-    /// Whether a device of the other end, by the name that keys have for it, sees what devices here lend. Whether it sees this
-    /// tensor of this device is asked if it is not known yet; until there is an answer, it does not.
-    pub(crate) fn is_seen_by(
+    /// Whether the receiving device sees what this one, which sends, lends. Whether it sees this tensor is asked if it is not
+    /// known yet; until there is an answer, it does not.
+    pub(crate) fn is_seen(
         &self,
-        there: &Arc<str>,
+        key: &RendezvousKey,
         device: &Arc<dyn Device>,
         tensor: &DeviceTensor,
     ) -> bool {
         let Reach::Memory = self.reach else { return false };
-        match self.sights.of(there) {
-            Seen::Yes => {
-                let state = self.state.lock();
-                return state.blocks.len() < MOST_KNOWN && state.lent.has_room();
-            }
+        let pair = Pair::of(key);
+        match self.sights.of(&pair) {
+            Seen::Yes => return self.state.lock().lent.has_room(),
             Seen::No => return false,
             Seen::Unasked => {}
         }
-        let (own, there) = (self.own.clone(), there.clone());
+        let own = self.own.clone();
         let lent = move |lent| {
-            // What finds no room among what others see is not asked about: to try again would bring each tensor to the host twice.
-            if let (Some(own), Ok(Value::Device(lent))) = (own.upgrade(), lent) {
-                own.show(there, lent);
+            if let Some(own) = own.upgrade() {
+                own.show(pair, lent);
             }
         };
         device.lend(tensor.clone(), Box::new(lent));
         false
     }
 
-    /// Asks a device of the other end whether it sees this.
-    fn show(&self, there: Arc<str>, lent: DeviceTensor) {
-        let loan = Loan::Device(lent.memory.clone());
+    /// Asks a device of the other end whether it sees this, if it is where it could be seen.
+    fn show(&self, pair: Pair, lent: executor::Result<Value>) {
+        let known = |lent: &DeviceTensor| self.known(&Loan::Device(lent.memory.clone())).ok().flatten();
+        let lent = match lent {
+            Ok(Value::Device(lent)) => known(&lent).map(|block| (block, lent)),
+            _ => None,
+        };
+        let Some((block, lent)) = lent else { return self.sights.put_off(pair) };
+        self.sights.shows(pair.clone(), lent);
         // A link that has broken will be made anew.
-        let Ok(Some(block)) = self.known(&loan) else { return };
-        self.sights.shows(&there, lent);
-        if self.post(&Frame::Look { block, device: there }, None).is_ok() {
+        if self.post(&Frame::Look { block, pair }, None).is_ok() {
             self.flush();
         }
     }
 
     /// The number of the block that memory lies in, by which the peer knows it from now on; `None` if it cannot read it there.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if there is no descriptor to be given away.
     fn known(&self, loan: &Loan) -> executor::Result<Option<u64>> {
         let (Reach::Memory, Some(block)) = (&self.reach, loan.block()) else { return Ok(None) };
         let id = block.sharing().id();
@@ -237,18 +248,14 @@ impl Outbound {
             let blocks = &self.state.lock().blocks;
             if blocks.contains(&id) {
                 return Ok(Some(id));
-            } else if blocks.len() >= MOST_KNOWN {
+            } else if block.place() == Place::Host && blocks.len() >= MOST_KNOWN {
                 return Ok(None);
             }
         }
         // Without the lock: it may have to be copied.
-        let descriptor = match block.descriptor() {
-            Ok(descriptor) => descriptor,
-            Err(error) => {
-                tracing::debug!("no memory is shared with {}: {error}", self.peer);
-                return Ok(None);
-            }
-        };
+        let descriptor = block.descriptor();
+        let descriptor =
+            descriptor.map_err(|error| Error::new(Code::ResourceExhausted, error.to_string()))?;
         let mut state = self.state.lock();
         if !state.blocks.contains(&id) {
             let frame = Frame::Block { block: id, len: block.len() as u64, place: block.place() };
@@ -381,10 +388,11 @@ impl Outbound {
                 let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
-            (Frame::Seen { device, sees }, _) => {
-                let how = if sees { "directly" } else { "by the host, for it does not see their memory" };
-                tracing::info!("tensors of devices here go to {device} at {} {how}", self.peer);
-                self.sights.hear(&device, sees);
+            (Frame::Seen { pair, sees }, _) => {
+                let how = if sees { "directly" } else { "by the host, for it does not see its memory" };
+                let Pair { lender, borrower } = &pair;
+                tracing::info!("tensors of {lender} go to {borrower} at {} {how}", self.peer);
+                self.sights.hear(&pair, sees);
             }
             (Frame::Ran { id, failure }, Content::Message(message)) => {
                 let response = match failure {

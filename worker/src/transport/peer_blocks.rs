@@ -37,8 +37,8 @@ impl PeerBlocks {
         self.by_number.get(&number).ok_or(Malformed("tensor: its block is unknown"))
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<PeerBlock> {
-        self.by_number.remove(&number)
+    pub(super) fn remove(&mut self, number: u64) {
+        self.by_number.remove(&number);
     }
 }
 
