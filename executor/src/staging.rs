@@ -4,13 +4,14 @@
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
 use crate::resource::Resource;
+use crate::value::{Held, Placed};
 use crate::waiting::{Finish, Tried, Waiting};
 use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The tensors of one element.
-pub type Tuple = Vec<Tensor>;
+/// The tensors of one element, each in the memory of the device whose area it is, or of the host.
+pub type Tuple = Vec<Placed>;
 
 /// How much may be in an area; 0 is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +42,8 @@ impl Bounds {
     }
 }
 
-fn size<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> usize {
-    tensors.into_iter().map(Tensor::num_bytes).sum()
+fn size(tensors: &[Placed]) -> usize {
+    tensors.iter().map(Placed::num_bytes).sum()
 }
 
 /// Who puts, and who takes or looks.
@@ -135,8 +136,8 @@ pub struct StagingMap {
 
 #[derive(Default)]
 struct Mapped {
-    complete: BTreeMap<i64, Vec<Option<Tensor>>>,
-    incomplete: BTreeMap<i64, Vec<Option<Tensor>>>,
+    complete: BTreeMap<i64, Vec<Option<Placed>>>,
+    incomplete: BTreeMap<i64, Vec<Option<Placed>>>,
     bytes: usize,
 }
 
@@ -175,7 +176,7 @@ impl Places {
 
     /// # Errors
     /// `InvalidArgument` unless there is one tensor for each place, of the type that `types` says.
-    pub fn check(&self, tensors: &[Tensor], types: &[DType]) -> Result<()> {
+    pub fn check(&self, tensors: &[Placed], types: &[DType]) -> Result<()> {
         if tensors.len() != self.len() {
             crate::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
         }
@@ -301,7 +302,7 @@ impl StagingMap {
     }
 }
 
-fn pick(tuple: &[Option<Tensor>], key: i64, places: &Places) -> Result<Tuple> {
+fn pick(tuple: &[Option<Placed>], key: i64, places: &Places) -> Result<Tuple> {
     let tensor = |&place: &usize| {
         tuple[place].clone().ok_or_else(|| {
             Error::invalid(format!("Tensor at index '{place}' for key '{key}' has already been removed."))
@@ -313,13 +314,19 @@ fn pick(tuple: &[Option<Tensor>], key: i64, places: &Places) -> Result<Tuple> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Item;
     use parking_lot::Mutex;
 
-    type Log = Arc<Mutex<Vec<Result<Tuple>>>>;
+    type Log = Arc<Mutex<Vec<Result<Vec<Tensor>>>>>;
 
     fn told(log: &Log) -> Finish<Tuple> {
         let log = log.clone();
-        Box::new(move |result| log.lock().push(result))
+        let on_host = |tuple: Tuple| tuple.into_iter().map(|tensor| Tensor::of(tensor.into())).collect();
+        Box::new(move |result| log.lock().push(result.and_then(on_host)))
+    }
+
+    fn tuple(tensors: Vec<Tensor>) -> Tuple {
+        tensors.into_iter().map(Placed::from).collect()
     }
 
     #[test]
@@ -327,16 +334,17 @@ mod tests {
         let area = StagingArea::new(Bounds { capacity: 2, bytes: 8 });
         let (step, put, peek, get) = (Arc::default(), Log::default(), Log::default(), Log::default());
         let pair = |a: f32, b: f32| Ok::<_, Error>(vec![Tensor::try_from([a, b])?]);
-        area.put(&step, pair(1.0, 2.0)?, told(&put));
-        area.put(&step, vec![Tensor::from(3.0f32)], told(&put));
+        area.put(&step, tuple(pair(1.0, 2.0)?), told(&put));
+        area.put(&step, tuple(vec![Tensor::from(3.0f32)]), told(&put));
         assert_eq!((put.lock().len(), area.len()), (1, 1), "both are too many bytes");
         area.peek(&step, 1, told(&peek));
         area.get(&step, told(&get));
         assert_eq!(*get.lock(), [Ok(pair(1.0, 2.0)?)]);
         assert_eq!((put.lock().len(), peek.lock().len()), (2, 0));
-        area.put(&step, vec![Tensor::from(4.0f32)], told(&put));
+        area.put(&step, tuple(vec![Tensor::from(4.0f32)]), told(&put));
         assert_eq!(*peek.lock(), [Ok(vec![Tensor::from(4.0f32)])]);
-        area.put(&step, vec![Tensor::zeros(graph::DType::Float, [3].try_into()?)?], told(&put));
+        let large = Tensor::zeros(graph::DType::Float, [3].try_into()?)?;
+        area.put(&step, tuple(vec![large]), told(&put));
         let refused = put.lock().pop().and_then(Result::err).map(|error| error.code());
         assert_eq!(refused, Some(Code::ResourceExhausted));
         Ok(())
@@ -354,9 +362,9 @@ mod tests {
         let places = |indices: &[i32]| Places::of(&Tensor::vector(indices)?, 0, 2);
         map.take(&step, Some(9), places(&[0, 1])?, keys());
         map.take(&step, None, places(&[0, 1])?, keys());
-        map.put(&step, 5, places(&[1])?, vec![Tensor::from(1i32)], none.clone());
+        map.put(&step, 5, places(&[1])?, tuple(vec![Tensor::from(1i32)]), none.clone());
         assert_eq!((map.len(), map.incomplete_len()), (0, 1));
-        map.put(&step, 5, places(&[0])?, vec![Tensor::from(2i32)], none);
+        map.put(&step, 5, places(&[0])?, tuple(vec![Tensor::from(2i32)]), none);
         assert_eq!(*log.lock(), [5]);
         assert!(places(&[1, 0]).is_err() && places(&[-1]).is_err() && places(&[2]).is_err());
         Ok(())

@@ -160,9 +160,9 @@ pub(crate) trait Held: Item + Component {
     fn shape(&self) -> &Shape;
 }
 
-/// A tensor, in either memory.
+/// A tensor, in either memory: of a kernel that passes it on.
 #[derive(Clone, Debug)]
-pub(crate) enum Placed {
+pub enum Placed {
     Host(Tensor),
     Device(DeviceTensor),
 }
@@ -225,6 +225,22 @@ impl Item for Placed {
             Placed::Host(_) => None,
             Placed::Device(tensor) => Some(tensor),
         }
+    }
+}
+
+impl Placed {
+    /// The memory that it takes.
+    pub fn num_bytes(&self) -> usize {
+        match self {
+            Placed::Host(tensor) => tensor.num_bytes(),
+            Placed::Device(tensor) => tensor.memory.len(),
+        }
+    }
+}
+
+impl From<Tensor> for Placed {
+    fn from(tensor: Tensor) -> Placed {
+        Placed::Host(tensor)
     }
 }
 

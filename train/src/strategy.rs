@@ -78,8 +78,16 @@ impl Strategy {
             Strategy::ParameterServer { ps_tasks, worker, placement, .. } => {
                 let worker_device =
                     DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
+                // A GPU that a parameter server happens to have is not for variables: workers ask for them all the time.
+                let ps_device = DeviceSpec {
+                    job: Some("ps".into()),
+                    device_type: Some("CPU".into()),
+                    id: Some(0),
+                    ..DeviceSpec::default()
+                };
                 let setter = replica_device_setter(ReplicaDeviceSetter {
                     ps_tasks: *ps_tasks,
+                    ps_device,
                     worker_device,
                     strategy: Some(placement.strategy(*ps_tasks)),
                     ..ReplicaDeviceSetter::default()

@@ -1,14 +1,16 @@
 //! Variables: tensors that steps share, read by snapshot and written in place.
 
+mod brought;
 mod kept;
 mod replica;
 mod set_aside;
 mod snapshot;
 
+pub use brought::Brought;
 pub use set_aside::SetAside;
-pub use snapshot::Snapshot;
+pub use snapshot::{Aside, Snapshot};
 
-use crate::device::DeviceTensor;
+use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::handle::{HandleInput, one_handle};
 use crate::journal::{Record, Replica};
@@ -85,21 +87,21 @@ impl Variable {
         self.lock_device().clone().map(Value::from)
     }
 
-    /// Sets the value aside: it is to be had as it is now, whatever becomes of the variable.
+    /// Sets the value aside, which this device holds: it is to be had as it is now, whatever becomes of the variable.
     ///
     /// # Errors
-    /// As [`Variable::value`]; `Unimplemented` of a variable whose device has memory of its own.
-    pub fn set_aside(self: &Arc<Variable>) -> Result<Arc<SetAside>> {
+    /// As [`Variable::value`].
+    pub fn set_aside(self: &Arc<Variable>, device: &dyn Device) -> Result<Aside> {
+        let on_device = self.lock_device().clone();
+        match on_device {
+            Some(value) => Ok(Aside::Brought(Brought::start(device, &self.name, value))),
+            None => self.set_aside_in_place().map(Aside::InPlace),
+        }
+    }
+
+    fn set_aside_in_place(self: &Arc<Variable>) -> Result<Arc<SetAside>> {
         let mut held = self.held.lock();
-        let Some(value) = &held.value else {
-            drop(held);
-            if self.lock_device().is_some() {
-                let message =
-                    format!("to set aside {}, which a device holds in memory of its own", self.name);
-                return Err(Error::unimplemented(message));
-            }
-            return Err(self.uninitialized());
-        };
+        let value = held.value.as_ref().ok_or_else(|| self.uninitialized())?;
         let aside = Arc::new(SetAside::new(self.clone(), value));
         if aside.is_in_variable() {
             held.aside.push(Arc::downgrade(&aside));

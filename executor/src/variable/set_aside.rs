@@ -164,7 +164,7 @@ mod tests {
     fn rows_that_change_are_kept_as_they_were_and_the_table_stays_where_it_is() -> Result<()> {
         let (variable, before) = table()?;
         let place = address(&variable)?;
-        let aside = variable.set_aside()?;
+        let aside = variable.set_aside_in_place()?;
         change(&variable, &[0, 7, 7, ROWS - 1])?;
         let mut first = room();
         assert_eq!(aside.read(&mut first)?, first.len());
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn whatever_changes_between_reads_what_is_read_is_of_the_moment() -> Result<()> {
         let (variable, before) = table()?;
-        let aside = variable.set_aside()?;
+        let aside = variable.set_aside_in_place()?;
         let (mut bytes, mut random) = (Vec::new(), 1u64);
         // Less than rows, blocks and segments, and more than each.
         for size in [40, 100, 1000, 70_000, 300_000].into_iter().cycle() {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_table_that_gets_another_value_leaves_the_old_one() -> Result<()> {
         let (variable, before) = table()?;
-        let aside = variable.set_aside()?;
+        let aside = variable.set_aside_in_place()?;
         change(&variable, &[3])?;
         let mut first = room();
         assert_eq!(aside.read(&mut first)?, first.len());
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(read_rest(&aside, first)?, before);
 
         let (variable, before) = table()?;
-        let aside = variable.set_aside()?;
+        let aside = variable.set_aside_in_place()?;
         drop(variable.lock().take());
         assert_eq!(aside.whole().as_ref().map(Tensor::values::<f32>).transpose()?, Some(&before[..]));
         assert_eq!(read_rest(&aside, Vec::new())?, before);
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn what_is_set_aside_twice_is_of_both_moments() -> Result<()> {
         let (variable, before) = table()?;
-        let first = variable.set_aside()?;
+        let first = variable.set_aside_in_place()?;
         change(&variable, &[5])?;
-        let second = variable.set_aside()?;
+        let second = variable.set_aside_in_place()?;
         change(&variable, &[5, 6])?;
         assert_eq!(read_rest(&first, Vec::new())?, before);
         let between = read_rest(&second, Vec::new())?;
@@ -252,7 +252,7 @@ mod tests {
             *value = value.clone().reshaped(Shape::new(&[3, ROWS * WIDTH / 3])?)?;
             Ok(())
         })?;
-        let aside = variable.set_aside()?;
+        let aside = variable.set_aside_in_place()?;
         let mut locked = variable.lock();
         if let Some(value) = locked.slices_mut([1].into_iter(), ROWS * WIDTH / 3)? {
             value.values_mut::<f32>()?[ROWS * WIDTH / 3..ROWS * WIDTH / 3 * 2].fill(-1.0);
@@ -266,9 +266,11 @@ mod tests {
     fn what_is_small_or_has_no_plain_elements_is_shared() -> Result<()> {
         for value in [Tensor::from(2f32), Tensor::from("text")] {
             let variable = Arc::new(Variable::new("v", value.dtype(), PartialShape::scalar()));
-            assert!(variable.set_aside().is_err_and(|e| e.code() == graph::Code::FailedPrecondition));
+            assert!(
+                variable.set_aside_in_place().is_err_and(|e| e.code() == graph::Code::FailedPrecondition)
+            );
             *variable.lock() = Some(value.clone());
-            let aside = variable.set_aside()?;
+            let aside = variable.set_aside_in_place()?;
             *variable.lock() = None;
             assert_eq!(aside.whole(), Some(value));
         }

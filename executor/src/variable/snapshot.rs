@@ -1,14 +1,29 @@
-//! What several variables held at one moment, for a checkpoint that is written behind the steps.
+//! What variables held at one moment, for a checkpoint that is written behind the steps.
 
-use super::SetAside;
+use super::{Brought, SetAside};
 use crate::journal::Replica;
 use crate::resource::Resource;
+use graph::VariantObject;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// What one variable held, to be read out while it changes on.
+#[derive(Debug)]
+pub enum Aside {
+    InPlace(Arc<SetAside>),
+    Brought(Arc<Brought>),
+}
+
+/// As it goes from the variable's device to where the snapshot is kept, which is of the same process.
+impl VariantObject for Aside {
+    fn type_name(&self) -> &'static str {
+        "anabranch::Aside"
+    }
+}
+
 /// A place for values that were set aside: the latest ones, until they are taken.
 #[derive(Debug, Default)]
-pub struct Snapshot(Mutex<Option<Vec<Arc<SetAside>>>>);
+pub struct Snapshot(Mutex<Option<Vec<Arc<Aside>>>>);
 
 impl Resource for Snapshot {
     const KIND: &'static str = "Snapshot";
@@ -19,12 +34,12 @@ impl Resource for Snapshot {
 }
 
 impl Snapshot {
-    pub fn put(&self, values: Vec<Arc<SetAside>>) {
+    pub fn put(&self, values: Vec<Arc<Aside>>) {
         *self.0.lock() = Some(values);
     }
 
     /// The values, in the order in which they were put; `None` if there are none.
-    pub fn take(&self) -> Option<Vec<Arc<SetAside>>> {
+    pub fn take(&self) -> Option<Vec<Arc<Aside>>> {
         self.0.lock().take()
     }
 }

@@ -23,6 +23,7 @@ mod environment;
 mod flows;
 mod fused;
 mod graphs;
+mod kept;
 mod kernels;
 mod lists;
 mod loops;

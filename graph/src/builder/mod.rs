@@ -211,6 +211,20 @@ impl Scope {
         if device.is_empty() { beside } else { beside.device(&device) }
     }
 
+    /// Nodes below are placed on the CPU of the task that `node` asks for, whatever device scopes are around: what belongs to
+    /// a node but need not share its device, such as reading files.
+    pub fn host_of(&self, node: NodeId) -> Scope {
+        let device = self.read(|g, _| g.node(node).device.clone()).unwrap_or_default();
+        // A device that cannot be read is an error of that node's.
+        let task = DeviceSpec::parse(&device).unwrap_or_default();
+        let cpu = DeviceSpec { device_type: Some("CPU".into()), id: Some(0), ..task };
+        let anywhere = self.with(|c| {
+            c.colocate_with = None;
+            c.devices.clear();
+        });
+        anywhere.device(&cpu.to_string())
+    }
+
     /// Starts a node of any op: inputs and attributes follow on the [`Call`].
     pub fn op<'a>(&'a self, op: &'a str) -> Call<'a> {
         Call::new(self, op)

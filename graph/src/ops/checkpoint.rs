@@ -1,5 +1,6 @@
 //! Files of variables: saved by name, whole or in slices, and restored.
 
+use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
@@ -26,8 +27,18 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
-        name: "SnapshotVariables",
-        inputs: &["resources: N * resource"],
+        name: "SetAsideVariable",
+        inputs: &["resource: resource"],
+        outputs: &["aside: variant"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        traits: Traits::STATEFUL,
+        is_own: true,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "KeepSnapshot",
+        inputs: &["asides: N * variant"],
         attrs: &["N: int >= 1", "container: string = ''", "shared_name: string = ''"],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,

@@ -44,7 +44,7 @@ impl Nodes {
             shards.push(Shard { variables, prefix, restore: built.restore });
         }
         let prefixes: Vec<Output> = shards.iter().map(|shard| shard.prefix).collect();
-        let at = beside_first(&scope, variables);
+        let at = variables.first().map_or_else(|| scope.clone(), |first| scope.host_of(first.handle.node));
         let joins = at.control(&writes);
         let write = joins.merge_checkpoints(joins.pack(&prefixes, 0), destination);
         Nodes { shards, snapshot, write, confirm: at.no_op(), destination, source, behind_steps }
@@ -58,6 +58,7 @@ struct Built {
 }
 
 impl Built {
+    /// For the variables of one device text, one or more.
     fn new(
         scope: &Scope,
         variables: &[Variable],
@@ -65,34 +66,35 @@ impl Built {
         source: Output,
         behind_steps: Output,
     ) -> Built {
-        let at = beside_first(scope, variables);
+        // What is kept stays in the process that has the variables, each of which may be on a device of its own.
+        let first = variables[0].handle.node;
+        let (beside, host) = (scope.colocate_with(first), scope.host_of(first));
         let types: Vec<DType> = variables.iter().map(|v| v.dtype).collect();
         // Each saver of a graph has a snapshot of its own, named as what no other has.
         let shared_name = scope.read(|g, _| g.node(prefix.node).name.to_string()).unwrap_or_default();
-        let handles: Vec<Output> = variables.iter().map(|v| v.handle).collect();
+        let aside = |v: &Variable| {
+            let at = scope.colocate_with(v.handle.node);
+            at.op("SetAsideVariable").input(v.handle).output()
+        };
+        let asides: Vec<Output> = variables.iter().map(aside).collect();
         let snapshot =
-            at.op("SnapshotVariables").input(handles).attr("shared_name", shared_name.clone()).node();
-        let names = strings(&at, variables.iter().map(|v| saved_name(v).to_owned()));
-        let slices = strings(&at, variables.iter().map(slice));
-        let write = at.op("SaveSnapshot").input(prefix).input(names).input(slices);
+            beside.op("KeepSnapshot").input(asides).attr("shared_name", shared_name.clone()).node();
+        let names = strings(&host, variables.iter().map(|v| saved_name(v).to_owned()));
+        let slices = strings(&host, variables.iter().map(slice));
+        let write = beside.op("SaveSnapshot").input(prefix).input(names).input(slices);
         let write = write.input(behind_steps).attr("shared_name", shared_name).node();
         let read =
-            at.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
+            host.op("RestoreV2").input(source).input(names).input(slices).attr("dtypes", types).outputs();
         let assigns: Vec<NodeId> = variables
             .iter()
             .zip(read)
             .map(|(v, value)| {
                 let dims: Vec<i64> = v.shape.iter().map(|&d| d as i64).collect();
-                at.assign_variable(v.handle, at.reshape(value, &dims))
+                scope.colocate_with(v.handle.node).assign_variable(v.handle, host.reshape(value, &dims))
             })
             .collect();
-        Built { snapshot, write, restore: at.group(&assigns) }
+        Built { snapshot, write, restore: host.group(&assigns) }
     }
-}
-
-/// Where the first of these variables is.
-fn beside_first(scope: &Scope, variables: &[Variable]) -> Scope {
-    variables.first().map_or_else(|| scope.clone(), |first| scope.colocate_with(first.handle.node))
 }
 
 /// Parts of a variable are saved as slices under the name of the whole.

@@ -31,7 +31,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(SmallVec::new())
         })
     }),
-    KernelDef::of("SnapshotVariables", &[], snapshot::set_aside),
+    KernelDef::of("SetAsideVariable", &[], snapshot::set_aside),
+    KernelDef::of("KeepSnapshot", &[], snapshot::keep),
     KernelDef::of("SaveSnapshot", &[], snapshot::save),
     KernelDef::of("ShardedFilename", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, Some(1)))),
     KernelDef::of("ShardedFilespec", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, None))),

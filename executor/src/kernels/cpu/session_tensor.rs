@@ -7,6 +7,7 @@ use crate::handle::hash_of;
 use crate::journal::Replica;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::resource::Resource;
+use crate::value::{Held, Item, Placed, Value};
 use graph::{Code, DType, ResourceHandle, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             if kept.0.dtype() != dtype {
                 crate::invalid!("The tensor with handle '{name}' is of {}, not of {dtype}", kept.0.dtype());
             }
-            ctx.set_output(0, kept.0.clone());
+            ctx.set_output(0, Value::from(kept.0.clone()));
             Ok(())
         })
     }),
@@ -41,7 +42,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 const CONTAINER: &str = "_session_tensors";
 
 #[derive(Debug)]
-struct Kept(Tensor);
+struct Kept(Placed);
 
 impl Resource for Kept {
     const KIND: &'static str = "SessionTensor";
@@ -84,7 +85,7 @@ fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let (node, device) = (init.node.name.clone(), init.device.name().to_string());
     let by_resource = init.output_type(0) == DType::Resource;
     Kernel::sync(move |ctx| {
-        let value = ctx.take_input(0)?;
+        let value = Placed::of(ctx.take_value(0))?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name: Arc<str> = format!("{node};{id};{device}").into();
         let dtype = value.dtype();

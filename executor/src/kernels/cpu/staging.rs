@@ -6,7 +6,7 @@ use crate::handle::{ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::resource::Resource;
 use crate::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
-use crate::value::Value;
+use crate::value::{Item, Placed, Value};
 use crate::waiting::Finish;
 use graph::{DType, Tensor};
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Stage", &[], |init| {
         operation(init, area(init)?, |area, ctx| {
-            let tuple = (0..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect();
+            let tuple = tuple(&ctx, 0);
             start(ctx, tuple, |step, tuple, done| area.put(step, tuple, tensors(done)));
         })
     }),
@@ -112,8 +112,13 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
     }
 }
 
+/// The inputs from `first` on.
+fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
+    ctx.inputs[first..].iter().cloned().map(Placed::of).collect()
+}
+
 fn values(tuple: Tuple) -> SmallVec<[Value; 4]> {
-    tuple.into_iter().map(Value::Host).collect()
+    tuple.into_iter().map(Value::from).collect()
 }
 
 fn tensors(done: Done) -> Finish<Tuple> {
@@ -144,7 +149,7 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
     operation(init, map(init)?, move |map, ctx| {
         let arguments = key(&ctx).and_then(|key| {
             let places = Places::of(ctx.input(1)?, key, types.len())?;
-            let tuple: Tuple = (2..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<_>>()?;
+            let tuple = tuple(&ctx, 2)?;
             places.check(&tuple, &types)?;
             Ok((key, places, tuple))
         });

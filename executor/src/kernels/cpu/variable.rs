@@ -8,7 +8,7 @@ use crate::handle::container;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
 use crate::variable::{RefVariable, Variable};
-use graph::{Code, DType, PartialShape, Tensor};
+use graph::{Code, DType, PartialShape, Shape, Tensor};
 use parking_lot::Mutex;
 use rayon::prelude::*;
 use std::sync::{Arc, Weak};
@@ -90,11 +90,18 @@ fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// A variable of its own for each run; it lives as long as references to it.
+/// # Errors
+/// `InvalidArgument` if a size is not known.
+pub(in crate::kernels) fn whole_shape(shape: &PartialShape) -> Result<Shape> {
+    let whole = shape.as_shape();
+    whole.ok_or_else(|| {
+        Error::invalid(format!("the shape of a temporary variable must be known, got {shape}"))
+    })
+}
+
 fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    let Some(full) = shape.as_shape() else {
-        crate::invalid!("the shape of a temporary variable must be known, got {shape}");
-    };
+    let full = whole_shape(&shape)?;
     let name = init.node.name.clone();
     Kernel::sync(move |ctx| {
         let variable = Variable::new(name.clone(), dtype, shape.clone());

@@ -88,7 +88,8 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
     int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "TruncateMod" "Mod" "Maximum"
         "Minimum" "Neg" "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less"
         "LessEqual" "Greater" "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice"
-        "Pad" "PadV2" "Tile" "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ClipByValue" "ReverseV2" "BroadcastTo";
+        "Pad" "PadV2" "Tile" "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ClipByValue" "ReverseV2" "BroadcastTo"
+        "DynamicPartition";
     int32 "dtype": "Const";
     int32 "Tparams": "Gather" "GatherV2";
 };

@@ -7,6 +7,7 @@ mod bias;
 mod binary;
 mod boxes;
 mod cast;
+mod checkpoint;
 mod color;
 mod compare;
 mod complex;
@@ -27,6 +28,7 @@ mod matmul;
 mod memory;
 mod morphology;
 mod moved;
+mod mutex;
 mod nccl;
 mod normalization;
 mod optional;
@@ -43,6 +45,7 @@ mod scatter;
 mod segment;
 mod select;
 mod sequence;
+mod session_tensor;
 mod shape;
 mod slice;
 mod softmax;
@@ -50,6 +53,7 @@ mod space;
 mod sparse;
 mod special;
 mod stack;
+mod staging;
 mod support;
 mod tensor_array;
 mod tensor_list;
@@ -72,6 +76,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     binary::KERNELS,
     boxes::KERNELS,
     cast::KERNELS,
+    checkpoint::KERNELS,
     color::KERNELS,
     compare::KERNELS,
     complex::KERNELS,
@@ -89,6 +94,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     linalg::KERNELS,
     matmul::KERNELS,
     morphology::KERNELS,
+    mutex::KERNELS,
     nccl::KERNELS,
     normalization::KERNELS,
     optional::KERNELS,
@@ -105,12 +111,14 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     select::KERNELS,
     shape::KERNELS,
     sequence::KERNELS,
+    session_tensor::KERNELS,
     slice::KERNELS,
     softmax::KERNELS,
     space::KERNELS,
     sparse::KERNELS,
     special::KERNELS,
     stack::KERNELS,
+    staging::KERNELS,
     tensor_array::KERNELS,
     tensor_list::KERNELS,
     topk::KERNELS,

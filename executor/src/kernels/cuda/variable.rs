@@ -1,14 +1,16 @@
 //! Kernels of variables by reference, whose values are in the GPU's memory.
 
+use super::moved::zeros;
 use super::support::{NUMBERS, lane};
 use super::support::{function, is_unique, moved_type_name, read, type_name, write};
 use crate::cuda::{Arguments, Function, Piece, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernels::cpu::variable::whole_shape;
 use crate::value::Value;
 use crate::variable::Variable;
-use graph::DType;
+use graph::{DType, PartialShape};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };
@@ -20,10 +22,31 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
+    KernelDef::of("TemporaryVariable", &[("dtype", STORED)], temporary),
+    KernelDef::of("DestroyTemporaryVariable", &[("T", STORED)], |_| Kernel::sync(destroy_temporary)),
     KernelDef::assigning("Assign", &[("T", STORED)], assign),
     KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
+
+fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
+    let full = whole_shape(&shape)?;
+    let name = init.node.name.clone();
+    Kernel::sync(move |ctx| {
+        let variable = Variable::new(name.clone(), dtype, shape.clone());
+        *variable.lock_device() = Some(zeros(ctx, dtype, full.clone())?);
+        ctx.set_output(0, Value::Ref(Arc::new(variable)));
+        Ok(())
+    })
+}
+
+fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let variable = ctx.ref_input(0)?;
+    let value = variable.lock_device().take().ok_or_else(|| variable.uninitialized())?;
+    ctx.set_output(0, value);
+    Ok(())
+}
 
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_shape")?;

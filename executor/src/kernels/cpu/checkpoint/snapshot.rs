@@ -5,20 +5,31 @@ use crate::error::{Error, Result};
 use crate::handle::{ObjectName, Owner};
 use crate::io::{behind, blocking};
 use crate::kernel::{Kernel, KernelInit};
-use crate::variable::{SetAside, Snapshot, VariableInput};
+use crate::variable::{Aside, Snapshot, VariableInput};
 use checkpoint::bundle::{self, Content, Sink};
 use checkpoint::store::Store;
-use graph::{Bool8, Code, DType, Shape};
+use graph::{Bool8, Code, DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::path::Path;
 
 pub(super) fn set_aside(init: &KernelInit<'_>) -> Result<Kernel> {
-    let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
-    let variables: Vec<VariableInput> = (0..init.inputs.len()).map(|i| VariableInput::new(init, i)).collect();
+    let variable = VariableInput::new(init, 0);
     Kernel::sync(move |ctx| {
-        let values = variables.iter().map(|variable| variable.get(ctx)?.set_aside());
-        let values = values.collect::<Result<Vec<_>>>()?;
-        snapshot.object(|_| Ok(Snapshot::default()))?.put(values);
+        let aside = variable.get(ctx)?.set_aside(&**ctx.device())?;
+        ctx.set_output(0, Tensor::variant(aside));
+        Ok(())
+    })
+}
+
+pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
+    let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
+    Kernel::sync(move |ctx| {
+        let aside = |tensor: &Tensor| match tensor.as_variants()? {
+            [aside] => Ok(aside.expect::<Aside>("what was set aside of a variable")?),
+            many => Err(Error::invalid(format!("expected what one variable held, got {}", many.len()))),
+        };
+        let asides = (0..ctx.num_inputs()).map(|i| aside(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
+        snapshot.object(|_| Ok(Snapshot::default()))?.put(asides);
         Ok(())
     })
 }
@@ -29,8 +40,7 @@ pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, name);
     blocking(move |ctx| {
         let values = snapshot.object(|_| Ok(Snapshot::default()))?.take().ok_or_else(|| {
-            let message =
-                format!("nothing is set aside in {said}: run its SnapshotVariables before each save");
+            let message = format!("nothing is set aside in {said}: run its KeepSnapshot before each save");
             Error::new(Code::FailedPrecondition, message)
         })?;
         let prefix = prefix(ctx)?;
@@ -44,19 +54,33 @@ pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-impl Content for SetAside {
+impl Content for Aside {
     fn dtype(&self) -> DType {
-        SetAside::dtype(self)
+        match self {
+            Aside::InPlace(aside) => aside.dtype(),
+            Aside::Brought(aside) => aside.dtype(),
+        }
     }
 
     fn shape(&self) -> &Shape {
-        SetAside::shape(self)
+        match self {
+            Aside::InPlace(aside) => aside.shape(),
+            Aside::Brought(aside) => aside.shape(),
+        }
     }
 
     fn give(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
-        match self.whole() {
-            Some(tensor) => tensor.give(sink),
-            None => sink.add_from(|space| Ok(self.read(space)?)),
+        match self {
+            Aside::InPlace(aside) => match aside.whole() {
+                Some(tensor) => tensor.give(sink),
+                None => sink.add_from(|space| Ok(aside.read(space)?)),
+            },
+            Aside::Brought(aside) => aside.wait().map_err(as_found)?.give(sink),
         }
     }
+}
+
+/// What kept a value from coming, as a failure of what was to be written.
+fn as_found(error: Error) -> checkpoint::Error {
+    checkpoint::Error::Invalid { code: error.code(), message: error.to_string() }
 }

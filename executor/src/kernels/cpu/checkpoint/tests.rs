@@ -67,7 +67,7 @@ fn a_save_of_what_nobody_set_aside_is_told() -> Result<()> {
     let inputs = [Tensor::from("/nowhere/model"), strings(&["w"])?, strings(&[""])?, true.into()];
     let told = run_op("SaveSnapshot", &inputs, &[("shared_name", "these".into())]);
     let told = told.map_err(|e| (e.code(), e.to_string()));
-    let text = "nothing is set aside in these: run its SnapshotVariables before each save";
+    let text = "nothing is set aside in these: run its KeepSnapshot before each save";
     assert_eq!(told, Err((Code::FailedPrecondition, text.to_owned())));
     Ok(())
 }

@@ -1,10 +1,13 @@
-//! Where towers on GPUs go, with the kernels that there are, on a host that is only said to have GPUs.
+//! Where training programs go on hosts that are only said to have GPUs, with the kernels that there are.
 #![cfg(feature = "cuda")]
 
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName};
 use placer::{DeviceSet, PlaceRequest, place};
 use std::error::Error;
-use train::{Averaging, Initializer, Optimizer, Strategy, Variables};
+use train::{
+    Averaging, Clip, Initializer, Keep, LearningRate, MovingAverage, Optimizer, Partitioner, Saver, Spread,
+    Strategy, SyncMode, UpdateOptions, VariablePlacement, Variables,
+};
 use worker::KernelTables;
 
 type Fallible<T = ()> = Result<T, Box<dyn Error>>;
@@ -48,9 +51,11 @@ fn towers(variables: &str, optimizer: &Optimizer, averaging: Averaging) -> Falli
 
 /// The graph with each node's device.
 fn placed(graph: &Graph, gpus: u32, allow_soft_placement: bool) -> Fallible<Graph> {
-    let devices = task(gpus);
-    let request =
-        PlaceRequest { devices: &devices, kernels: &KernelTables, allow_soft_placement, assigned: &[] };
+    placed_on(&task(gpus), graph, allow_soft_placement)
+}
+
+fn placed_on(devices: &DeviceSet, graph: &Graph, allow_soft_placement: bool) -> Fallible<Graph> {
+    let request = PlaceRequest { devices, kernels: &KernelTables, allow_soft_placement, assigned: &[] };
     let placement = place(graph, &request)?;
     let mut placed = graph.clone();
     placement.apply(&mut placed);
@@ -128,5 +133,100 @@ fn towers_on_gpus_that_are_not_there_are_an_error_by_name() -> Fallible {
     // Soft placement moves what the CPU can run: a collective of GPUs is not among that.
     let error = placed(&graph, 0, true).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("No OpKernel was registered to support Op 'NcclAllReduce'"), "{error}");
+    Ok(())
+}
+
+/// One layer behind a table that is cut in two.
+fn embedded_loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
+    let cut = Partitioner::fixed_size(2);
+    let table = variables.get_partitioned("table", DType::Float, &[10, COLUMNS], &Initializer::Zeros, cut);
+    let rows = variables.embedding_lookup(scope, &table.parts, batch[2], Spread::Mod);
+    loss(scope, variables, &[scope.add(rows, batch[0]), batch[1]])
+}
+
+/// A program that trains and saves, all of it.
+fn program(
+    strategy: &Strategy,
+    optimizer: &Optimizer,
+    options: UpdateOptions,
+    device: &str,
+) -> Fallible<Graph> {
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let scope = if device.is_empty() { scope } else { scope.device(device) };
+    let variables = Variables::new(&for_variables);
+    let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
+    let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(3)]));
+    let ids = scope.placeholder("ids", DType::Int64, PartialShape::from([None]));
+    strategy.minimize_with(&scope, &variables, optimizer, options, &[x, y, ids], embedded_loss)?;
+    Saver::new(&root, &variables.all(), Keep::default());
+    Ok(graph::passes::lower(&root.finish()?)?)
+}
+
+fn optimizers() -> [Optimizer; 6] {
+    let rate =
+        LearningRate::ExponentialDecay { initial: 0.1, decay_steps: 100, decay_rate: 0.9, staircase: true };
+    [
+        Optimizer::gradient_descent(rate),
+        Optimizer::momentum(0.1, 0.9),
+        Optimizer::adam(0.1),
+        Optimizer::adagrad(0.1),
+        Optimizer::rms_prop(0.1),
+        Optimizer::ftrl(0.1),
+    ]
+}
+
+fn options() -> [UpdateOptions; 2] {
+    let average = MovingAverage { decay: 0.99, warms_up: true };
+    let all = UpdateOptions { clip: Some(Clip::GlobalNorm(1.0)), moving_average: Some(average) };
+    [UpdateOptions::default(), all]
+}
+
+#[test]
+fn all_that_trains_on_a_gpu_is_there_and_only_files_are_on_the_host() -> Fallible {
+    let on_one = Strategy::Towers {
+        devices: vec!["/device:GPU:0".to_owned()],
+        variables: "/device:GPU:0".to_owned(),
+        averaging: Averaging::default(),
+    };
+    for strategy in [Strategy::Local, on_one] {
+        for optimizer in optimizers() {
+            for options in options() {
+                let graph = placed(&program(&strategy, &optimizer, options, "")?, 1, false)?;
+                for (_, node) in graph.nodes().filter(|(_, node)| !node.name.starts_with("save/")) {
+                    assert_eq!(&*node.device, full("/device:GPU:0"), "{} ({})", node.name, node.op.name());
+                }
+                for (_, node) in graph.nodes().filter(|(_, node)| node.op.name() == "SetAsideVariable") {
+                    assert_eq!(&*node.device, full("/device:GPU:0"), "{}", node.name);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn variables_of_parameter_servers_are_in_memory_of_the_host_whatever_they_have() -> Fallible {
+    let tasks = ["ps", "worker"].map(|job| TaskName::new(job, 0));
+    let devices = tasks.iter().flat_map(|task| ["CPU", "GPU"].map(|kind| DeviceName::new(task, kind, 0)));
+    let devices = DeviceSet::new(devices.zip(1..)).with_local(tasks[1].clone());
+    let (placement, sync) = (VariablePlacement::default(), SyncMode::default());
+    let strategy = Strategy::ParameterServer { ps_tasks: 1, worker: 0, placement, sync };
+    for optimizer in optimizers() {
+        for options in options() {
+            let graph = placed_on(&devices, &program(&strategy, &optimizer, options, "")?, false)?;
+            let mut variables = 0;
+            for (_, node) in graph.nodes() {
+                if node.op.name() == "VarHandleOp" || node.op.name().starts_with("Resource") {
+                    assert_eq!(&*node.device, "/job:ps/replica:0/task:0/device:CPU:0", "{}", node.name);
+                    variables += 1;
+                }
+                if node.op.name() == "MatMul" {
+                    assert_eq!(&*node.device, "/job:worker/replica:0/task:0/device:GPU:0", "{}", node.name);
+                }
+            }
+            assert!(variables > 5, "{variables}");
+        }
+    }
     Ok(())
 }
