@@ -15,9 +15,11 @@ mod gpu {
     pub(crate) mod demo;
     pub(crate) mod graphs;
     pub(crate) mod jobs;
+    pub(crate) mod kept;
     pub(crate) mod kernels;
     pub(crate) mod life;
     pub(crate) mod placed;
+    pub(crate) mod saved;
     pub(crate) mod variable_cases;
     pub(crate) mod walk;
 }

@@ -127,12 +127,24 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
+/// Whether the op has to do with what stays from step to step.
+fn is_kept(op: &str) -> bool {
+    let kept = ["staging", "session_tensor", "mutex", "checkpoint"];
+    let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
+    let mut of_families = families.flat_map(|(_, ops)| ops.iter());
+    ["TemporaryVariable", "DestroyTemporaryVariable"].contains(&op) || of_families.any(|def| def.name == op)
+}
+
 /// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute
 /// nothing.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
     // Of several GPUs, and of none of the CPU's kernels.
     if node.op.name().starts_with("Nccl") {
+        return Ok(None);
+    }
+    // What is kept from step to step: `kept.rs` looks whether it comes back.
+    if is_kept(node.op.name()) {
         return Ok(None);
     }
     if node.input_types()?.iter().any(|port| port.is_ref_or_resource()) {

@@ -8,6 +8,7 @@ extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/arrays.rs"]
 mod arrays;
+mod aside;
 #[path = "../../../tests/gpu/graphs.rs"]
 mod captured;
 #[path = "../../../tests/gpu/cases.rs"]
@@ -23,6 +24,7 @@ mod environment;
 mod flows;
 mod fused;
 mod graphs;
+#[path = "../../../tests/gpu/kept.rs"]
 mod kept;
 mod kernels;
 mod lists;

@@ -190,11 +190,11 @@ fn variables_go_round_the_parameter_servers() -> Fallible {
     };
     let built = build(&strategy, &Optimizer::momentum(0.1, 0.9))?;
     let expected = [
-        ("w", "/job:ps/task:0"),
-        ("b", "/job:ps/task:1"),
-        ("w/Momentum", "/job:ps/task:0"),
-        ("b/Momentum", "/job:ps/task:1"),
-        ("global_step", "/job:ps/task:2"),
+        ("w", "/job:ps/task:0/device:CPU:0"),
+        ("b", "/job:ps/task:1/device:CPU:0"),
+        ("w/Momentum", "/job:ps/task:0/device:CPU:0"),
+        ("b/Momentum", "/job:ps/task:1/device:CPU:0"),
+        ("global_step", "/job:ps/task:2/device:CPU:0"),
     ];
     assert_eq!(devices_of(&built)?, expected.map(|(v, d)| (v.to_owned(), d.to_owned())));
     let graph = built.scope.finish()?;
@@ -225,7 +225,10 @@ fn tasks_of(placement: &VariablePlacement, sizes: &[(&str, usize)]) -> Fallible<
         variables.get(name, DType::Float, &[*size], &Initializer::Zeros);
     }
     let graph = root.finish()?;
-    let task = |v: &Variable| graph.node(v.handle.node).device.chars().last();
+    let task = |v: &Variable| {
+        let device = &graph.node(v.handle.node).device;
+        device.strip_prefix("/job:ps/task:")?.strip_suffix("/device:CPU:0")?.chars().next()
+    };
     Ok(variables.all().iter().filter_map(task).collect())
 }
 
