@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::queue::{Element, Kind, Queue, QueueSpec, shapes_text, types_text};
 use crate::resource::Resource;
 use crate::rows;
+use crate::value::Placed;
 use crate::waiting::Finish;
 use bytes::Bytes;
 use graph::{Code, DType, PartialShape, Tensor};
@@ -181,9 +182,9 @@ impl Barrier {
                 && let Some(Incomplete { number, components }) = incomplete.remove(key)
             {
                 let mut element = Element::new();
-                element.push(Tensor::from(number));
-                element.push(Tensor::string(key.clone()));
-                element.extend(components.into_iter().flatten());
+                element.push(Tensor::from(number).into());
+                element.push(Tensor::string(key.clone()).into());
+                element.extend(components.into_iter().flatten().map(Placed::from));
                 complete.push(element);
             }
         }

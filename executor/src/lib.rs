@@ -55,4 +55,4 @@ pub use kernel_cache::KernelCache;
 pub use kernels::{no_kernel, registered_kernels, supported_device_types};
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
-pub use value::{Value, View};
+pub use value::{Placed, Value, View};

@@ -229,6 +229,14 @@ impl Item for Placed {
 }
 
 impl Placed {
+    /// The tensor, where those of the host alone are worked with.
+    ///
+    /// # Errors
+    /// `Internal` if it is in a device's own memory.
+    pub fn tensor(&self) -> Result<&Tensor> {
+        self.on_host().ok_or_else(|| Error::internal(format!("{self:?} is not in the host's memory")))
+    }
+
     /// The memory that it takes.
     pub fn num_bytes(&self) -> usize {
         match self {

@@ -129,7 +129,7 @@ const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500
 
 /// Whether the op has to do with what stays from step to step.
 fn is_kept(op: &str) -> bool {
-    let kept = ["staging", "session_tensor", "mutex", "checkpoint"];
+    let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue"];
     let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
     let mut of_families = families.flat_map(|(_, ops)| ops.iter());
     ["TemporaryVariable", "DestroyTemporaryVariable"].contains(&op) || of_families.any(|def| def.name == op)

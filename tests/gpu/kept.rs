@@ -65,6 +65,38 @@ fn what_is_staged_waits_on_the_gpu() -> Fallible {
 }
 
 #[test]
+fn a_queue_holds_its_elements_on_the_gpu_until_it_is_closed_and_empty() -> Fallible {
+    let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
+    let types = || AttrValue::from(vec![DType::Float, DType::String]);
+    let shapes = AttrValue::from(vec![PartialShape::from([100usize]), PartialShape::scalar()]);
+    let made = [("component_types", types()), ("shapes", shapes), ("shared_name", "q".into())];
+    let queue = || run(&gpu, "FIFOQueueV2", &made, vec![]);
+    for from in [1.0, 2.0] {
+        let element = [upload(&gpu, numbers(from)?)?, Tensor::from("text").into()];
+        run(
+            &gpu,
+            "QueueEnqueueV2",
+            &[("Tcomponents", types())],
+            queue()?.into_iter().chain(element).collect(),
+        )?;
+    }
+    // What does not fit is refused.
+    let element = [upload(&gpu, Tensor::from(1f32))?, Tensor::from("text").into()];
+    let wrong = queue()?.into_iter().chain(element).collect();
+    assert!(run(&gpu, "QueueEnqueueV2", &[("Tcomponents", types())], wrong).is_err());
+    run(&gpu, "QueueCloseV2", &[], queue()?)?;
+    let dequeue = || run(&gpu, "QueueDequeueV2", &[("component_types", types())], queue()?);
+    for from in [1.0, 2.0] {
+        let element = dequeue()?.remove(0);
+        assert!(matches!(element, Value::Device(_)), "{element:?}");
+        assert_eq!(download(&gpu, element)?, numbers(from)?);
+    }
+    let error = dequeue().err().ok_or("there is one more")?.to_string();
+    assert!(error.contains("is closed and has insufficient elements"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn a_sessions_tensor_stays_on_the_gpu_until_it_is_deleted() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let value = upload(&gpu, numbers(3.0)?)?;

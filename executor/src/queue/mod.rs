@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::journal::Replica;
 use crate::resource::Resource;
 use crate::rows;
+use crate::value::{Held, Placed};
 use crate::waiting::{Finish, Tried, Waiting};
 use graph::{Code, PartialShape, PortType, Shape, Tensor};
 use order::Order;
@@ -210,7 +211,8 @@ impl Queue {
         let components = self.spec.types.iter().zip(&self.spec.shapes).enumerate();
         components
             .map(|(i, (&dtype, declared))| {
-                let rows: Vec<&Tensor> = elements.iter().filter_map(|element| element.get(i)).collect();
+                let rows = elements.iter().filter_map(|element| element.get(i));
+                let rows: Vec<&Tensor> = rows.map(Placed::tensor).collect::<Result<_>>()?;
                 let shape = match declared.as_shape() {
                     Some(shape) => shape,
                     None if rows.is_empty() => {
@@ -236,7 +238,7 @@ impl Queue {
         Ok(())
     }
 
-    fn check_element(&self, element: &[Tensor]) -> Result<()> {
+    fn check_element(&self, element: &[Placed]) -> Result<()> {
         for (i, (tensor, declared)) in element.iter().zip(&self.spec.shapes).enumerate() {
             if !declared.accepts(tensor.shape()) {
                 crate::invalid!(
@@ -273,7 +275,7 @@ impl Queue {
         let mut elements: VecDeque<Element> = (0..count).map(|_| Element::new()).collect();
         for tensor in batch {
             for (element, row) in elements.iter_mut().zip(rows::split(tensor)?) {
-                element.push(row);
+                element.push(row.into());
             }
         }
         Ok(elements)

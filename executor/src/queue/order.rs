@@ -2,12 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::cpu::random::philox::{Philox, Singles};
-use graph::{DType, Tensor};
+use crate::value::{Held, Placed};
+use graph::DType;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// One tensor for each component of the queue.
-pub type Element = SmallVec<[Tensor; 2]>;
+/// One tensor for each component of the queue, in the memory of the queue's device, or of the host.
+pub type Element = SmallVec<[Placed; 2]>;
 
 /// The elements of a queue.
 pub(super) trait Order: Send {
@@ -125,7 +126,7 @@ impl Priority {
 /// The priority of an element: its first component.
 pub(super) fn priority(element: &Element) -> Result<i64> {
     match element.first() {
-        Some(priority) if priority.dtype() == DType::Int64 => Ok(priority.item::<i64>()?),
+        Some(priority) if priority.dtype() == DType::Int64 => Ok(priority.tensor()?.item::<i64>()?),
         other => Err(Error::invalid(format!("a priority is an int64 scalar, got {other:?}"))),
     }
 }
@@ -175,15 +176,16 @@ impl Order for Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use graph::Tensor;
 
     fn element(priority: i64, value: i32) -> Element {
-        SmallVec::from_vec(vec![Tensor::from(priority), Tensor::from(value)])
+        [Tensor::from(priority), Tensor::from(value)].map(Placed::from).into_iter().collect()
     }
 
     fn drain(mut order: impl Order) -> Result<Vec<i32>> {
         let mut values = Vec::new();
         while let Some(element) = order.pop() {
-            values.push(element[1].item::<i32>()?);
+            values.push(element[1].tensor()?.item::<i32>()?);
         }
         Ok(values)
     }

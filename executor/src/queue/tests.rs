@@ -23,7 +23,7 @@ impl Bench {
         let log = self.log.clone();
         Box::new(move |result| {
             let values = result.and_then(|taken| {
-                let value = |element: &Element| Ok(element[0].item::<i32>()?);
+                let value = |element: &Element| Ok(element[0].tensor()?.item::<i32>()?);
                 taken.iter().map(value).collect::<Result<Vec<i32>>>()
             });
             log.lock().push((what, values));

@@ -165,6 +165,7 @@ fn work_unit(taken: &[Element]) -> Result<Bytes> {
     let [component] = taken.first().map(|element| &element[..]).unwrap_or_default() else {
         crate::invalid!("Expected single component queue");
     };
+    let component = component.tensor()?;
     if component.dtype() != DType::String {
         crate::invalid!("Expected queue with single string component");
     }

@@ -18,7 +18,11 @@ fn queue() -> Arc<Queue> {
 
 fn put(queue: &Queue, unit: impl Into<Bytes>) {
     let step = Arc::new(Cancellation::new());
-    queue.enqueue(&step, smallvec::smallvec![Tensor::string(unit)], Box::new(|done| assert!(done.is_ok())));
+    queue.enqueue(
+        &step,
+        smallvec::smallvec![Tensor::string(unit).into()],
+        Box::new(|done| assert!(done.is_ok())),
+    );
 }
 
 type Answer = Receiver<Result<Vec<String>>>;

@@ -1,5 +1,6 @@
 //! Changes as messages.
 
+use executor::Placed;
 use executor::accumulator::Reduction;
 use executor::journal::{AccumulatorState, Change, State, Sum, VariableState, What};
 use executor::queue::{Element, Kind, QueueSpec};
@@ -55,7 +56,8 @@ fn state_to_proto(state: &State) -> change::What {
                 capacity: spec.capacity,
                 types: spec.types.iter().map(|dtype| dtype.number()).collect(),
                 shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
-                components: elements.iter().flatten().map(tensor_to_proto).collect(),
+                // A task with a standby has no device with memory of its own.
+                components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
                 is_closed: *is_closed,
             })
         }
@@ -135,7 +137,8 @@ fn queue_from_proto(queue: pb::QueueState) -> Result<State, Status> {
     let shapes = queue.shapes.iter().map(partial_shape_from_proto).collect::<Result<_, _>>()?;
     let components: Vec<Tensor> =
         queue.components.into_iter().map(tensor_from_proto).collect::<Result<_, _>>()?;
-    let elements = components.chunks(types.len().max(1)).map(Element::from).collect();
+    let element = |components: &[Tensor]| components.iter().cloned().map(Placed::from).collect::<Element>();
+    let elements = components.chunks(types.len().max(1)).map(element).collect();
     let spec = QueueSpec { kind, capacity: queue.capacity, types, shapes };
     Ok(State::Queue { spec, elements, is_closed: queue.is_closed })
 }

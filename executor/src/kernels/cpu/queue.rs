@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::handle::{self, HandleInput, ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::queue::{Element, Kind, Queue, QueueSpec};
-use crate::value::Value;
+use crate::value::{Item, Placed, Value};
 use crate::waiting::Finish;
 use graph::{PortType, ResourceHandle, Tensor};
 use smallvec::SmallVec;
@@ -104,7 +104,7 @@ fn transfer(
             Ok(Transfer::EnqueueMany(batch)) => queue.enqueue_many(step, &batch, nothing(done)),
             Ok(Transfer::Dequeue) => {
                 let give = move |taken: Vec<Element>| {
-                    Ok(taken.into_iter().next().unwrap_or_default().into_iter().map(Value::Host).collect())
+                    Ok(taken.into_iter().next().unwrap_or_default().into_iter().map(Value::from).collect())
                 };
                 queue.dequeue(step, Box::new(move |taken| done(taken.and_then(give))));
             }
@@ -132,16 +132,18 @@ fn nothing(done: Done) -> Finish<Vec<Element>> {
     Box::new(move |result| done(result.map(|_| SmallVec::new())))
 }
 
-fn components<C: FromIterator<Tensor>>(ctx: &AsyncContext) -> Result<C> {
-    (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect()
-}
-
 fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
-    transfer(init, true, |_, ctx| Ok(Transfer::Enqueue(components(ctx)?)))
+    transfer(init, true, |_, ctx| {
+        let element = ctx.inputs[1..].iter().cloned().map(Placed::of).collect::<Result<_>>()?;
+        Ok(Transfer::Enqueue(element))
+    })
 }
 
 fn enqueue_many(init: &KernelInit<'_>) -> Result<Kernel> {
-    transfer(init, true, |_, ctx| Ok(Transfer::EnqueueMany(components(ctx)?)))
+    transfer(init, true, |_, ctx| {
+        let batch = (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<_>>()?;
+        Ok(Transfer::EnqueueMany(batch))
+    })
 }
 
 fn dequeue(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -37,6 +37,7 @@ mod partition;
 mod placed;
 mod pool;
 mod quantize;
+mod queue;
 mod random;
 mod reduce;
 mod resize;
@@ -102,6 +103,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     partition::KERNELS,
     pool::KERNELS,
     quantize::KERNELS,
+    queue::KERNELS,
     random::KERNELS,
     reduce::KERNELS,
     resize::KERNELS,
