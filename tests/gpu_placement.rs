@@ -1,12 +1,12 @@
 //! Where training programs go on hosts that are only said to have GPUs, with the kernels that there are.
 #![cfg(feature = "cuda")]
 
-use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName};
+use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName, Tensor};
 use placer::{DeviceSet, PlaceRequest, place};
 use std::error::Error;
 use train::{
-    Averaging, Clip, Initializer, Keep, LearningRate, MovingAverage, Optimizer, Partitioner, Saver, Spread,
-    Strategy, SyncMode, UpdateOptions, VariablePlacement, Variables,
+    Averaging, Clip, Dataset, Initializer, Keep, LearningRate, MovingAverage, Optimizer, Partitioner, Saver,
+    Spread, Strategy, SyncMode, UpdateOptions, VariablePlacement, Variables,
 };
 use worker::KernelTables;
 
@@ -228,5 +228,25 @@ fn variables_of_parameter_servers_are_in_memory_of_the_host_whatever_they_have()
             assert!(variables > 5, "{variables}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn input_waits_on_the_gpu_that_is_to_take_it() -> Fallible {
+    let root = Scope::new();
+    let rows = Tensor::zeros(DType::Float, [8usize, COLUMNS].try_into()?)?;
+    let dataset = Dataset::from_tensors(&root.device("/device:CPU:0"), &[rows]).batch(2, true).input("rows");
+    let input = dataset.ahead(&root.device("/device:GPU:1"), 2);
+    root.square(input.next[0]);
+    assert_eq!(root.shape(input.next[0]), PartialShape::from([2usize, COLUMNS]));
+    let graph = placed(&root.finish()?, 2, false)?;
+    let mut there = 0;
+    for (_, node) in graph.nodes() {
+        if node.op.name().contains("Queue") || node.op.name() == "EnsureShape" {
+            assert_eq!(&*node.device, full("/device:GPU:1"), "{}", node.name);
+            there += 1;
+        }
+    }
+    assert_eq!(there, 6);
     Ok(())
 }

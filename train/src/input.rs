@@ -1,9 +1,9 @@
 //! Input pipelines: elements from memory or files, shuffled, batched, repeated, dealt out to workers, and fetched ahead
-//! beside the steps. They are TensorFlow's dataset ops, and run where the scope is.
+//! beside the steps, to a device if wanted. They are TensorFlow's dataset ops, and run where the scope is.
 
 use crate::error::{Error, Result};
 use crate::initializer::strings;
-use crate::session::{Hook, HookContext};
+use crate::session::{Hook, HookContext, QueueRunner};
 use graph::{DType, NodeId, Output, PartialShape, Scope, Tensor};
 use std::path::Path;
 
@@ -25,6 +25,8 @@ pub struct Input {
     pub initialize: NodeId,
     /// The components of the next element; a step that finds none fails with `OutOfRange`, which ends training.
     pub next: Vec<Output>,
+    /// What brings elements [ahead](Input::ahead) of the steps.
+    runners: Vec<QueueRunner>,
 }
 
 /// Bytes that are read from a file at once.
@@ -149,7 +151,8 @@ impl Dataset {
             }
             _ => next,
         };
-        Input { next, initialize: self.scope.op("MakeIterator").input(self.handle).input(iterator).node() }
+        let initialize = self.scope.op("MakeIterator").input(self.handle).input(iterator).node();
+        Input { next, initialize, runners: Vec::new() }
     }
 
     /// The same types and shapes after another op.
@@ -166,18 +169,54 @@ impl Dataset {
 }
 
 impl Input {
+    /// The same, whose elements are brought to the device of `scope` by a thread beside the steps: so many, 1 or more, wait
+    /// there. A GPU computes on one while the next comes to it. It takes [`Input::hook`] to bring them.
+    pub fn ahead(&self, scope: &Scope, elements: i64) -> Input {
+        let forms: Vec<(DType, PartialShape)> =
+            self.next.iter().map(|&part| (scope.dtype(part), scope.shape(part))).collect();
+        let types: Vec<DType> = forms.iter().map(|(dtype, _)| *dtype).collect();
+        // A queue is told all shapes or none.
+        let are_known = forms.iter().all(|(_, shape)| shape.is_fully_defined());
+        let known =
+            if are_known { forms.iter().map(|(_, shape)| shape.clone()).collect() } else { Vec::new() };
+        let queue = scope.op("FIFOQueueV2").attr("component_types", types.clone());
+        let queue = queue.attr("shapes", known).attr("capacity", elements).output();
+        let enqueue = scope.op("QueueEnqueueV2").input(queue).input(self.next.clone()).node();
+        let closes = |cancels: bool| {
+            scope.op("QueueCloseV2").input(queue).attr("cancel_pending_enqueues", cancels).node()
+        };
+        let runner = QueueRunner { enqueue: vec![enqueue], close: closes(false), cancel: closes(true) };
+        let taken = scope.op("QueueDequeueV2").input(queue).attr("component_types", types).outputs();
+        let next = taken.into_iter().zip(&forms);
+        let next = next.map(|(part, (_, shape))| scope.ensure_shape(part, shape.clone())).collect();
+        let runners = self.runners.iter().cloned().chain([runner]).collect();
+        Input { initialize: self.initialize, next, runners }
+    }
+
     /// Starts the pipeline when a session is opened; it starts again from its first element where training goes on in
     /// a new session.
     pub fn hook(&self) -> Box<dyn Hook> {
-        Box::new(Starts(self.initialize))
+        Box::new(Starts { first: self.initialize, runners: QueueRunner::hook(self.runners.clone()) })
     }
 }
 
-struct Starts(NodeId);
+/// Starts what gives elements, and then what takes them ahead.
+struct Starts {
+    first: NodeId,
+    runners: Box<dyn Hook>,
+}
 
 impl Hook for Starts {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
-        context.session.run(&[], &[], &[self.0])?;
-        Ok(())
+        context.session.run(&[], &[], &[self.first])?;
+        self.runners.after_create_session(context)
+    }
+
+    fn before_recovery(&mut self, context: &HookContext<'_>) {
+        self.runners.before_recovery(context);
+    }
+
+    fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
+        self.runners.end(context)
     }
 }

@@ -94,7 +94,9 @@ impl Hook for Runners {
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.stop.store(true, Ordering::Release);
         let cancels: Vec<NodeId> = self.runners.iter().map(|runner| runner.cancel).collect();
-        context.session.run(&[], &[], &cancels)?;
+        if !cancels.is_empty() {
+            context.session.run(&[], &[], &cancels)?;
+        }
         Ok(())
     }
 }

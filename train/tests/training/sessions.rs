@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use anabranch_train::{
-    CheckpointState, Dataset, Error, Events, Every, Hook, HookContext, Initializer, Keep, Master,
+    CheckpointState, Dataset, Error, Events, Every, Hook, HookContext, Initializer, Input, Keep, Master,
     MonitoredConfig, MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training,
     Variables, hooks, latest_checkpoint, step_of,
 };
@@ -11,6 +11,7 @@ use graph::{Code, DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 /// A folder that goes with the test.
@@ -397,16 +398,26 @@ fn hooks_stop_log_guard_and_write() -> Fallible {
 
 #[test]
 fn input_ends_training() -> Fallible {
+    sums_of_input(|input, _| input)
+}
+
+#[test]
+fn input_that_is_brought_ahead_of_the_steps_ends_training_once_all_of_it_is_taken() -> Fallible {
+    sums_of_input(|input, scope| input.ahead(&scope.device("/device:CPU:0"), 2))
+}
+
+fn sums_of_input(brought: impl Fn(Input, &Scope) -> Input) -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let numbers: Vec<f32> = (0..10).map(|i| i as f32).collect();
-    let npy = Folder::new("npy");
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let npy = Folder::new(&format!("npy-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
     fs::create_dir_all(&npy.0)?;
     let file = npy.0.join("x.npy");
     fs::write(&file, checkpoint::npy::encode(&Tensor::from_slice(&numbers, Shape::new(&[10])?)?)?)?;
     // Ten elements, of which this worker gets five, twice, in pairs: the last is alone.
     let input = Dataset::from_npy(&scope, &[&file])?.shard(2, 1).shuffle(5, 3).repeat(Some(2)).take(9);
-    let input = input.batch(2, false).prefetch(1).input("input");
+    let input = brought(input.batch(2, false).prefetch(1).input("input"), &scope);
     let optimizer = Optimizer::gradient_descent(0.0);
     let training = Strategy::Local.minimize(
         &scope,
