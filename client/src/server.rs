@@ -3,6 +3,7 @@
 
 use crate::error::Result;
 use crate::runtime;
+
 use graph::TaskName;
 use master::{Master, MasterConfig, MasterRpc};
 use proto::channel::CONNECT_DEADLINE;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use worker::gpus::GpuOptions;
-use worker::{HostEvaluator, KernelTables, Standby, Transport, Worker, WorkerConfig};
+use worker::{Device, HostEvaluator, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
 #[derive(Clone, Debug)]
@@ -76,6 +77,19 @@ pub struct Server {
     master: Arc<Master>,
 }
 
+fn worker_config(config: &ServerConfig) -> WorkerConfig {
+    WorkerConfig {
+        cpu_devices: config.cpu_devices,
+        gpus: config.gpus.clone(),
+        threads: config.threads,
+        connect_deadline: config.connect_deadline,
+        transport: config.transport,
+        replica_at: config.replica_at.clone(),
+        give_back: config.give_back,
+        ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
+    }
+}
+
 impl Server {
     /// Makes the devices and the ways to the other tasks; contacts nobody yet.
     pub fn new(config: ServerConfig) -> Result<Server> {
@@ -83,18 +97,20 @@ impl Server {
         Ok(Server::in_runtime(config)?)
     }
 
+    /// As [`Server::new`], over devices of the caller's, as [`Worker::with_devices`] takes them.
+    pub fn with_devices(config: ServerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Server> {
+        let _in_runtime = runtime::handle()?.enter();
+        let worker = Worker::with_devices(worker_config(&config), devices)?;
+        Ok(Server::over(worker, config)?)
+    }
+
     /// As [`Server::new`], for a caller that is inside a tokio runtime, which will carry the calls.
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
-        let worker = Worker::new(WorkerConfig {
-            cpu_devices: config.cpu_devices,
-            gpus: config.gpus.clone(),
-            threads: config.threads,
-            connect_deadline: config.connect_deadline,
-            transport: config.transport,
-            replica_at: config.replica_at.clone(),
-            give_back: config.give_back,
-            ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
-        })?;
+        let worker = Worker::new(worker_config(&config))?;
+        Server::over(worker, config)
+    }
+
+    fn over(worker: Arc<Worker>, config: ServerConfig) -> Result<Server, Status> {
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for (task, address) in config.cluster.tasks() {
             if task != config.task {

@@ -29,6 +29,7 @@ mod worker;
 
 pub use config::WorkerConfig;
 pub use executor::HostEvaluator;
+pub use executor::device::Device;
 pub use executor::gpus;
 pub use kernels::KernelTables;
 pub use proto::Cluster;

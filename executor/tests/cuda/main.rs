@@ -40,6 +40,7 @@ mod processor;
 mod programs;
 mod recording;
 mod streams;
+mod trained;
 mod training;
 #[path = "../../../tests/gpu/variable_cases.rs"]
 mod variable_cases;
