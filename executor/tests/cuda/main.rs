@@ -29,6 +29,8 @@ mod kept;
 mod kernels;
 mod lists;
 mod loops;
+#[path = "../../../examples/models/mod.rs"]
+mod models;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
 #[path = "../../../tests/support/partition.rs"]
