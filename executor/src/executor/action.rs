@@ -156,7 +156,7 @@ fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
 }
 
 /// In which memory a port's tensor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wanted {
     Host,
     /// The device's own.

@@ -53,7 +53,7 @@ impl Delivery {
     }
 }
 
-/// One value from outside, and the slots of all who take it.
+/// One value from outside in one memory, and the slots of all who take it there.
 pub(super) struct Input {
     pub(super) slots: SmallVec<[u32; 2]>,
     pub(super) access: Access,
@@ -117,7 +117,7 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// The values of the segment's inputs, each once.
+    /// The values of the segment's inputs, each once a memory.
     fn take_inputs(&self, task: &F::Task, segment: &Segment) -> Vec<Value> {
         let mut values = Vec::with_capacity(segment.inputs.len());
         for input in &segment.inputs {

@@ -180,7 +180,7 @@ pub(super) fn segment(
     Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }
 
-/// What comes from outside: each value once, whoever takes it.
+/// What comes from outside: each value once for each memory that it is wanted in, whoever takes it.
 fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Result<Vec<Input>> {
     let mut inputs: Vec<Input> = Vec::new();
     let mut numbers = FxHashMap::default();
@@ -196,7 +196,7 @@ fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Re
             if units.of(source.0) == unit || !plan.constants_of(source.0).is_empty() {
                 continue;
             }
-            let number = *numbers.entry(source).or_insert(inputs.len());
+            let number = *numbers.entry((source, plan.wanted(slot))).or_insert(inputs.len());
             if number == inputs.len() {
                 inputs.push(Input { slots: SmallVec::new(), access });
             }

@@ -196,3 +196,36 @@ fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -
     }
     Ok(())
 }
+
+/// Integers of 32 bits arrive on the host. Rows are picked by them on the GPU, and on the host they become those of an update.
+#[test]
+fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
+    let scope = Scope::new().device("/device:GPU:0");
+    let ids = scope.placeholder("ids", DType::Int32, graph::PartialShape::from([Some(2), None]));
+    let handle = scope.var_handle("table", DType::Float, [4usize, 3]);
+    let assign =
+        scope.assign_variable(handle, scope.constant(Tensor::zeros(DType::Float, [4, 3].try_into()?)?));
+    let rows = scope.reshape(scope.resource_gather(handle, ids, DType::Float), &[-1, 3]);
+    let same = scope.constant(Tensor::try_from([[1f32, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])?);
+    // Enough for a graph.
+    let rows = (0..4).fold(rows, |rows, _| scope.matmul(rows, same));
+    let more = scope.add(rows, scope.constant(1f32));
+    let flat = scope.reshape(ids, &[-1]);
+    let table = scope.read_variable(handle, DType::Float);
+    let update = scope.op("ResourceScatterAdd").input(handle).input(flat).input(more).node();
+    let graph = scope.finish()?;
+    for graphs in [false, true] {
+        let machine = Machine::with_gpu(graphs)?;
+        let Master::InProcess(server) = &machine.master else { return Err("another process's".into()) };
+        let session = Session::on(server, graph.clone(), SessionOptions::default())?;
+        session.run(&[], &[], &[assign])?;
+        let mut expected = 0.0;
+        for _ in 0..6 {
+            session.run(&[(ids, Tensor::try_from([[3i32, 2], [1, 0]])?)], &[], &[update])?;
+            expected = 2.0 * expected + 1.0;
+        }
+        let table = session.run(&[], &[table], &[])?.remove(0);
+        assert_eq!(table.values::<f32>()?, [expected; 12]);
+    }
+    Ok(())
+}
