@@ -9,12 +9,12 @@ use anabranch_executor::cuda::CudaDevice;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
 use client::{Server, ServerConfig, Session, SessionOptions};
-use graph::{DType, DeviceName, Output, Scope, Tensor};
+use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use train::{
-    Dataset, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver,
-    Strategy, Variables, hooks,
+    Averaging, Dataset, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer,
+    Saver, Strategy, Variables, hooks,
 };
 
 /// A folder that goes with the test.
@@ -36,29 +36,58 @@ impl Drop for Folder {
 /// A process by itself, with a GPU or without.
 struct Machine {
     master: Master,
-    gpu: Option<Arc<Recording>>,
+    /// They share a log.
+    gpus: Vec<Arc<Recording>>,
 }
 
 impl Machine {
     fn without_gpu() -> Fallible<Machine> {
-        Machine::of(None, false)
+        Machine::of(Vec::new(), false)
     }
 
     /// One whose kernels are launched in graphs, or one by one.
     fn with_gpu(graphs: bool) -> Fallible<Machine> {
-        Machine::of(Some(Arc::new(Recording::new(1 << 26).that_computes().with_one_block())), graphs)
+        Machine::of(vec![Arc::new(gpu())], graphs)
     }
 
-    fn of(gpu: Option<Arc<Recording>>, graphs: bool) -> Fallible<Machine> {
-        let config = ServerConfig { threads: 2, ..ServerConfig::default() };
-        let name = |kind: &str| DeviceName::new(&config.task, kind, 0);
-        let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(CpuDevice::new(name("CPU"), 1, 1 << 30))];
-        if let Some(gpu) = &gpu {
-            let options = GpuOptions { graphs, ..GpuOptions::default() };
-            devices.push(Arc::new(CudaDevice::over(gpu.clone(), name("GPU"), &options)?));
-        }
-        Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpu })
+    /// GPUs that use each other's memory.
+    fn with_two_gpus() -> Fallible<Machine> {
+        let first = gpu();
+        let second = first.beside(true);
+        Machine::of(vec![Arc::new(first), Arc::new(second)], true)
     }
+
+    fn of(gpus: Vec<Arc<Recording>>, graphs: bool) -> Fallible<Machine> {
+        let config = ServerConfig { threads: 2, ..ServerConfig::default() };
+        let name = |kind: &str, id: u32| DeviceName::new(&config.task, kind, id);
+        let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(CpuDevice::new(name("CPU", 0), 1, 1 << 30))];
+        let options = GpuOptions { graphs, ..GpuOptions::default() };
+        for (id, gpu) in (0..).zip(&gpus) {
+            devices.push(Arc::new(CudaDevice::over(gpu.clone(), name("GPU", id), &options)?));
+        }
+        Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
+    }
+
+    fn session(&self, graph: Graph) -> Fallible<Session> {
+        let Master::InProcess(server) = &self.master else { return Err("another process's".into()) };
+        Ok(Session::on(server, graph, SessionOptions::default())?)
+    }
+
+    /// What the GPUs were asked for; nothing may have touched memory that was another's.
+    fn log(&self) -> Vec<String> {
+        let Some(gpu) = self.gpus.first() else { return Vec::new() };
+        assert_eq!(gpu.races(), Vec::<String>::new());
+        gpu.log()
+    }
+}
+
+/// One that computes.
+fn gpu() -> Recording {
+    Recording::new(1 << 26).that_computes().with_one_block()
+}
+
+fn is_graph(line: &String) -> bool {
+    line.starts_with("graph of")
 }
 
 const ROWS: usize = 24;
@@ -66,9 +95,9 @@ const ROWS: usize = 24;
 /// Trains a layer on rows of its input, from the newest checkpoint to a step, or to the end of its input; its weights then.
 fn train(machine: &Machine, folder: &Path, last_step: i64) -> Fallible<Tensor> {
     let scope = Scope::new();
-    let (host, device) = match machine.gpu {
-        Some(_) => (scope.device("/device:CPU:0"), scope.device("/device:GPU:0")),
-        None => (scope.clone(), scope.clone()),
+    let (host, device) = match machine.gpus.is_empty() {
+        false => (scope.device("/device:CPU:0"), scope.device("/device:GPU:0")),
+        true => (scope.clone(), scope.clone()),
     };
     let numbers: Vec<f32> = (0..ROWS * 3).map(|i| ((i * 7) % 11) as f32 / 8.0).collect();
     let rows = Tensor::from_slice(&numbers, [ROWS, 3].try_into()?)?;
@@ -116,16 +145,13 @@ fn a_program_trains_on_a_gpu_as_on_the_cpu_and_goes_on_from_what_it_has_saved() 
     for (a, b) in undisturbed.values::<f32>()?.iter().zip(expected.values::<f32>()?) {
         assert!((a - b).abs() < 1e-4, "{undisturbed:?} is not {expected:?}");
     }
-    let gpu = with.gpu.ok_or("no GPU")?;
-    assert!(gpu.log().iter().any(|line| line.starts_with("graph of")), "nothing was repeated");
-    assert_eq!(gpu.races(), Vec::<String>::new());
+    assert!(with.log().iter().any(is_graph), "nothing was repeated");
     Ok(())
 }
 
 /// What a model's variables hold after some steps, each behind its name.
 fn trained(model: &Model, machine: &Machine, steps: i64) -> Fallible<Vec<(String, Tensor)>> {
-    let Master::InProcess(server) = &machine.master else { return Err("another process's".into()) };
-    let session = Session::on(server, model.graph.clone(), SessionOptions::default())?;
+    let session = machine.session(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
     for step in 1..=steps {
         assert_eq!(session.run(&[], &[model.done], &[])?.remove(0).item::<i64>()?, step);
@@ -188,11 +214,7 @@ fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -
             assert_close(ours, &theirs, name)?;
         }
         assert!(trained(on_gpu, &graphs, REPEATED)? == trained(on_gpu, &launches, REPEATED)?);
-        let is_graph = |line: &String| line.starts_with("graph of");
-        for (machine, expected) in [(graphs, true), (launches, false)] {
-            let gpu = machine.gpu.ok_or("no GPU")?;
-            assert_eq!((gpu.log().iter().any(is_graph), gpu.races()), (expected, vec![]));
-        }
+        assert!(graphs.log().iter().any(is_graph) && !launches.log().iter().any(is_graph));
     }
     Ok(())
 }
@@ -201,7 +223,7 @@ fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -
 #[test]
 fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
     let scope = Scope::new().device("/device:GPU:0");
-    let ids = scope.placeholder("ids", DType::Int32, graph::PartialShape::from([Some(2), None]));
+    let ids = scope.placeholder("ids", DType::Int32, PartialShape::from([Some(2), None]));
     let handle = scope.var_handle("table", DType::Float, [4usize, 3]);
     let assign =
         scope.assign_variable(handle, scope.constant(Tensor::zeros(DType::Float, [4, 3].try_into()?)?));
@@ -216,8 +238,7 @@ fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
     let graph = scope.finish()?;
     for graphs in [false, true] {
         let machine = Machine::with_gpu(graphs)?;
-        let Master::InProcess(server) = &machine.master else { return Err("another process's".into()) };
-        let session = Session::on(server, graph.clone(), SessionOptions::default())?;
+        let session = machine.session(graph.clone())?;
         session.run(&[], &[], &[assign])?;
         let mut expected = 0.0;
         for _ in 0..6 {
@@ -226,6 +247,52 @@ fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
         }
         let table = session.run(&[], &[table], &[])?.remove(0);
         assert_eq!(table.values::<f32>()?, [expected; 12]);
+    }
+    Ok(())
+}
+
+/// A layer that towers train on a batch in halves, on these devices; its weights after some steps.
+fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Averaging) -> Fallible<Tensor> {
+    let devices = devices.map(str::to_owned).to_vec();
+    let strategy = Strategy::Towers { devices, variables: variables.to_owned(), averaging };
+    let root = Scope::new();
+    let (scope, for_variables) = strategy.scopes(&root);
+    let of_variables = Variables::new(&for_variables);
+    let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(3)]));
+    let training = strategy.minimize(
+        &scope,
+        &of_variables,
+        &Optimizer::adam(0.1),
+        &[x],
+        |scope, variables, batch| {
+            let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
+            let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
+            let out = scope.relu(scope.bias_add(scope.matmul(batch[0], w.value), b.value));
+            scope.mean(scope.square(scope.sub(out, scope.constant(1.0f32))), &[0, 1], false)
+        },
+    )?;
+    let weights = of_variables.find("w").ok_or("no weights")?.value;
+    let session = machine.session(root.finish()?)?;
+    session.run(&[], &[], &[training.initialize])?;
+    let numbers: Vec<f32> = (0..8 * 3).map(|i| ((i * 7) % 11) as f32 / 8.0).collect();
+    let batch = Tensor::from_slice(&numbers, [8, 3].try_into()?)?;
+    for _ in 0..6 {
+        session.run(&[(x, batch.clone())], &[training.loss], &[training.train])?;
+    }
+    Ok(session.run(&[], &[weights], &[])?.remove(0))
+}
+
+#[test]
+fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
+    let besides = Averaging::BesideVariables;
+    let expected = towers(&Machine::without_gpu()?, ["/device:CPU:0"; 2], "/device:CPU:0", besides)?;
+    for averaging in [besides, Averaging::Nccl] {
+        for variables in ["/device:CPU:0", "/device:GPU:1"] {
+            let machine = Machine::with_two_gpus()?;
+            let ours = towers(&machine, ["/device:GPU:0", "/device:GPU:1"], variables, averaging)?;
+            assert_close(&ours, &expected, &format!("{averaging:?} on {variables}"))?;
+            machine.log();
+        }
     }
     Ok(())
 }
