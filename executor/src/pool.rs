@@ -42,14 +42,20 @@ thread_local! {
     static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread runs short work itself, and does not do so now.
     static IS_LENT: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread was lent by who has other work for it, such as hearing a link, be it at short work or not.
+    static IS_OF_OTHERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Until dropped, also by a panic, the thread is lent; then it is what it was.
-struct Lent(bool);
+struct Lent {
+    was_lent: bool,
+    was_of_others: bool,
+}
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        IS_LENT.set(self.0);
+        IS_LENT.set(self.was_lent);
+        IS_OF_OTHERS.set(self.was_of_others);
     }
 }
 
@@ -100,8 +106,16 @@ impl Pool {
     /// Does something on a thread, and lets it run the short work itself that this brings: that is taken up without
     /// waking another. A compute thread is not lent: there may be kernels below.
     pub fn lend_thread<T>(something: impl FnOnce() -> T) -> T {
-        let _lent = Lent(IS_LENT.replace(!Pool::is_compute_thread()));
+        let is_foreign = !Pool::is_compute_thread();
+        let _lent =
+            Lent { was_lent: IS_LENT.replace(is_foreign), was_of_others: IS_OF_OTHERS.replace(is_foreign) };
         something()
+    }
+
+    /// Whether the thread [was lent](Pool::lend_thread): what waits here keeps its owner from what may have to come first.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_of_others() -> bool {
+        IS_OF_OTHERS.get()
     }
 
     /// Whether [`Pool::run_short`] would run work here.

@@ -42,11 +42,6 @@ impl PeerWindow {
         self.len == 0
     }
 
-    /// What `find` finds among the views of one kind. Does not wait: where one is being made, nothing is found.
-    pub fn known_view<V: View, R>(&self, find: impl Fn(&V) -> Option<R>) -> Option<R> {
-        known(&self.views.try_lock()?, find)
-    }
-
     /// What `find` finds among the views of one kind; one more is made where it finds nothing.
     ///
     /// # Errors
@@ -57,18 +52,15 @@ impl PeerWindow {
         make: impl FnOnce() -> Result<V, E>,
     ) -> Result<Option<R>, E> {
         let mut views = self.views.lock();
-        if let Some(known) = known(&views, &find) {
-            return Ok(Some(known));
+        let known = views.iter().find_map(|view| (&**view as &dyn Any).downcast_ref().and_then(&find));
+        if known.is_some() {
+            return Ok(known);
         }
         let view = make()?;
         let found = find(&view);
         views.push(Box::new(view));
         Ok(found)
     }
-}
-
-fn known<V: View, R>(views: &[Box<dyn View>], find: impl Fn(&V) -> Option<R>) -> Option<R> {
-    views.iter().find_map(|view| (&**view as &dyn Any).downcast_ref().and_then(&find))
 }
 
 /// What lender and borrower have agreed on: dropped, it returns what was lent.

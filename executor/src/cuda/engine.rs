@@ -31,6 +31,7 @@ pub struct Engine {
     incoming: Waiter,
     outgoing: Waiter,
     between: Waiter,
+    taking: Waiter,
     tf32: bool,
     poison: bool,
     capture_stream: Option<Mutex<StreamId>>,
@@ -57,6 +58,7 @@ impl Engine {
             incoming: Waiter::new("anabranch-gpu-in")?,
             outgoing: Waiter::new("anabranch-gpu-out")?,
             between: Waiter::new("anabranch-gpu-between")?,
+            taking: Waiter::new("anabranch-gpu-take")?,
             tf32: options.tf32,
             poison: options.poison,
             driver,
@@ -74,9 +76,14 @@ impl Engine {
         &self.incoming
     }
 
-    /// Who waits for what goes between this process's GPUs and those of others.
+    /// Who waits for what is lent to other processes, and gives up what they lent; it takes no memory.
     pub(super) fn between(&self) -> &Waiter {
         &self.between
+    }
+
+    /// Who takes in what other processes lend.
+    pub(super) fn taking(&self) -> &Waiter {
+        &self.taking
     }
 
     pub(super) fn pool(&self) -> &Pool {

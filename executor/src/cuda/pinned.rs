@@ -62,6 +62,18 @@ const KEPT: usize = 1 << 30;
 /// Blocks are of whole pages.
 const PAGE: usize = 4096;
 
+/// Larger blocks are of sixteenths of the next power of two: so much of what others could use is not to be had for nothing.
+const WHOLE: usize = 64 << 20;
+
+/// The size of a block for so many bytes: few sizes, so that blocks are used again.
+fn size_of_block(len: usize) -> usize {
+    match len.max(PAGE).checked_next_power_of_two() {
+        Some(power) if power > WHOLE => len.next_multiple_of(power / 16),
+        Some(power) => power,
+        None => len,
+    }
+}
+
 impl PinnedPool {
     pub(super) fn new(driver: Arc<dyn Driver>) -> Arc<PinnedPool> {
         Arc::new(PinnedPool { driver, idle: Mutex::default() })
@@ -69,7 +81,7 @@ impl PinnedPool {
 
     /// `len` bytes, more than none, of whatever was there.
     pub(super) fn take(self: &Arc<PinnedPool>, len: usize) -> Result<PinnedBuffer> {
-        let size = len.max(PAGE).checked_next_power_of_two().unwrap_or(len);
+        let size = size_of_block(len);
         let idle = self.idle.lock().take(size);
         let block = match idle {
             Some(block) => block,
@@ -174,6 +186,12 @@ impl Drop for PinnedBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_of_few_sizes_and_large_ones_little_larger_than_what_is_in_them() {
+        let sizes = [1, PAGE + 1, WHOLE, WHOLE + 1, 100 << 20, (5 << 30) + 1].map(size_of_block);
+        assert_eq!(sizes, [PAGE, 2 * PAGE, WHOLE, 72 << 20, 104 << 20, (5 << 30) + (512 << 20)]);
+    }
 
     #[test]
     fn memory_that_was_not_used_for_longest_makes_room() {

@@ -1,7 +1,7 @@
 //! A GPU's memory within its limit: who holds how much, and what to say when there is no more.
 
 use super::driver::{Address, Driver, StreamId};
-use super::windows::Windows;
+use super::windows::{Windows, wait_before};
 use crate::error::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
@@ -90,16 +90,18 @@ impl Pool {
     }
 
     /// Memory of what is kept for reuse: what other streams have freed may still be theirs, other sizes may be kept, and so
-    /// may windows.
+    /// may windows, which take their borrowers a moment to let go of.
     fn allocate_of_kept(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
         self.close_idle();
         self.driver.synchronize()?;
         self.driver.trim()?;
+        let until = self.windows.let_go_of();
         loop {
             let found = self.driver.allocate(bytes, stream)?;
-            if found.is_some() || !self.windows.wait_for_borrowers() {
+            if found.is_some() || !until.is_some_and(wait_before) {
                 return Ok(found);
             }
+            self.close_idle();
         }
     }
 

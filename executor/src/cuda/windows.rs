@@ -80,26 +80,31 @@ struct State {
     idle: VecDeque<Window>,
     /// Of all that are open.
     bytes: u64,
-    /// When one was closed last that others knew: they have its memory for a moment longer.
+    /// When one was closed last that others knew, and nobody has waited since for them to let go of its memory.
     closed: Option<Instant>,
-    /// When there was no memory for one.
-    full: Option<Instant>,
+    /// When there was no memory for one, and of what size.
+    full: Option<(Instant, usize)>,
 }
 
 impl Windows {
-    /// Waits a little if others may still have the memory of windows that are closed; whether they may.
-    pub(super) fn wait_for_borrowers(&self) -> bool {
-        let may_have = is_within(PARTING, self.0.lock().closed);
-        if may_have {
-            std::thread::park_timeout(PAUSE);
-        }
-        may_have
+    /// When others will have let go of the memory of windows that were closed, if any still have. It is waited for once.
+    pub(super) fn let_go_of(&self) -> Option<Instant> {
+        Some(self.0.lock().closed.take()? + PARTING)
+    }
+
+    fn is_full(&self, size: usize) -> bool {
+        self.0.lock().full.is_some_and(|(at, least)| size >= least && at.elapsed() < FULL)
     }
 }
 
-/// Whether something was so short a time ago.
-fn is_within(time: Duration, at: Option<Instant>) -> bool {
-    at.is_some_and(|at| at.elapsed() < time)
+/// Waits a little, unless that time has come; whether it has not. A thread that was lent does not wait: it may be the one that
+/// is to bring what others wait for, or what is waited for here.
+pub(super) fn wait_before(time: Instant) -> bool {
+    let waits = !crate::pool::Pool::is_of_others() && Instant::now() < time;
+    if waits {
+        std::thread::park_timeout(PAUSE);
+    }
+    waits
 }
 
 impl Pool {
@@ -115,6 +120,9 @@ impl Pool {
     }
 
     fn open(&self, size: usize) -> Option<Window> {
+        if self.windows.is_full(size) {
+            return None;
+        }
         let bytes = size as u64;
         // Those of other sizes make room.
         while !self.takes_share(bytes) {
@@ -130,8 +138,7 @@ impl Pool {
     }
 
     fn share(&self, size: usize) -> Option<Shared> {
-        let is_full = is_within(FULL, self.windows.0.lock().full);
-        if is_full || !self.admit(size as u64) {
+        if !self.admit(size as u64) {
             return None;
         }
         let shared = self.share_of_kept(size).unwrap_or_else(|error| {
@@ -139,7 +146,7 @@ impl Pool {
             None
         });
         if shared.is_none() {
-            self.windows.0.lock().full = Some(Instant::now());
+            self.windows.0.lock().full = Some((Instant::now(), size));
             self.refuse(size as u64);
         }
         shared
@@ -187,7 +194,7 @@ impl Pool {
         self.forget(window.shared.address);
         let mut windows = self.windows.0.lock();
         windows.bytes -= window.len as u64;
-        if window.sharing.is_known() {
+        if window.sharing.is_known() || window.sharing.is_given_up() {
             windows.closed = Some(Instant::now());
         }
         drop(windows);
@@ -241,17 +248,12 @@ impl Engine {
             .is_ok()
     }
 
-    /// Where this GPU has seen already what is in a window.
-    fn known_view(self: &Arc<Engine>, window: &PeerWindow) -> Option<Address> {
-        window.known_view(|mapping: &Mapping| mapping.seen_by(self))
-    }
-
     /// Where this GPU sees what is in a window. May wait.
     ///
     /// # Errors
     /// The driver's, if it cannot.
     fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
-        let own = |mapping: &Mapping| mapping.seen_by(self);
+        let own = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
         let map = || {
             let (engine, len) = (self.clone(), window.len());
             let address = self.driver().map(window.descriptor().as_fd(), len)?;
@@ -269,35 +271,18 @@ impl Engine {
     }
 
     /// Brings a tensor that another process lends into this GPU's memory; the copy is enqueued, and who uses the tensor comes
-    /// after it. What was borrowed is held meanwhile. A window that is new is looked into on another thread.
+    /// after it. What was borrowed is held meanwhile. That is done on a thread that may wait, for memory or to look into a window.
     pub(super) fn take_in(self: &Arc<Engine>, node: Arc<str>, tensor: DeviceTensor, done: Transfer<Value>) {
-        let Some(borrowed) = BorrowedMemory::of(&*tensor.memory) else {
-            return done(Err(Error::internal(format!("{tensor:?} is lent by nobody"))));
-        };
-        match self.known_view(borrowed.window()) {
-            Some(from) => done(self.copied_from(from, &node, tensor)),
-            None => {
-                let own = self.clone();
-                self.between().run(move || done(own.look_and_copy(&node, tensor)));
-            }
-        }
-    }
-
-    fn look_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
-        let from = BorrowedMemory::of(&*tensor.memory).map(|borrowed| self.see(borrowed));
-        let from = from.ok_or_else(|| Error::internal("what was borrowed is no more"))??;
-        self.copied_from(from, node, tensor)
+        let own = self.clone();
+        self.taking().run(move || done(own.look_and_copy(&node, tensor)));
     }
 
     /// # Errors
     /// `ResourceExhausted`, and the driver's.
-    fn copied_from(
-        self: &Arc<Engine>,
-        from: Address,
-        node: &Arc<str>,
-        tensor: DeviceTensor,
-    ) -> Result<Value> {
-        let len = tensor.memory.len();
+    fn look_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
+        let borrowed = BorrowedMemory::of(&*tensor.memory);
+        let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;
+        let (from, len) = (self.see(borrowed)?, tensor.memory.len());
         let copied = self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
             self.driver().copy(to, from, len, self.streams().id(Stream::In))?;
             let mark = self.streams().mark(Stream::In)?;
@@ -314,12 +299,6 @@ struct Mapping {
     engine: Arc<Engine>,
     address: Address,
     len: usize,
-}
-
-impl Mapping {
-    fn seen_by(&self, engine: &Arc<Engine>) -> Option<Address> {
-        Arc::ptr_eq(&self.engine, engine).then_some(self.address)
-    }
 }
 
 impl View for Mapping {}

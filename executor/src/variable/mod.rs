@@ -92,11 +92,11 @@ impl Variable {
     /// # Errors
     /// As [`Variable::value`].
     pub fn set_aside(self: &Arc<Variable>, device: &dyn Device) -> Result<Aside> {
-        let on_device = self.lock_device().clone();
-        match on_device {
-            Some(value) => Ok(Aside::Brought(Brought::start(device, &self.name, value))),
-            None => self.set_aside_in_place().map(Aside::InPlace),
+        // Nobody changes it before the copy is enqueued.
+        if let Some(value) = &*self.lock_device() {
+            return Ok(Aside::Brought(Brought::start(device, &self.name, value.clone())));
         }
+        self.set_aside_in_place().map(Aside::InPlace)
     }
 
     fn set_aside_in_place(self: &Arc<Variable>) -> Result<Arc<SetAside>> {

@@ -4,13 +4,13 @@
 use super::Fallible;
 use super::recording::Recording;
 use super::streams::{DEADLINE, Gpu, launching, node};
-use anabranch_executor::Value;
 use anabranch_executor::device::DeviceTensor;
 use anabranch_executor::gpus::GpuOptions;
 use anabranch_executor::shared_block::{Freed, Place, SharedBlock};
 use anabranch_executor::shared_memory::{self, PeerMemory, SharedMemory};
 use anabranch_executor::testing::run_node_on;
 use anabranch_executor::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
+use anabranch_executor::{Pool, Value};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -254,7 +254,13 @@ fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still
         drop(window);
         Ok(uploaded.join().map_err(|_| "it panicked")??)
     })?;
-    // Not for ever.
+    // A thread that has links to hear waits for nobody.
+    let window = look()?;
+    let refused = Pool::lend_thread(|| pair.lender.upload(all.clone()).is_err());
+    let log = pair.lender.driver.log();
+    assert_eq!((refused, log.iter().filter(|line| line.starts_with("no room for")).count()), (true, 2));
+    drop(window);
+    // Nor does another for ever.
     let window = look()?;
     let error = pair.lender.upload(all).err().ok_or("there is no room")?.to_string();
     assert!(error.contains("OOM"), "{error}");

@@ -192,7 +192,13 @@ impl Outbound {
             let what = format!("{} does not see {tensor:?}, which is for {}{why}", self.peer, name.key);
             Error::new(Code::Unavailable, what)
         };
-        let known = self.known(&loan).map_err(|error| lacking(&format!(": {error}")))?;
+        let known = self.known(&loan).map_err(|error| {
+            // Others go by the host, for a while.
+            if let Ok(key) = RendezvousKey::parse(&name.key) {
+                self.sights.put_off(Pair::of(&key));
+            }
+            lacking(&format!(": {error}"))
+        })?;
         let block = known.ok_or_else(|| lacking(""))?;
         self.lend(name, form, (block, loan), cause)
     }
@@ -488,7 +494,8 @@ impl Freed for Outbound {
         let mut state = self.state.lock();
         if state.blocks.remove(&block) && self.post(&Frame::BlockGone { block }, None).is_ok() {
             drop(state);
-            self.flush();
+            // Somebody may wait for the memory, on this very thread.
+            self.connection.flush_now();
         }
     }
 }

@@ -89,7 +89,6 @@ fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A variable of its own for each run; it lives as long as references to it.
 /// # Errors
 /// `InvalidArgument` if a size is not known.
 pub(in crate::kernels) fn whole_shape(shape: &PartialShape) -> Result<Shape> {
@@ -99,6 +98,7 @@ pub(in crate::kernels) fn whole_shape(shape: &PartialShape) -> Result<Shape> {
     })
 }
 
+/// A variable of its own for each run; it lives as long as references to it.
 fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
     let full = whole_shape(&shape)?;
