@@ -86,7 +86,7 @@ fn gpu() -> Recording {
     Recording::new(1 << 26).that_computes().with_one_block()
 }
 
-fn is_graph(line: &String) -> bool {
+fn is_graph(line: &str) -> bool {
     line.starts_with("graph of")
 }
 
@@ -145,7 +145,7 @@ fn a_program_trains_on_a_gpu_as_on_the_cpu_and_goes_on_from_what_it_has_saved() 
     for (a, b) in undisturbed.values::<f32>()?.iter().zip(expected.values::<f32>()?) {
         assert!((a - b).abs() < 1e-4, "{undisturbed:?} is not {expected:?}");
     }
-    assert!(with.log().iter().any(is_graph), "nothing was repeated");
+    assert!(with.log().iter().any(|line| is_graph(line)), "nothing was repeated");
     Ok(())
 }
 
@@ -214,7 +214,10 @@ fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -
             assert_close(ours, &theirs, name)?;
         }
         assert!(trained(on_gpu, &graphs, REPEATED)? == trained(on_gpu, &launches, REPEATED)?);
-        assert!(graphs.log().iter().any(is_graph) && !launches.log().iter().any(is_graph));
+        assert!(
+            graphs.log().iter().any(|line| is_graph(line))
+                && !launches.log().iter().any(|line| is_graph(line))
+        );
     }
     Ok(())
 }
