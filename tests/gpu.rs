@@ -6,7 +6,7 @@
 #![cfg(feature = "cuda")]
 
 mod gpu {
-    pub(crate) use crate::support::{Fallible, op_nodes, partition};
+    pub(crate) use crate::support::{Fallible, folder, op_nodes, partition};
     pub(crate) mod absent;
     pub(crate) mod arrays;
     pub(crate) mod cases;
@@ -25,6 +25,7 @@ mod gpu {
 }
 mod support;
 
+use client::{Server, ServerConfig};
 use executor::device::Device;
 use executor::gpus::{self, GpuOptions};
 use graph::TaskName;
@@ -45,6 +46,14 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
         // The suite is for machines that have one.
         Err(error) => Err(error.into()),
     }
+}
+
+/// This machine for whole programs, and its first GPU, or what stands in for that.
+fn machine() -> Fallible<(train::Master, &'static str)> {
+    let has_gpu = first_gpu(&GpuOptions::default())?.is_some();
+    let server = Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?;
+    let device = if has_gpu { "/device:GPU:0" } else { "/device:CPU:0" };
+    Ok((train::Master::InProcess(Arc::new(server)), device))
 }
 
 /// The command `anabranch`: where it was built, or where the suite has brought it.

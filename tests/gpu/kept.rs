@@ -2,13 +2,13 @@
 //! of variables for a checkpoint.
 
 use super::Fallible;
+use super::folder::Folder;
 use super::placed::{download, upload};
 use executor::Value;
 use executor::device::Device;
 use executor::gpus::GpuOptions;
 use executor::testing::{make_kernel, run_kernel, run_node_on, run_op};
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 fn node(op: &str, attrs: &[(&str, AttrValue)]) -> Fallible<Node> {
@@ -142,12 +142,6 @@ fn a_lock_is_held_until_it_is_dropped() -> Fallible {
     Ok(())
 }
 
-fn folder() -> Fallible<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("anabranch-kept-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder)
-}
-
 fn strings(text: &str) -> Fallible<Tensor> {
     Ok(Tensor::from(text).reshaped([1].try_into()?)?)
 }
@@ -155,7 +149,7 @@ fn strings(text: &str) -> Fallible<Tensor> {
 #[test]
 fn what_is_set_aside_of_a_variable_is_saved_as_it_was_whatever_becomes_of_it() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
-    let folder = folder()?;
+    let folder = Folder::new("kept")?;
     let of = |op: &str, inputs: Vec<Value>| run(&gpu, op, &[("dtype", DType::Float.into())], inputs);
     let shape = PartialShape::from(numbers(0.0)?.shape());
     let made = [("dtype", DType::Float.into()), ("shape", shape.into()), ("shared_name", "v".into())];
@@ -167,12 +161,11 @@ fn what_is_set_aside_of_a_variable_is_saved_as_it_was_whatever_becomes_of_it() -
     of("AssignAddVariableOp", vec![variable.clone(), by])?;
     let name = || ("shared_name", AttrValue::from("shard"));
     run(&gpu, "KeepSnapshot", &[("N", 1i64.into()), name()], aside)?;
-    let prefix = Tensor::from(&*format!("{}/model", folder.display()));
+    let prefix = Tensor::from(&*folder.file("model"));
     let inputs = [prefix.clone(), strings("v")?, strings("")?];
     let to_save = inputs.iter().cloned().chain([Tensor::from(true)]).map(Value::from).collect();
     run(&gpu, "SaveSnapshot", &[name()], to_save)?;
     let restored = run_op("RestoreV2", &inputs, &[("dtypes", vec![DType::Float].into())])?;
-    std::fs::remove_dir_all(&folder)?;
     assert_eq!(restored, [numbers(1.0)?]);
     let now = of("ReadVariableOp", vec![variable.clone()])?.remove(0);
     let sum: Vec<f32> = (0..100).map(|i| 3.0 + 2.0 * i as f32).collect();

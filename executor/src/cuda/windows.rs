@@ -80,16 +80,16 @@ struct State {
     idle: VecDeque<Window>,
     /// Of all that are open.
     bytes: u64,
-    /// When one was closed last that others knew, and nobody has waited since for them to let go of its memory.
+    /// When one was closed last that others knew: they have its memory for a moment longer.
     closed: Option<Instant>,
     /// When there was no memory for one, and of what size.
     full: Option<(Instant, usize)>,
 }
 
 impl Windows {
-    /// When others will have let go of the memory of windows that were closed, if any still have. It is waited for once.
+    /// When others will have let go of the memory of windows that were closed, if any were.
     pub(super) fn let_go_of(&self) -> Option<Instant> {
-        Some(self.0.lock().closed.take()? + PARTING)
+        Some(self.0.lock().closed? + PARTING)
     }
 
     fn is_full(&self, size: usize) -> bool {

@@ -22,6 +22,8 @@ mod computed;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
 mod flows;
+#[path = "../../../tests/support/folder.rs"]
+mod folder;
 mod fused;
 mod graphs;
 #[path = "../../../tests/gpu/kept.rs"]
@@ -41,6 +43,8 @@ mod placed;
 mod processor;
 mod programs;
 mod recording;
+#[path = "../../../tests/gpu/saved.rs"]
+mod saved;
 mod streams;
 mod trained;
 mod training;
@@ -58,6 +62,11 @@ use std::sync::Arc;
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
     let driver = recording::Recording::new(1 << 30).that_computes().with_one_block();
     Ok(Some(streams::Gpu::over(driver, 0, options)?.device))
+}
+
+/// What whole programs run on, and where.
+fn machine() -> Fallible<(train::Master, &'static str)> {
+    Ok((trained::Machine::with_gpu(true)?.master, "/device:GPU:0"))
 }
 
 /// Elements of what is captured: few, for each is computed an instruction at a time. Sizes are tried by `computed`.

@@ -1,41 +1,21 @@
-//! Whole programs on a GPU that computes in software: they train as on the CPU, are saved behind their steps, stop and go on, and
-//! take input that waits on the GPU.
+//! Whole programs on a GPU that computes in software: they train as on the CPU.
 
-use super::Fallible;
+use super::folder::Folder;
 use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use super::recording::Recording;
+use super::{Fallible, saved};
 use anabranch_executor::CpuDevice;
 use anabranch_executor::cuda::CudaDevice;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
 use client::{Server, ServerConfig, Session, SessionOptions};
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, Tensor};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use train::{
-    Averaging, Dataset, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer,
-    Saver, Strategy, Variables, hooks,
-};
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        Folder(std::env::temp_dir().join(format!("anabranch-trained-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // It may not have been made.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use train::{Averaging, Master, Optimizer, Strategy, Variables};
 
 /// A process by itself, with a GPU or without.
-struct Machine {
-    master: Master,
+pub(crate) struct Machine {
+    pub(crate) master: Master,
     /// They share a log.
     gpus: Vec<Arc<Recording>>,
 }
@@ -46,7 +26,7 @@ impl Machine {
     }
 
     /// One whose kernels are launched in graphs, or one by one.
-    fn with_gpu(graphs: bool) -> Fallible<Machine> {
+    pub(crate) fn with_gpu(graphs: bool) -> Fallible<Machine> {
         Machine::of(vec![Arc::new(gpu())], graphs)
     }
 
@@ -90,61 +70,13 @@ fn is_graph(line: &str) -> bool {
     line.starts_with("graph of")
 }
 
-const ROWS: usize = 24;
-
-/// Trains a layer on rows of its input, from the newest checkpoint to a step, or to the end of its input; its weights then.
-fn train(machine: &Machine, folder: &Path, last_step: i64) -> Fallible<Tensor> {
-    let scope = Scope::new();
-    let (host, device) = match machine.gpus.is_empty() {
-        false => (scope.device("/device:CPU:0"), scope.device("/device:GPU:0")),
-        true => (scope.clone(), scope.clone()),
-    };
-    let numbers: Vec<f32> = (0..ROWS * 3).map(|i| ((i * 7) % 11) as f32 / 8.0).collect();
-    let rows = Tensor::from_slice(&numbers, [ROWS, 3].try_into()?)?;
-    let input =
-        Dataset::from_tensors(&host, &[rows]).repeat(None).batch(4, true).input("rows").ahead(&device, 2);
-    let variables = Variables::new(&scope);
-    let optimizer = Optimizer::adam(0.1);
-    let training = Strategy::Local.minimize(
-        &scope,
-        &variables,
-        &optimizer,
-        &input.next,
-        |scope, variables, batch| {
-            let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
-            let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
-            let out = scope.relu(scope.bias_add(scope.matmul(batch[0], w.value), b.value));
-            scope.mean(scope.square(scope.sub(out, scope.constant(1.0f32))), &[0, 1], false)
-        },
-    )?;
-    let weights: Vec<Output> = variables.find("w").iter().map(|w| w.value).collect();
-    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
-    let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Every::Steps(2));
-    let hooks: Vec<Box<dyn Hook>> =
-        vec![input.hook(), Box::new(save.asynchronous()), Box::new(hooks::StopAtStep { last_step })];
-    let config = MonitoredConfig { checkpoint_folder: Some(folder.to_owned()), ..MonitoredConfig::default() };
-    let step = training.train;
-    let mut session =
-        MonitoredSession::new(machine.master.clone(), scope.finish()?, training, Some(saver), hooks, config)?;
-    while session.run(&[], &[], &[step])?.is_some() {}
-    let weights = session.session().run(&[], &weights, &[])?.remove(0);
-    session.finish()?;
-    Ok(weights)
-}
-
 #[test]
-fn a_program_trains_on_a_gpu_as_on_the_cpu_and_goes_on_from_what_it_has_saved() -> Fallible {
-    // As many steps as take all rows some times, so that whoever goes on begins with the first again.
-    let (half, whole) = (12, 24);
-    let (with, without) = (Machine::with_gpu(true)?, Machine::without_gpu()?);
-    let (on_gpu, on_cpu, parted) = (Folder::new("gpu"), Folder::new("cpu"), Folder::new("parted"));
-    let expected = train(&without, &on_cpu.0, whole)?;
-    let undisturbed = train(&with, &on_gpu.0, whole)?;
-    train(&with, &parted.0, half)?;
-    assert_eq!(train(&with, &parted.0, whole)?, undisturbed);
-    for (a, b) in undisturbed.values::<f32>()?.iter().zip(expected.values::<f32>()?) {
-        assert!((a - b).abs() < 1e-4, "{undisturbed:?} is not {expected:?}");
-    }
+fn a_program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
+    let (with, without, steps) = (Machine::with_gpu(true)?, Machine::without_gpu()?, 12);
+    let (on_gpu, on_cpu) = (Folder::new("gpu")?, Folder::new("cpu")?);
+    let ours = saved::train(&with.master, "/device:GPU:0", on_gpu.path(), steps)?;
+    let theirs = saved::train(&without.master, "/device:CPU:0", on_cpu.path(), steps)?;
+    assert_close(&ours, &theirs, "weights")?;
     assert!(with.log().iter().any(|line| is_graph(line)), "nothing was repeated");
     Ok(())
 }
@@ -262,23 +194,11 @@ fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Ave
     let (scope, for_variables) = strategy.scopes(&root);
     let of_variables = Variables::new(&for_variables);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(3)]));
-    let training = strategy.minimize(
-        &scope,
-        &of_variables,
-        &Optimizer::adam(0.1),
-        &[x],
-        |scope, variables, batch| {
-            let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
-            let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
-            let out = scope.relu(scope.bias_add(scope.matmul(batch[0], w.value), b.value));
-            scope.mean(scope.square(scope.sub(out, scope.constant(1.0f32))), &[0, 1], false)
-        },
-    )?;
+    let training = strategy.minimize(&scope, &of_variables, &Optimizer::adam(0.1), &[x], saved::loss)?;
     let weights = of_variables.find("w").ok_or("no weights")?.value;
     let session = machine.session(root.finish()?)?;
     session.run(&[], &[], &[training.initialize])?;
-    let numbers: Vec<f32> = (0..8 * 3).map(|i| ((i * 7) % 11) as f32 / 8.0).collect();
-    let batch = Tensor::from_slice(&numbers, [8, 3].try_into()?)?;
+    let batch = saved::rows(8)?;
     for _ in 0..6 {
         session.run(&[(x, batch.clone())], &[training.loss], &[training.train])?;
     }
@@ -294,7 +214,8 @@ fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
             let machine = Machine::with_two_gpus()?;
             let ours = towers(&machine, ["/device:GPU:0", "/device:GPU:1"], variables, averaging)?;
             assert_close(&ours, &expected, &format!("{averaging:?} on {variables}"))?;
-            machine.log();
+            let is_collective = |line: &String| line.starts_with("Sum of");
+            assert_eq!(machine.log().iter().any(is_collective), averaging == Averaging::Nccl);
         }
     }
     Ok(())

@@ -16,7 +16,12 @@ use std::sync::{Arc, Weak};
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("VariableV2", &[], variable).brief(),
     KernelDef::of("Variable", &[], variable).brief(),
-    KernelDef::of("TemporaryVariable", &[], temporary),
+    KernelDef::of("TemporaryVariable", &[], |init| {
+        temporary(init, |_, variable, shape| {
+            *variable.lock() = Some(Tensor::zeros(variable.dtype(), shape)?);
+            Ok(())
+        })
+    }),
     KernelDef::of("DestroyTemporaryVariable", &[], |_| Kernel::sync(destroy_temporary)),
     KernelDef::of("Assign", &[], |init| {
         let validate = init.attr::<bool>("validate_shape")?;
@@ -89,23 +94,19 @@ fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// # Errors
-/// `InvalidArgument` if a size is not known.
-pub(in crate::kernels) fn whole_shape(shape: &PartialShape) -> Result<Shape> {
-    let whole = shape.as_shape();
-    whole.ok_or_else(|| {
-        Error::invalid(format!("the shape of a temporary variable must be known, got {shape}"))
-    })
-}
-
-/// A variable of its own for each run; it lives as long as references to it.
-fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
+/// A variable of its own for each run, which `clear` gives zeros of this shape; it lives as long as references to it.
+pub(in crate::kernels) fn temporary(
+    init: &KernelInit<'_>,
+    clear: fn(&KernelContext<'_>, &Variable, Shape) -> Result<()>,
+) -> Result<Kernel> {
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    let full = whole_shape(&shape)?;
+    let Some(full) = shape.as_shape() else {
+        crate::invalid!("the shape of a temporary variable must be known, got {shape}");
+    };
     let name = init.node.name.clone();
     Kernel::sync(move |ctx| {
         let variable = Variable::new(name.clone(), dtype, shape.clone());
-        *variable.lock() = Some(Tensor::zeros(dtype, full.clone())?);
+        clear(ctx, &variable, full.clone())?;
         ctx.set_output(0, Value::Ref(Arc::new(variable)));
         Ok(())
     })

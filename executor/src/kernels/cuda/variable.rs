@@ -7,10 +7,10 @@ use crate::cuda::{Arguments, Function, Piece, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use crate::kernels::cpu::variable::whole_shape;
+use crate::kernels::cpu::variable::temporary;
 use crate::value::Value;
 use crate::variable::Variable;
-use graph::{DType, PartialShape};
+use graph::DType;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };
@@ -22,24 +22,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("Variable", &[("dtype", STORED)], &[]),
     super::host::same_as_cpu("IsVariableInitialized", &[("dtype", STORED)], &["is_initialized"]),
-    KernelDef::of("TemporaryVariable", &[("dtype", STORED)], temporary),
+    KernelDef::of("TemporaryVariable", &[("dtype", STORED)], |init| {
+        temporary(init, |ctx, variable, shape| {
+            *variable.lock_device() = Some(zeros(ctx, variable.dtype(), shape)?);
+            Ok(())
+        })
+    }),
     KernelDef::of("DestroyTemporaryVariable", &[("T", STORED)], |_| Kernel::sync(destroy_temporary)),
     KernelDef::assigning("Assign", &[("T", STORED)], assign),
     KernelDef::updating("AssignAdd", &[("T", NUMBERS)], |init| assign_with(init, "Add")),
     KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
-
-fn temporary(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    let full = whole_shape(&shape)?;
-    let name = init.node.name.clone();
-    Kernel::sync(move |ctx| {
-        let variable = Variable::new(name.clone(), dtype, shape.clone());
-        *variable.lock_device() = Some(zeros(ctx, dtype, full.clone())?);
-        ctx.set_output(0, Value::Ref(Arc::new(variable)));
-        Ok(())
-    })
-}
 
 fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
     let variable = ctx.ref_input(0)?;
