@@ -29,6 +29,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Moves a tensor of this device into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
 
+    /// A tensor of its own as whoever keeps it from step to step is to hold it: elsewhere, if where it is was lent for a step.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`, and the device's.
+    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+        Ok(tensor)
+    }
+
     /// Whether devices of its type in one process [take over](Device::adopt) each other's tensors, so that Send need not
     /// bring them into host memory.
     fn hands_over(&self) -> bool {

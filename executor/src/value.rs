@@ -1,6 +1,6 @@
 //! What flows along edges inside a partition.
 
-use crate::device::DeviceTensor;
+use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::variable::Variable;
 use graph::tensor::Component;
@@ -229,6 +229,17 @@ impl Item for Placed {
 }
 
 impl Placed {
+    /// What a kernel of the device keeps for steps to come of an input.
+    ///
+    /// # Errors
+    /// `Internal` if it is no tensor, and those of [`Device::keep`].
+    pub fn kept(input: Value, device: &dyn Device) -> Result<Placed> {
+        Ok(match Placed::of(input)? {
+            Placed::Device(tensor) => Placed::Device(device.keep(tensor)?),
+            on_host => on_host,
+        })
+    }
+
     /// The tensor, where those of the host alone are worked with.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 
 use super::driver::Driver;
 use super::engine::{Engine, block};
+use super::lane::Lane;
 use super::machine::Gpu;
 use super::nvidia::Nvidia;
 use super::repeater::GraphRepeater;
@@ -133,6 +134,18 @@ impl Device for CudaDevice {
             Ok(engine) => engine.download(tensor, done),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+        let lent = block(&tensor)?;
+        if !lent.is_of_graph() {
+            return Ok(tensor);
+        }
+        let lane = Lane::to(lent.engine());
+        let kept =
+            lane.allocate(&"tensors kept from step to step".into(), tensor.dtype, tensor.shape.clone())?;
+        lane.copy(&kept, &tensor)?;
+        Ok(kept)
     }
 
     fn hands_over(&self) -> bool {

@@ -15,8 +15,16 @@ use anabranch_executor::variable::Variable;
 use graph::{DType, Node, PortType, Shape, Tensor};
 use std::time::Instant;
 
+fn options(graphs: bool) -> GpuOptions {
+    GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() }
+}
+
 fn gpu(memory: u64) -> Fallible<Gpu> {
-    Gpu::with(memory, &GpuOptions { memory_fraction: 1.0, graphs: true, ..GpuOptions::default() })
+    Gpu::with(memory, &options(true))
+}
+
+fn computing(graphs: bool) -> Fallible<Gpu> {
+    Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options(graphs))
 }
 
 /// Four kernels: products write where a copy out may still read.
@@ -471,8 +479,7 @@ const ASSIGNED_FIRST: &str = "
 fn what_is_assigned_is_copied_to_where_a_graph_finds_the_variable() -> Fallible {
     let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", "));
     let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
-        let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
-        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let gpu = computing(graphs)?;
         // It holds its constant for as long as it is there.
         let initialize = Partition::of_text(&first, &gpu.device)?;
         let step = Partition::of_text(ASSIGNED, &gpu.device)?;
@@ -548,8 +555,7 @@ fn small_changes_of_many_variables_are_a_few_launches_of_a_graph() -> Fallible {
         .collect();
     let x = Tensor::vector(&(0..7 * CHANGED).map(|i| (i % 13) as f32 * 0.1 - 0.3).collect::<Vec<_>>())?;
     let run = |graphs: bool| -> Fallible<(Vec<[usize; 2]>, Vec<Tensor>)> {
-        let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
-        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let gpu = computing(graphs)?;
         Partition::of_text(&first, &gpu.device)?.step(&[], &[])?;
         let step = Partition::of_text(&many_changes(), &gpu.device)?;
         let (mut done, mut given) = (Vec::new(), Vec::new());
@@ -601,8 +607,7 @@ fn of_two_segments(minuend: &str) -> String {
 fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> Fallible {
     let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", ")).replace("\"k\"", "\"w\"");
     let run = |graphs: bool, minuend: &str| -> Fallible<(Vec<[usize; 2]>, Vec<Tensor>)> {
-        let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
-        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let gpu = computing(graphs)?;
         Partition::of_text(&first, &gpu.device)?.step(&[], &[])?;
         let step = Partition::of_text(&of_two_segments(minuend), &gpu.device)?;
         gpu.driver.log();
@@ -666,6 +671,51 @@ fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     };
     assert!(!std::sync::Arc::ptr_eq(&held.memory, &now.memory), "the snapshot changed");
     assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+/// What keeps `d` of [`PRODUCTS`] from step to step, and what gives back what the first step kept.
+const KEEPERS: [(&str, &str); 3] = [
+    (
+        "n = Stage[dtypes=[float], shared_name=\"area\"](d)",
+        "kept = Unstage[dtypes=[float], shared_name=\"area\"]()",
+    ),
+    (
+        "q = FIFOQueueV2[component_types=[float], shared_name=\"q\"]()
+         n = QueueEnqueueV2[Tcomponents=[float]](q, d)",
+        "q = FIFOQueueV2[component_types=[float], shared_name=\"q\"]()
+         kept = QueueDequeueV2[component_types=[float]](q)",
+    ),
+    (
+        "h = GetSessionHandle[T=float](d)
+         h -> string",
+        "h <- string
+         kept = GetSessionTensor[dtype=float](h)",
+    ),
+];
+
+#[test]
+fn what_is_kept_of_a_graph_holds_up_none_of_its_runs() -> Fallible {
+    for (keep, give) in KEEPERS {
+        let gpu = computing(true)?;
+        let text = PRODUCTS.replace("d -> float", keep);
+        let keeps = Partition::of_text(&text, &gpu.device)?;
+        let handles: &[&str] = if keep.contains("Handle") { &["h"] } else { &[] };
+        let (mut launched, mut handle) = (Vec::new(), None);
+        for step in 1..=6u8 {
+            let x = Tensor::full(f32::from(step), Shape::new(&[4, 4])?)?;
+            let given = keeps.step(&[("x", x)], handles)?;
+            handle = handle.or(given.into_iter().next());
+            launched.push(launches(&gpu.driver.log()));
+        }
+        assert_eq!(launched, [0, 0, 1, 1, 1, 1], "{keep}");
+        let gives = Partition::of_text(&format!("{give}\nkept -> float"), &gpu.device)?;
+        let handle: Vec<_> = handle.into_iter().map(|handle| ("h", handle)).collect();
+        // Of ones: a is 4, b and c are 16, and d is 4 * 16 * 4.
+        assert_eq!(gives.step(&handle, &["kept"])?, [Tensor::full(256f32, Shape::new(&[4, 4])?)?], "{keep}");
+        drop((keeps, gives));
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    }
     Ok(())
 }
 

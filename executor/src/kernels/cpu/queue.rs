@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::handle::{self, HandleInput, ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::queue::{Element, Kind, Queue, QueueSpec};
-use crate::value::{Item, Placed, Value};
+use crate::value::{Placed, Value};
 use crate::waiting::Finish;
 use graph::{PortType, ResourceHandle, Tensor};
 use smallvec::SmallVec;
@@ -134,7 +134,8 @@ fn nothing(done: Done) -> Finish<Vec<Element>> {
 
 fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
-        let element = ctx.inputs[1..].iter().cloned().map(Placed::of).collect::<Result<_>>()?;
+        let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device));
+        let element = element.collect::<Result<_>>()?;
         Ok(Transfer::Enqueue(element))
     })
 }

@@ -7,7 +7,7 @@ use crate::handle::hash_of;
 use crate::journal::Replica;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::resource::Resource;
-use crate::value::{Held, Item, Placed, Value};
+use crate::value::{Held, Placed, Value};
 use graph::{Code, DType, ResourceHandle, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let (node, device) = (init.node.name.clone(), init.device.name().to_string());
     let by_resource = init.output_type(0) == DType::Resource;
     Kernel::sync(move |ctx| {
-        let value = Placed::of(ctx.take_value(0))?;
+        let value = Placed::kept(ctx.take_value(0), &**ctx.device())?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name: Arc<str> = format!("{node};{id};{device}").into();
         let dtype = value.dtype();

@@ -6,7 +6,7 @@ use crate::handle::{ObjectName, Owner};
 use crate::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::resource::Resource;
 use crate::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
-use crate::value::{Item, Placed, Value};
+use crate::value::{Placed, Value};
 use crate::waiting::Finish;
 use graph::{DType, Tensor};
 use smallvec::SmallVec;
@@ -114,7 +114,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
 
 /// The inputs from `first` on.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
-    ctx.inputs[first..].iter().cloned().map(Placed::of).collect()
+    ctx.inputs[first..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device)).collect()
 }
 
 fn values(tuple: Tuple) -> SmallVec<[Value; 4]> {
