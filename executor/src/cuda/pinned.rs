@@ -1,16 +1,17 @@
 //! Memory of the host that a GPU copies from and to by itself, kept for reuse: to pin fresh memory takes longer than
-//! most copies. Where other processes of the machine read large tensors in this one's memory, large blocks are such memory,
+//! most copies, those of a whole model for a checkpoint among them. Where other processes of the machine read large tensors in this one's memory, large blocks are such memory,
 //! so that what a GPU made is read where its copy ended.
 
 use super::driver::{Driver, Pinned};
 use crate::error::Result;
 use crate::shared_memory::{self, SharedMemory};
 use graph::Tensor;
-use graph::tensor::{LARGE, Region};
+use graph::tensor::{LARGE, Region, memory_limit};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Pinned memory that nobody uses.
 #[derive(Debug)]
@@ -37,27 +38,46 @@ impl Idle {
     /// One of this size: the last that was used.
     fn take(&mut self, size: usize) -> Option<Block> {
         let at = self.blocks.iter().rposition(|block| block.pinned.len == size)?;
-        self.bytes -= size;
-        self.blocks.remove(at)
+        self.remove(at)
     }
 
-    /// Those that were not used for longest make room.
-    fn give_back(&mut self, block: Block) -> Vec<Block> {
+    /// Those that were not used for longest make room, if these are more than so many bytes.
+    fn give_back(&mut self, block: Block, most: usize) -> Vec<Block> {
         self.bytes += block.pinned.len;
+        IDLE.fetch_add(block.pinned.len, Ordering::Relaxed);
         self.blocks.push_back(block);
         let mut beyond = Vec::new();
-        while self.bytes > KEPT
-            && let Some(oldest) = self.blocks.pop_front()
+        while self.bytes > most
+            && let Some(oldest) = self.remove(0)
         {
-            self.bytes -= oldest.pinned.len;
             beyond.push(oldest);
         }
         beyond
     }
+
+    fn remove(&mut self, at: usize) -> Option<Block> {
+        let block = self.blocks.remove(at)?;
+        self.bytes -= block.pinned.len;
+        IDLE.fetch_sub(block.pinned.len, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// How many bytes may be idle here: what other GPUs leave of the process's share.
+    fn most(&self) -> usize {
+        let share = usize::try_from(memory_limit() / SHARE_KEPT).unwrap_or(usize::MAX);
+        let others = IDLE.load(Ordering::Relaxed).saturating_sub(self.bytes);
+        share.saturating_sub(others).max(LEAST_KEPT)
+    }
 }
 
-/// Idle memory beyond this is the system's again.
-const KEPT: usize = 1 << 30;
+/// Idle memory of a GPU up to this is kept in any case.
+const LEAST_KEPT: usize = 1 << 30;
+
+/// All GPUs of the process keep this part of the memory that tensors may take; what is beyond is the system's again.
+const SHARE_KEPT: u64 = 8;
+
+/// Idle bytes of all GPUs of the process.
+static IDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Blocks are of whole pages.
 const PAGE: usize = 4096;
@@ -107,6 +127,15 @@ impl PinnedPool {
         Some(Block { pinned, shared: Some(memory) })
     }
 
+    /// Keeps a block for who asks next, as far as there is to be so much idle memory.
+    fn give_back(&self, block: Block) {
+        let mut idle = self.idle.lock();
+        let most = idle.most();
+        let beyond = idle.give_back(block, most);
+        drop(idle);
+        beyond.into_iter().for_each(|block| self.free(block));
+    }
+
     fn free(&self, block: Block) {
         match block.shared {
             Some(memory) => {
@@ -120,7 +149,7 @@ impl PinnedPool {
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
-        for block in std::mem::take(&mut self.idle.get_mut().blocks) {
+        while let Some(block) = self.idle.get_mut().remove(0) {
             self.free(block);
         }
     }
@@ -178,8 +207,7 @@ impl Drop for PinnedBuffer {
         if block.shared.as_ref().is_some_and(|memory| !memory.is_writable()) {
             return self.pool.free(block);
         }
-        let beyond = self.pool.idle.lock().give_back(block);
-        beyond.into_iter().for_each(|block| self.pool.free(block));
+        self.pool.give_back(block);
     }
 }
 
@@ -195,18 +223,19 @@ mod tests {
 
     #[test]
     fn memory_that_was_not_used_for_longest_makes_room() {
+        const MOST: usize = 1 << 20;
         let block = |address: usize, len: usize| Block { pinned: Pinned { address, len }, shared: None };
         let address = |block: &Block| block.pinned.address;
         let mut idle = Idle::default();
-        assert!(idle.give_back(block(1, KEPT / 2)).is_empty());
-        assert!(idle.give_back(block(2, PAGE)).is_empty());
-        assert!(idle.give_back(block(3, PAGE)).is_empty());
+        assert!(idle.give_back(block(1, MOST / 2), MOST).is_empty());
+        assert!(idle.give_back(block(2, PAGE), MOST).is_empty());
+        assert!(idle.give_back(block(3, PAGE), MOST).is_empty());
         assert_eq!(idle.take(PAGE).as_ref().map(address), Some(3));
-        let beyond: Vec<usize> = idle.give_back(block(4, KEPT / 2)).iter().map(address).collect();
-        assert_eq!((beyond, idle.bytes), (vec![1], KEPT / 2 + PAGE));
-        assert_eq!(idle.take(KEPT / 2).as_ref().map(address), Some(4));
+        let beyond: Vec<usize> = idle.give_back(block(4, MOST / 2), MOST).iter().map(address).collect();
+        assert_eq!((beyond, idle.bytes), (vec![1], MOST / 2 + PAGE));
+        assert_eq!(idle.take(MOST / 2).as_ref().map(address), Some(4));
         // More than may be kept is not.
-        let beyond: Vec<usize> = idle.give_back(block(5, 2 * KEPT)).iter().map(address).collect();
+        let beyond: Vec<usize> = idle.give_back(block(5, 2 * MOST), MOST).iter().map(address).collect();
         assert_eq!((beyond, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }
 }
