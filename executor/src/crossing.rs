@@ -7,7 +7,10 @@ use crate::value::{Held, Item, Placed, Value};
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+type Values = SmallVec<[Value; 4]>;
 
 /// Brings what a device holds into host memory.
 ///
@@ -42,6 +45,33 @@ pub fn to_device(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) 
         Value::Device(tensor) => device.adopt(tensor, done),
         other => done(Err(Error::internal(format!("{other:?} is no tensor to bring to {}", device.name())))),
     }
+}
+
+/// Brings all that a device holds of these into host memory.
+///
+/// # Errors
+/// As of [`to_host`].
+pub(crate) fn all_to_host(device: &Arc<dyn Device>, values: Values, done: Transfer<Values>) {
+    let bring = |value, done: Transfer<Value>| {
+        to_host(device, value, Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from))));
+    };
+    all(values, bring, done);
+}
+
+/// Brings those of these that are in the host's memory into a device's, but integers of 32 bits, which kernels have on the
+/// host as a rule.
+///
+/// # Errors
+/// As of [`to_device`].
+pub(crate) fn all_to_device(device: &Arc<dyn Device>, values: Values, done: Transfer<Values>) {
+    if !device.has_own_memory() {
+        return done(Ok(values));
+    }
+    let bring = |value, done: Transfer<Value>| match &value {
+        Value::Host(tensor) if tensor.dtype() != DType::Int32 => to_device(device, value, done),
+        _ => done(Ok(value)),
+    };
+    all(values, bring, done);
 }
 
 /// Brings what a variant holds into a device's memory.
@@ -148,24 +178,29 @@ impl<T: Held> Replacing<'_, T> {
 }
 
 /// What has come of several transfers.
-struct Arrivals<T> {
+struct Arrivals<T, C> {
     came: Vec<Option<Result<T>>>,
     missing: usize,
-    done: Option<Transfer<Vec<T>>>,
+    done: Option<Transfer<C>>,
 }
 
 /// Starts a transfer of each value, and answers when the last has ended.
 ///
 /// # Errors
 /// Of the first in order that failed.
-fn all<T: Send + 'static>(values: Vec<Value>, start: impl Fn(Value, Transfer<T>), done: Transfer<Vec<T>>) {
+fn all<T: Send + 'static, C: FromIterator<T> + 'static>(
+    values: impl IntoIterator<Item = Value, IntoIter: ExactSizeIterator>,
+    start: impl Fn(Value, Transfer<T>),
+    done: Transfer<C>,
+) {
+    let values = values.into_iter();
     let count = values.len();
     if count == 0 {
-        return done(Ok(vec![]));
+        return done(Ok(C::from_iter([])));
     }
     let came = (0..count).map(|_| None).collect();
     let arrivals = Arc::new(Mutex::new(Arrivals { came, missing: count, done: Some(done) }));
-    for (i, value) in values.into_iter().enumerate() {
+    for (i, value) in values.enumerate() {
         let arrivals = arrivals.clone();
         let arrived = move |result: Result<T>| {
             let mut state = arrivals.lock();

@@ -12,7 +12,7 @@ use crate::rendezvous::LocalRendezvous;
 use crate::value::Value;
 use graph::function::Body;
 use graph::passes::prune;
-use graph::{Attrs, Code, DType, FuncAttr, FunctionDef, FunctionLibrary};
+use graph::{Attrs, Code, DType, DeviceName, FuncAttr, FunctionDef, FunctionLibrary};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -37,6 +37,8 @@ type Known = (Attrs, Weak<Compiled>);
 struct Shared {
     library: Arc<FunctionLibrary>,
     device: Arc<dyn Device>,
+    /// The devices of its task.
+    devices: Arc<[Arc<dyn Device>]>,
     pool: Arc<Pool>,
     known: Mutex<FxHashMap<Arc<str>, Vec<Known>>>,
 }
@@ -79,18 +81,41 @@ impl Functions {
         &NO_FUNCTIONS
     }
 
-    /// The functions of a library, for one device.
-    pub fn new(library: &Arc<FunctionLibrary>, device: &Arc<dyn Device>, pool: &Arc<Pool>) -> Functions {
+    /// The functions of a library, for one of a task's devices.
+    pub fn new(
+        library: &Arc<FunctionLibrary>,
+        device: &Arc<dyn Device>,
+        devices: &Arc<[Arc<dyn Device>]>,
+        pool: &Arc<Pool>,
+    ) -> Functions {
         if library.functions().is_empty() {
             return NO_FUNCTIONS.clone();
         }
         let shared = Shared {
             library: library.clone(),
             device: device.clone(),
+            devices: devices.clone(),
             pool: pool.clone(),
             known: Mutex::default(),
         };
         Functions { shared: Some(Arc::new(shared)), within: None }
+    }
+
+    /// The same functions for another device of the task, and that device.
+    ///
+    /// # Errors
+    /// `Unimplemented` if the task has none of the name.
+    pub fn elsewhere(&self, name: &DeviceName) -> Result<(Functions, Arc<dyn Device>)> {
+        let here = self.shared.as_ref().map_or(&[][..], |shared| &shared.devices);
+        let Some((shared, device)) = self.shared.as_ref().zip(here.iter().find(|d| d.name() == name)) else {
+            let known: Vec<String> = here.iter().map(|device| device.name().to_string()).collect();
+            let message = format!(
+                "functions are called on devices of the caller's own task ({}), which {name} is not",
+                known.join(", ")
+            );
+            return Err(Error::unimplemented(message));
+        };
+        Ok((Functions::new(&shared.library, device, &shared.devices, &shared.pool), device.clone()))
     }
 
     /// The function for these attributes: one that is known already, or a new one.
@@ -191,6 +216,14 @@ impl Function {
         &self.return_types
     }
 
+    /// The device that it runs on.
+    ///
+    /// # Errors
+    /// `Internal` if the body that the function is called in is gone.
+    pub fn device(&self) -> Result<Arc<dyn Device>> {
+        Ok(self.compiled()?.shared.device.clone())
+    }
+
     /// The same function with kernels of its own, and so with a state of its own.
     ///
     /// # Errors
@@ -200,6 +233,7 @@ impl Function {
         let shared = Shared {
             library: of.shared.library.clone(),
             device: of.shared.device.clone(),
+            devices: of.shared.devices.clone(),
             pool: of.shared.pool.clone(),
             known: Mutex::default(),
         };

@@ -24,6 +24,10 @@ pub struct KernelDef {
     pub mark: Option<&'static str>,
     /// Names of arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
+    /// Names of arguments whose tensors stay in whichever memory they are in; [`ALL_ARGUMENTS`] for all.
+    pub any_memory: &'static [&'static str],
+    /// Of kernels of several device types, that of the highest goes first where no device is asked for.
+    pub priority: i32,
     /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
     pub is_brief: bool,
     /// Whether what it enqueues may be captured and repeated.
@@ -33,7 +37,7 @@ pub struct KernelDef {
     pub is_absent: bool,
 }
 
-/// For `host_memory`: a kernel that runs on the host, whatever its device.
+/// All of a kernel's arguments: for `host_memory`, of one that runs on the host, whatever its device.
 pub const ALL_ARGUMENTS: &[&str] = &["*"];
 
 /// Builds a kernel for one node, once, when its graph is registered.
@@ -46,6 +50,8 @@ impl KernelDef {
         types: &[],
         mark: None,
         host_memory: &[],
+        any_memory: &[],
+        priority: 0,
         is_brief: false,
         capture: Capture::Never,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
@@ -100,7 +106,12 @@ impl KernelDef {
 
     /// Whether the argument's tensors are in host memory on every device.
     pub fn is_on_host(&self, argument: &str) -> bool {
-        self.host_memory == ALL_ARGUMENTS || self.host_memory.contains(&argument)
+        is_among(argument, self.host_memory)
+    }
+
+    /// Whether the argument's tensors stay where they are.
+    pub fn is_anywhere(&self, argument: &str) -> bool {
+        is_among(argument, self.any_memory)
     }
 
     /// Whether the kernel takes the node's attributes.
@@ -113,6 +124,10 @@ impl KernelDef {
         };
         self.mark.is_none_or(|mark| node.attrs.get(mark).is_some()) && self.types.iter().all(takes)
     }
+}
+
+fn is_among(argument: &str, arguments: &[&str]) -> bool {
+    arguments == ALL_ARGUMENTS || arguments.contains(&argument)
 }
 
 impl fmt::Debug for KernelDef {

@@ -52,7 +52,7 @@ pub use executor::{Executor, NodeTrace, OutputTrace, Trace};
 pub use function::{Function, Functions};
 pub use fusion::fuse;
 pub use kernel_cache::KernelCache;
-pub use kernels::{no_kernel, registered_kernels, supported_device_types};
+pub use kernels::{kernel_priority, no_kernel, registered_kernels};
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
 pub use value::{Placed, Value, View};

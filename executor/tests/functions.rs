@@ -12,7 +12,7 @@ use std::time::Duration;
 fn function(library: &str, attrs: Attrs) -> Result<Arc<Function>> {
     let library = Graph::from_text(library)?.library;
     let device: Arc<dyn anabranch_executor::device::Device> = Arc::new(LoneDevice::default());
-    let functions = Functions::new(&library, &device, &Pool::new(2)?);
+    let functions = Functions::new(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
     functions.get(&FuncAttr { name: "main".into(), attrs })
 }
 

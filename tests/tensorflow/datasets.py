@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.data.ops.multi_device_iterator_ops import MultiDeviceIterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from pipelines import PIPELINES, Dataset, elements, same  # noqa: E402
@@ -45,6 +46,43 @@ def an_iterator_says_when_it_is_not_initialised(ours, theirs):
             following = iterator.get_next()
             with fails(tf.errors.FailedPreconditionError, "GetNext() failed because the iterator has not been initialized. Ensure that"):
                 session.run(following)
+
+
+@check
+def elements_are_copied_to_a_device_before_they_are_asked_for(ours, theirs):
+    def run(target):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            pairs = Dataset.from_tensor_slices((tf.range(10.0), tf.range(10))).batch(4)
+            copied = pairs.apply(tf.data.experimental.prefetch_to_device("/cpu:0"))
+            iterator = tf.data.make_initializable_iterator(copied)
+            following = iterator.get_next()
+            got = []
+            for _ in range(2):
+                session.run(iterator.initializer)
+                got += [session.run(following) for _ in range(3)]
+                with fails(tf.errors.OutOfRangeError, "End of sequence"):
+                    session.run(following)
+            return got
+
+    same(run(ours), run(theirs))
+
+
+@check
+def elements_are_dealt_out_to_devices(ours, theirs):
+    def run(target):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            iterator = MultiDeviceIterator(Dataset.range(7), ["/cpu:0", "/cpu:0"], max_buffer_size=2)
+            following = iterator.get_next()
+            got = []
+            for _ in range(2):
+                session.run(iterator.initializer)
+                got += [session.run(following) for _ in range(3)]
+                assert session.run(following[0]) == 6
+                with fails(tf.errors.OutOfRangeError, "End of sequence"):
+                    session.run(following[1])
+            return got
+
+    same(run(ours), run(theirs))
 
 
 @check

@@ -65,6 +65,10 @@ impl Devices {
         self.0.iter().map(|d| d.attributes().clone()).collect()
     }
 
+    pub(crate) fn all(&self) -> &Arc<[Arc<dyn Device>]> {
+        &self.0
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<dyn Device>> {
         self.0.iter()
     }
@@ -109,6 +113,10 @@ impl Device for Renamed {
 
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
         self.device.download(tensor, done);
+    }
+
+    fn keep(&self, tensor: DeviceTensor) -> executor::Result<DeviceTensor> {
+        self.device.keep(tensor)
     }
 
     fn hands_over(&self) -> bool {

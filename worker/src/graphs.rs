@@ -36,7 +36,7 @@ impl Part {
         pool: &Arc<Pool>,
     ) -> Result<Part, Status> {
         let on = session.devices.find(&device)?.clone();
-        let executor = Executor::new(&graph, on, pool.clone(), &session.kernels);
+        let executor = Executor::among(&graph, on, session.devices.all(), pool.clone(), &session.kernels);
         Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 

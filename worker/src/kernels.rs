@@ -1,6 +1,6 @@
 //! What this process's kernel tables tell a placer.
 
-use executor::{registered_kernels, supported_device_types};
+use executor::{kernel_priority, registered_kernels};
 use graph::Node;
 use placer::Kernels;
 
@@ -10,7 +10,7 @@ pub struct KernelTables;
 
 impl Kernels for KernelTables {
     fn priority(&self, device_type: &str, node: &Node) -> Option<i32> {
-        supported_device_types(node).contains(&device_type).then_some(0)
+        kernel_priority(device_type, node)
     }
 
     fn registered(&self, op: &str) -> String {

@@ -1,7 +1,7 @@
 //! Functions that datasets apply to elements, with what they capture.
 
 use super::ahead::Monitor;
-use super::{Element, MakeContext, Pull};
+use super::{Element, MakeContext, Pull, placed};
 use crate::cancel::Cancellation;
 use crate::error::{Error, Result};
 use crate::function::Function;
@@ -33,16 +33,14 @@ impl ElementFunction for GraphFunction {
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
         // Elements are made between steps too, and so not as parts of any.
         let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
-        let host = |value| match value {
-            Value::Host(tensor) => Ok(tensor),
-            other => Err(Error::internal(format!("a function of a dataset returned {other:?}"))),
+        let device = match self.0.device() {
+            Ok(device) => device,
+            Err(error) => return done(Err(error)),
         };
         self.0.call(
             &Arc::new(step),
             arguments.into_iter().map(Value::Host),
-            Box::new(move |result| {
-                done(result.and_then(|values| values.into_iter().map(host).collect()));
-            }),
+            Box::new(move |result| done(result.and_then(|values| placed::element(&*device, values)))),
         );
     }
 

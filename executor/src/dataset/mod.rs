@@ -10,6 +10,7 @@ pub(crate) mod csv;
 pub(crate) mod element;
 pub(crate) mod files;
 pub(crate) mod function;
+pub(crate) mod generator;
 pub(crate) mod grouped;
 pub(crate) mod interleave;
 pub(crate) mod iterator;
@@ -17,7 +18,9 @@ pub(crate) mod map;
 pub(crate) mod message;
 pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
+pub(crate) mod placed;
 pub(crate) mod prefetch;
+pub(crate) mod shards;
 pub(crate) mod shuffle;
 pub(crate) mod source;
 pub(crate) mod threads;
@@ -31,7 +34,7 @@ use graph::{DType, PartialShape, Tensor, VariantObject};
 use std::fmt;
 use std::sync::Arc;
 
-/// One element: a tensor a component.
+/// One element: a tensor a component, or [one variant](placed) where these are not all on the host.
 pub(crate) type Element = Vec<Tensor>;
 
 /// The number of elements, where it is known: [`INFINITE`] and [`UNKNOWN`] are TensorFlow's numbers for these.

@@ -183,8 +183,8 @@ pub(super) fn memories(
         Role::LoopCond => true,
         _ => kernel.is_some_and(|def| def.is_on_host(argument)),
     };
+    let is_anywhere = |argument: &str| kernel.is_some_and(|def| def.is_anywhere(argument));
     let of_type = |dtype: DType| match (role, dtype) {
-        (Role::Send, _) => Wanted::Any,
         (Role::Recv, DType::Int32) => Wanted::Host,
         (
             Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration,
@@ -196,13 +196,19 @@ pub(super) fn memories(
     let mut ports = Vec::with_capacity(types.len());
     for arg in args {
         let count = op.arg_count(arg, &node.attrs)?;
-        ports.extend(std::iter::repeat_n(is_on_host(arg.name), count));
-    }
-    let wanted =
-        |(is_on_host, port): (bool, &graph::PortType)| match is_on_host || port.dtype.size().is_none() {
-            true => Wanted::Host,
-            false => of_type(port.dtype),
+        let memory = match () {
+            () if is_on_host(arg.name) => Some(Wanted::Host),
+            () if role == Role::Send || is_anywhere(arg.name) => Some(Wanted::Any),
+            () => None,
         };
+        ports.extend(std::iter::repeat_n(memory, count));
+    }
+    let wanted = |(memory, port): (Option<Wanted>, &graph::PortType)| match memory {
+        // Objects have no form but the host's.
+        _ if port.dtype.size().is_none() => Wanted::Host,
+        Some(memory) => memory,
+        None => of_type(port.dtype),
+    };
     Ok(ports.into_iter().zip(types).map(wanted).collect())
 }
 

@@ -105,7 +105,22 @@ impl Executor {
         pool: Arc<Pool>,
         kernels: &KernelCache,
     ) -> Result<Executor> {
-        let functions = Functions::new(&graph.library, &device, &pool);
+        let devices = Arc::from([device.clone()]);
+        Executor::among(graph, device, &devices, pool, kernels)
+    }
+
+    /// As [`Executor::new`], where functions may be called on other devices of the task.
+    ///
+    /// # Errors
+    /// As of [`Executor::new`].
+    pub fn among(
+        graph: &Graph,
+        device: Arc<dyn Device>,
+        devices: &Arc<[Arc<dyn Device>]>,
+        pool: Arc<Pool>,
+        kernels: &KernelCache,
+    ) -> Result<Executor> {
+        let functions = Functions::new(&graph.library, &device, devices, &pool);
         Executor::of_function(graph, device, pool, kernels, &functions)
     }
 

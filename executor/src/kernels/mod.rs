@@ -5,7 +5,7 @@ pub mod cpu;
 pub mod cuda;
 mod support;
 
-pub use support::{no_kernel, registered_kernels, supported_device_types};
+pub use support::{kernel_priority, no_kernel, registered_kernels};
 
 use crate::kernel::KernelDef;
 use graph::{Node, Op, Role};

@@ -6,11 +6,13 @@ use crate::kernel::KernelDef;
 use graph::{AttrList, AttrValue, DType, Node, Role};
 use std::fmt::Write;
 
-/// The device types that can run the node. Ops that the executor carries out itself run on all of them.
-pub fn supported_device_types(node: &Node) -> Vec<&'static str> {
-    let is_supported =
-        |device_type: &&str| node.op.role() != Role::Compute || find(device_type, node).is_some();
-    DEVICE_TYPES.iter().copied().filter(is_supported).collect()
+/// The priority of a device type's kernel for the node; `None` if it has none. Ops that the executor carries out itself
+/// run on all of them.
+pub fn kernel_priority(device_type: &str, node: &Node) -> Option<i32> {
+    match node.op.role() {
+        Role::Compute => find(device_type, node).map(|kernel| kernel.priority),
+        _ => DEVICE_TYPES.contains(&device_type).then_some(0),
+    }
 }
 
 /// The `InvalidArgument` for a node that no device type can run: its attributes, and which kernels there are.
@@ -89,9 +91,10 @@ mod tests {
         let op =
             graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
         let mut node = Node::new("a/b", op).with_attr("T", DType::Float);
-        assert_eq!(supported_device_types(&node), DEVICE_TYPES);
+        let supported = |node: &Node| DEVICE_TYPES.iter().filter_map(|d| kernel_priority(d, node)).count();
+        assert_eq!(supported(&node), DEVICE_TYPES.len());
         node.attrs.set("T", DType::String);
-        assert_eq!(supported_device_types(&node), <[&str; 0]>::default());
+        assert_eq!(supported(&node), 0);
         let error = no_kernel(&node);
         assert_eq!(error.code(), graph::Code::InvalidArgument);
         let start = "No OpKernel was registered to support Op 'Maximum' used by {{node a/b}} with these attrs: \

@@ -30,7 +30,8 @@ fn every_row_makes_a_kernel_for_each_of_its_types() -> Fallible {
 fn every_row_names_arguments_and_types_of_its_op() -> Fallible {
     for (def, nodes) in rows("GPU")? {
         let op = nodes.first().ok_or("a row takes nothing")?.op;
-        for argument in def.host_memory.iter().filter(|_| def.host_memory != ALL_ARGUMENTS) {
+        let memories = [def.host_memory, def.any_memory].into_iter().filter(|names| *names != ALL_ARGUMENTS);
+        for argument in memories.flatten() {
             let is_there = op.inputs.iter().chain(op.outputs.iter()).any(|arg| arg.name == *argument);
             assert!(is_there, "{def:?} has no argument {argument}");
         }

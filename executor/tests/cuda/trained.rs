@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    fn without_gpu() -> Fallible<Machine> {
+    pub(crate) fn without_gpu() -> Fallible<Machine> {
         Machine::of(Vec::new(), false)
     }
 
@@ -31,7 +31,7 @@ impl Machine {
     }
 
     /// GPUs that use each other's memory.
-    fn with_two_gpus() -> Fallible<Machine> {
+    pub(crate) fn with_two_gpus() -> Fallible<Machine> {
         let first = gpu();
         let second = first.beside(true);
         Machine::of(vec![Arc::new(first), Arc::new(second)], true)
@@ -48,13 +48,13 @@ impl Machine {
         Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
     }
 
-    fn session(&self, graph: Graph) -> Fallible<Session> {
+    pub(crate) fn session(&self, graph: Graph) -> Fallible<Session> {
         let Master::InProcess(server) = &self.master else { return Err("another process's".into()) };
         Ok(Session::on(server, graph, SessionOptions::default())?)
     }
 
     /// What the GPUs were asked for; nothing may have touched memory that was another's.
-    fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         let Some(gpu) = self.gpus.first() else { return Vec::new() };
         assert_eq!(gpu.races(), Vec::<String>::new());
         gpu.log()

@@ -1,10 +1,11 @@
 //! Kernels that make datasets without an input dataset.
 
-use super::dataset_argument::{boolean, integer, makes, spec, string, tensors};
+use super::dataset_argument::{boolean, captured, count, function, integer, makes, spec, string, tensors};
 use super::dataset_memory::seed_source;
 use super::parsing::csv::scalar;
 use crate::dataset::csv::{Columns, Csv};
 use crate::dataset::files::{Files, fixed_length_records, records, text_lines};
+use crate::dataset::generator::Generator;
 use crate::dataset::shuffle::{SeedSource, Seeds};
 use crate::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
 use crate::error::Result;
@@ -83,9 +84,24 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CSVDataset", &[], csv_dataset),
     KernelDef::of("CSVDatasetV2", &[], csv_dataset),
     KernelDef::of("ExperimentalCSVDataset", &[], csv_dataset),
-    KernelDef::absent("GeneratorDataset"),
+    KernelDef::of("GeneratorDataset", &[], generator),
     KernelDef::absent("DatasetFromGraph"),
 ];
+
+fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
+    let [make, next, end] = ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
+    let (make, next, end, spec) = (make?, next?, end?, spec(init)?);
+    let (of_make, of_next) = (count(init, "Tinit_func_args")?, count(init, "Tnext_func_args")?);
+    makes(move |ctx| {
+        let generator = Generator {
+            init: captured(ctx, &make, 0..of_make)?,
+            next: captured(ctx, &next, of_make..of_make + of_next)?,
+            finalize: captured(ctx, &end, of_make + of_next..ctx.num_inputs())?,
+            spec: spec.clone(),
+        };
+        generator.dataset()
+    })
+}
 
 fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;

@@ -1,10 +1,14 @@
 //! Calls of functions, and control flow whose branches are functions, on one device.
 
+use crate::crossing::all_to_host;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::function::Function;
 use crate::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
 use crate::value::Value;
-use graph::{DType, Tensor};
+use graph::device::DeviceSpec;
+use graph::{DType, DeviceName, FuncAttr, Tensor};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -18,7 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Case", &[], case),
     KernelDef::of("StatelessCase", &[], case),
     KernelDef::of("For", &[], for_),
-    KernelDef::absent("RemoteCall"),
+    KernelDef::of("RemoteCall", &[], remote_call),
     KernelDef::absent("SymbolicGradient"),
     KernelDef::of("ToBool", &[], |_| {
         Kernel::sync(|ctx| {
@@ -45,6 +49,48 @@ fn call(init: &KernelInit<'_>) -> Result<Kernel> {
         let AsyncContext { step, inputs, done, .. } = ctx;
         function.call(&step, inputs, done);
     })
+}
+
+/// A call on another device of the task, from whose memory what it gives comes to the host's.
+fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (func, functions) = (init.attr::<FuncAttr>("f")?, init.functions.clone());
+    let own = init.device.name().to_spec();
+    let known = Mutex::new(None::<(DeviceName, Arc<Function>, Arc<dyn Device>)>);
+    let find = move |target: &Tensor| {
+        let target = target_of(target, &own)?;
+        let mut known = known.lock();
+        if let Some((name, function, device)) = &*known
+            && *name == target
+        {
+            return Ok((function.clone(), device.clone()));
+        }
+        let (functions, device) = functions.elsewhere(&target)?;
+        let function = functions.get(&func)?;
+        *known = Some((target, function.clone(), device.clone()));
+        Ok((function, device))
+    };
+    Kernel::asynchronous(move |mut ctx| match ctx.input(0).and_then(&find) {
+        Ok((function, device)) => {
+            ctx.inputs.remove(0);
+            let AsyncContext { step, inputs, done, .. } = ctx;
+            let returned = move |results: Result<Values>| match results {
+                Ok(results) => all_to_host(&device, results, done),
+                Err(error) => done(Err(error)),
+            };
+            function.call(&step, inputs, Box::new(returned));
+        }
+        Err(error) => (ctx.done)(Err(error)),
+    })
+}
+
+/// The device of this name, of which what it leaves out is as of the caller's.
+fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
+    let [target] = target.as_strings()? else { crate::invalid!("target must be a scalar") };
+    let target = String::from_utf8_lossy(target);
+    let spec = DeviceSpec::parse(&target)?;
+    spec.or(own)
+        .to_name()
+        .ok_or_else(|| Error::invalid(format!("{target} names no device to call a function on")))
 }
 
 fn if_(init: &KernelInit<'_>) -> Result<Kernel> {

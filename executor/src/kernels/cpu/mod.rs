@@ -44,7 +44,7 @@ mod generator;
 pub(super) mod histogram;
 pub(super) mod identity;
 mod image;
-mod iterator;
+pub(super) mod iterator;
 mod kept;
 pub(super) mod linalg;
 pub(super) mod matmul;
@@ -151,6 +151,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     histogram::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,
+    iterator::several::KERNELS,
     linalg::KERNELS,
     matmul::KERNELS,
     morphology::KERNELS,

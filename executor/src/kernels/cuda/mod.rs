@@ -18,11 +18,13 @@ mod diagonal;
 mod einsum;
 mod elementwise;
 mod fft;
+mod functional;
 pub(super) mod fused;
 mod gather;
 mod histogram;
 mod host;
 mod identity;
+mod iterator;
 mod linalg;
 mod matmul;
 mod memory;
@@ -89,9 +91,11 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     einsum::KERNELS,
     fft::KERNELS,
     fused::KERNELS,
+    functional::KERNELS,
     gather::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,
+    iterator::KERNELS,
     linalg::KERNELS,
     matmul::KERNELS,
     morphology::KERNELS,

@@ -1,8 +1,10 @@
 //! Iterators over what a function makes, once: at the first step that needs them, in a session that keeps the
 //! kernel.
 
-use super::{Name, spec};
+use super::handle::{Name, spec};
+use super::{KIND, unset};
 use crate::cancel::{Cancellation, Registration};
+use crate::dataset::iterator::IteratorResource;
 use crate::dataset::{DatasetVariant, ElementSpec, threads};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -16,7 +18,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 struct OneShot {
-    name: Name,
+    name: Name<IteratorResource>,
     spec: ElementSpec,
     factory: Arc<Function>,
     device: Arc<dyn Device>,
@@ -54,7 +56,7 @@ pub(super) fn iterator(init: &KernelInit<'_>) -> Result<Kernel> {
         );
     }
     let one_shot = Arc::new(OneShot {
-        name: Name::of(init)?,
+        name: Name::of(init, KIND)?,
         spec: spec(init)?,
         factory,
         device: init.device.clone(),
@@ -150,7 +152,7 @@ impl OneShot {
             return Err(Error::internal("the factory of a dataset returned no tensor"));
         };
         let dataset = DatasetVariant::of(dataset)?;
-        let (iterator, handle) = self.name.iterator(&self.device, &self.spec)?;
+        let (iterator, handle) = self.name.iterator(&self.device, &self.spec, || unset(&self.spec))?;
         iterator.set(&dataset)?;
         Ok(handle)
     }

@@ -1,0 +1,53 @@
+//! Kernels of iterators whose elements are dealt out to several devices.
+
+use super::handle::{Lifetime, anonymously, delete, from_string, iterator_of, named, to_string};
+use super::{apart, end_of_sequence};
+use crate::dataset::placed::{components, spec_of};
+use crate::dataset::shards::MultiDeviceIterator;
+use crate::dataset::{DatasetVariant, ElementSpec, Pull};
+use crate::error::Result;
+use crate::kernel::{KernelDef, KernelInit};
+use graph::Tensor;
+use smallvec::smallvec;
+
+/// What those without a name are called.
+const KIND: &str = "MultiDeviceIterator";
+
+pub(in crate::kernels::cpu) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("MultiDeviceIterator", &[], |init| named(init, KIND, of_devices(init)?)),
+    KernelDef::of("AnonymousMultiDeviceIterator", &[], |init| {
+        anonymously(init, Lifetime::Device, KIND, of_devices(init)?)
+    }),
+    KernelDef::of("AnonymousMultiDeviceIteratorV3", &[], |init| {
+        anonymously(init, Lifetime::Step, KIND, of_devices(init)?)
+    }),
+    KernelDef::of("MultiDeviceIteratorInit", &[], |_| {
+        apart(|ctx| {
+            let (dataset, most) = (DatasetVariant::of(ctx.input(0)?)?, ctx.input(2)?.item::<i64>()?);
+            let incarnation = iterator_of::<MultiDeviceIterator>(ctx, 1)?.set(&dataset, most)?;
+            Ok(smallvec![Tensor::from(incarnation).into()])
+        })
+    }),
+    KernelDef::of("MultiDeviceIteratorGetNextFromShard", &[], |init| {
+        let spec = super::handle::spec(init)?;
+        apart(move |ctx| {
+            let iterator = iterator_of::<MultiDeviceIterator>(ctx, 0)?;
+            let (shard, incarnation) = (ctx.input(1)?.item::<i32>()?, ctx.input(2)?.item::<i64>()?);
+            let pull = Pull { cancellation: ctx.step.cancellation.clone() };
+            let element = iterator.next(shard, incarnation, &pull)?.ok_or_else(end_of_sequence)?;
+            spec.check(&spec_of(&element))?;
+            Ok(components(element))
+        })
+    }),
+    KernelDef::of("MultiDeviceIteratorToStringHandle", &[], to_string::<MultiDeviceIterator>),
+    KernelDef::of("MultiDeviceIteratorFromStringHandle", &[], from_string::<MultiDeviceIterator>),
+    KernelDef::of("DeleteMultiDeviceIterator", &[], delete::<MultiDeviceIterator>),
+];
+
+/// Makes iterators for as many devices as the node names.
+fn of_devices(
+    init: &KernelInit<'_>,
+) -> Result<impl Fn(&ElementSpec) -> MultiDeviceIterator + Send + Sync + 'static> {
+    let devices = init.attr::<Vec<bytes::Bytes>>("devices")?.len();
+    Ok(move |spec: &ElementSpec| MultiDeviceIterator::new(spec.clone(), devices))
+}
