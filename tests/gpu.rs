@@ -13,6 +13,7 @@ mod gpu {
     pub(crate) mod compared;
     pub(crate) mod compile;
     pub(crate) mod demo;
+    pub(crate) mod elements;
     pub(crate) mod graphs;
     pub(crate) mod jobs;
     pub(crate) mod kept;

@@ -19,6 +19,7 @@ mod collectives;
 mod compared;
 mod compiler;
 mod computed;
+#[path = "../../../tests/gpu/elements.rs"]
 mod elements;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;

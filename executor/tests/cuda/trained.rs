@@ -3,7 +3,7 @@
 use super::folder::Folder;
 use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use super::recording::Recording;
-use super::{Fallible, saved};
+use super::{Fallible, elements, saved};
 use anabranch_executor::CpuDevice;
 use anabranch_executor::cuda::CudaDevice;
 use anabranch_executor::device::Device;
@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn without_gpu() -> Fallible<Machine> {
+    fn without_gpu() -> Fallible<Machine> {
         Machine::of(Vec::new(), false)
     }
 
@@ -31,7 +31,7 @@ impl Machine {
     }
 
     /// GPUs that use each other's memory.
-    pub(crate) fn with_two_gpus() -> Fallible<Machine> {
+    fn with_two_gpus() -> Fallible<Machine> {
         let first = gpu();
         let second = first.beside(true);
         Machine::of(vec![Arc::new(first), Arc::new(second)], true)
@@ -48,13 +48,13 @@ impl Machine {
         Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
     }
 
-    pub(crate) fn session(&self, graph: Graph) -> Fallible<Session> {
+    fn session(&self, graph: Graph) -> Fallible<Session> {
         let Master::InProcess(server) = &self.master else { return Err("another process's".into()) };
         Ok(Session::on(server, graph, SessionOptions::default())?)
     }
 
     /// What the GPUs were asked for; nothing may have touched memory that was another's.
-    pub(crate) fn log(&self) -> Vec<String> {
+    fn log(&self) -> Vec<String> {
         let Some(gpu) = self.gpus.first() else { return Vec::new() };
         assert_eq!(gpu.races(), Vec::<String>::new());
         gpu.log()
@@ -218,5 +218,22 @@ fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
             assert_eq!(machine.log().iter().any(is_collective), averaging == Averaging::Nccl);
         }
     }
+    Ok(())
+}
+
+#[test]
+fn elements_come_to_a_gpu_once_each() -> Fallible {
+    let machine = Machine::with_gpu(true)?;
+    elements::copied(&machine.master, "/device:GPU:0")?;
+    let log = machine.log();
+    assert_eq!(log.iter().filter(|line| *line == "copy in 12 on 1").count(), 5, "{log:#?}");
+    Ok(())
+}
+
+#[test]
+fn elements_are_dealt_out_to_two_gpus() -> Fallible {
+    let machine = Machine::with_two_gpus()?;
+    elements::dealt(&machine.master, ["/device:GPU:0", "/device:GPU:1"])?;
+    machine.log();
     Ok(())
 }

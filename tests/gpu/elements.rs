@@ -1,9 +1,10 @@
-//! Elements of datasets that are on GPUs before steps ask for them, in the graphs that `tf.data` makes of
+//! Elements of datasets that are on a device before steps ask for them, in the graphs that `tf.data` makes of
 //! `prefetch_to_device` and of iterators of several devices.
 
 use super::Fallible;
-use super::trained::Machine;
+use client::{Session, SessionOptions};
 use graph::{Code, Graph, NodeId, Output, Tensor};
+use train::Master;
 
 /// Rows of numbers with their places, and functions of the handle and the incarnation of who has them.
 const ROWS: &str = r#"
@@ -23,8 +24,8 @@ const ROWS: &str = r#"
     rows = TensorSliceDataset[Toutput_types=[float, int32], output_shapes=OF](numbers, places) @"/device:CPU:0"
 "#;
 
-/// How GPU number `#` brings rows over: a function of its own calls, on the CPU, one that asks who has them.
-const ON_GPU: &str = r#"
+/// How device number `#` brings rows over: a function of its own calls, on the CPU, one that asks who has them.
+const ON_DEVICE: &str = r#"
     %function asks_#
       %arg handle: string
       %arg incarnation: int64
@@ -44,12 +45,12 @@ const ON_GPU: &str = r#"
       %return numbers = "call:output:0"
       %return place = "call:output:1"
     %end
-    elements_# = GeneratorDataset[TYPES, output_shapes=OF, Tinit_func_args=[string, int64], Tnext_func_args=[string], Tfinalize_func_args=[], init_func=@same, next_func=@next_#, finalize_func=@same](handle, incarnation, host) @"/device:GPU:#"
-    ahead_# = PrefetchDataset[TYPES, output_shapes=OF](elements_#, two) @"/device:GPU:#"
-    iterator_# = IteratorV2[TYPES, output_shapes=OF, shared_name="", container=""]() @"/device:GPU:#"
-    make_# = MakeIterator(ahead_#, iterator_#) @"/device:GPU:#"
-    row_# = IteratorGetNext[TYPES, output_shapes=OF](iterator_#) @"/device:GPU:#"
-    sum_# = Sum[T=float](row_#, axis) @"/device:GPU:#"
+    elements_# = GeneratorDataset[TYPES, output_shapes=OF, Tinit_func_args=[string, int64], Tnext_func_args=[string], Tfinalize_func_args=[], init_func=@same, next_func=@next_#, finalize_func=@same](handle, incarnation, host) @"DEVICE"
+    ahead_# = PrefetchDataset[TYPES, output_shapes=OF](elements_#, two) @"DEVICE"
+    iterator_# = IteratorV2[TYPES, output_shapes=OF, shared_name="", container=""]() @"DEVICE"
+    make_# = MakeIterator(ahead_#, iterator_#) @"DEVICE"
+    row_# = IteratorGetNext[TYPES, output_shapes=OF](iterator_#) @"DEVICE"
+    sum_# = Sum[T=float](row_#, axis) @"DEVICE"
 "#;
 
 /// An iterator of the CPU's.
@@ -64,7 +65,7 @@ const ASK_ONE: &str = "
       next = IteratorGetNext[TYPES, output_shapes=OF](\"source:resource_handle:0\")
 ";
 
-/// One of two GPUs'.
+/// One of two devices'.
 const DEALT: &str = r#"
     source = MultiDeviceIterator[TYPES, output_shapes=OF, devices=["a", "b"], shared_name="", container=""]() @"/device:CPU:0"
     begin = MultiDeviceIteratorInit(rows, source, two) @"/device:CPU:0"
@@ -77,9 +78,11 @@ const ASK_SHARD: &str = "
       next = MultiDeviceIteratorGetNextFromShard[TYPES, output_shapes=OF](\"source:multi_device_iterator:0\", \"shard:output:0\", incarnation)
 ";
 
-fn graph(source: &str, ask: &str, gpus: usize) -> Fallible<Graph> {
-    let on_gpu = |gpu: usize| ON_GPU.replace("ASK", ask.trim()).replace('#', &gpu.to_string());
-    let text = ROWS.to_owned() + source + &(0..gpus).map(on_gpu).collect::<String>();
+fn graph(source: &str, ask: &str, devices: &[&str]) -> Fallible<Graph> {
+    let on_device = |(number, device): (usize, &&str)| {
+        ON_DEVICE.replace("ASK", ask.trim()).replace('#', &number.to_string()).replace("DEVICE", device)
+    };
+    let text = ROWS.to_owned() + source + &devices.iter().enumerate().map(on_device).collect::<String>();
     let text = text.replace("TYPES", "output_types=[float, int32]").replace("OF", "[<3>, <>]");
     Ok(Graph::from_text(&text)?)
 }
@@ -89,54 +92,48 @@ fn node(graph: &Graph, name: &str) -> Fallible<NodeId> {
     found.ok_or_else(|| format!("no {name}").into())
 }
 
-/// What the GPUs' iterators give until there is no more, step by step: for each a sum, and a place.
-fn steps(machine: &Machine, graph: &Graph, begin: &[&[&str]], gpus: usize) -> Fallible<Vec<Vec<Tensor>>> {
-    let session = machine.session(graph.clone())?;
+/// Begins with these nodes, in one step after another, and checks what the devices' iterators give until there is no more.
+fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fallible {
+    let Master::InProcess(server) = master else { return Err("another process's".into()) };
+    let session = Session::on(server, graph.clone(), SessionOptions::default())?;
     for nodes in begin {
-        let nodes = nodes.iter().map(|name| node(graph, name)).collect::<Fallible<Vec<_>>>()?;
+        let nodes = nodes.iter().map(|name| node(&graph, name)).collect::<Fallible<Vec<_>>>()?;
         session.run(&[], &[], &nodes)?;
     }
     let mut fetches = Vec::new();
-    for gpu in 0..gpus {
-        fetches.push(Output { node: node(graph, &format!("sum_{gpu}"))?, index: 0 });
-        fetches.push(Output { node: node(graph, &format!("row_{gpu}"))?, index: 1 });
+    for device in 0..devices {
+        fetches.push(Output { node: node(&graph, &format!("sum_{device}"))?, index: 0 });
+        fetches.push(Output { node: node(&graph, &format!("row_{device}"))?, index: 1 });
     }
-    let mut given = Vec::new();
-    loop {
-        match session.run(&[], &fetches, &[]) {
-            Ok(values) => given.push(values),
-            Err(error) => {
-                assert_eq!(error.code(), Code::OutOfRange, "{error}");
-                return Ok(given);
-            }
-        }
+    let places: Vec<i32> = (0..5).collect();
+    for places in places.chunks_exact(devices) {
+        let rows = places.iter().flat_map(|&place| [Tensor::from(3.0 * place as f32), Tensor::from(place)]);
+        assert_eq!(session.run(&[], &fetches, &[])?, rows.collect::<Vec<_>>());
     }
-}
-
-/// The sum and the place of a row.
-fn row(place: i32) -> [Tensor; 2] {
-    [Tensor::from(3.0 * place as f32), Tensor::from(place)]
-}
-
-#[test]
-fn elements_come_to_a_gpu_once_and_before_they_are_asked_for() -> Fallible {
-    let graph = graph(ONE, ASK_ONE, 1)?;
-    let machine = Machine::with_gpu(true)?;
-    let given = steps(&machine, &graph, &[&["begin"], &["make_0"]], 1)?;
-    assert_eq!(given, [0, 1, 2, 3, 4].map(|place| row(place).to_vec()));
-    let log = machine.log();
-    assert_eq!(log.iter().filter(|line| *line == "copy in 12 on 1").count(), 5, "{log:#?}");
+    let end = session.run(&[], &fetches, &[]).err().ok_or("there is no end")?;
+    assert_eq!(end.code(), Code::OutOfRange, "{end}");
     Ok(())
 }
 
-#[test]
-fn elements_are_dealt_out_to_two_gpus() -> Fallible {
-    let graph = graph(DEALT, ASK_SHARD, 2)?;
-    let machine = Machine::with_two_gpus()?;
+/// Elements of the CPU's iterator, ahead on a device.
+pub(crate) fn copied(master: &Master, device: &str) -> Fallible {
+    check(master, graph(ONE, ASK_ONE, &[device])?, &[&["begin"], &["make_0"]], 1)
+}
+
+/// Elements for two devices, which may be the same, of an iterator of both.
+pub(crate) fn dealt(master: &Master, devices: [&str; 2]) -> Fallible {
     // Begun twice: what was dealt before is gone.
-    let begin: [&[&str]; 2] = [&["begin", "make_0", "make_1"]; 2];
-    let given = steps(&machine, &graph, &begin, 2)?;
-    assert_eq!(given, [0, 2].map(|place| [row(place), row(place + 1)].concat()));
-    machine.log();
-    Ok(())
+    check(master, graph(DEALT, ASK_SHARD, &devices)?, &[&["begin", "make_0", "make_1"][..]; 2], 2)
+}
+
+#[test]
+fn elements_come_to_a_device_from_an_iterator_of_the_cpu() -> Fallible {
+    let (master, device) = crate::machine()?;
+    copied(&master, device)
+}
+
+#[test]
+fn elements_are_dealt_out_to_two_iterators_of_a_device() -> Fallible {
+    let (master, device) = crate::machine()?;
+    dealt(&master, [device; 2])
 }
