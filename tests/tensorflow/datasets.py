@@ -7,7 +7,10 @@ import threading
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 from tensorflow.python.data.ops.multi_device_iterator_ops import MultiDeviceIterator
+from tensorflow.python.ops import gen_dataset_ops as dataset_ops
+from tensorflow.python.ops import gen_experimental_dataset_ops as experimental
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from pipelines import PIPELINES, Dataset, elements, same  # noqa: E402
@@ -83,6 +86,44 @@ def elements_are_dealt_out_to_devices(ours, theirs):
             return got
 
     same(run(ours), run(theirs))
+
+
+@check
+def batches_are_cut_and_dealt_out_as_strategies_ask(ours, theirs):
+    of = {"output_types": [tf.int64], "output_shapes": [[None]]}
+
+    def batches(count):
+        return Dataset.range(count).batch(4)._variant_tensor
+
+    def sizes(count, wanted, drop):
+        return lambda: experimental.rebatch_dataset_v2(batches(count), tf.constant(wanted, tf.int64), tf.constant(drop), **of)
+
+    def replicas(count, number):
+        return lambda: experimental.rebatch_dataset(batches(count), tf.constant(number, tf.int64), **of)
+
+    def workers(number, index, policy):
+        return lambda: experimental.auto_shard_dataset(batches(16), tf.constant(number, tf.int64), tf.constant(index, tf.int64), auto_shard_policy=policy, **of)
+
+    made = [sizes(8, [2, 1, 1], False), sizes(6, [2, 1, 1], False), sizes(16, 6, False), sizes(16, 6, True), sizes(9, [2, 0, 2], False), sizes(0, [2], False)]
+    made += [sizes(8, [[1]], False), replicas(9, 2), replicas(8, 3), replicas(7, 3), replicas(8, 5), replicas(8, 0)]
+    made += [workers(1, 0, 0), workers(2, 1, 0), workers(2, 0, 2), workers(2, 1, -1), workers(2, 2, 0), workers(0, 0, 0)]
+    made.append(lambda: experimental.dataset_from_graph(dataset_ops.dataset_to_graph_v2(batches(6))))
+
+    def run(target, make):
+        with tf.Graph().as_default(), tf.Session(target) as session:
+            iterator = tf.data.make_initializable_iterator(_VariantDataset(make(), tf.TensorSpec([None], tf.int64)))
+            following, got = iterator.get_next(), []
+            try:
+                session.run(iterator.initializer)
+                while True:
+                    got.append((session.run(following),))
+            except tf.errors.OpError as error:
+                return got, type(error).__name__, error.message.split("\n\t")[0].split("\n")[-1]
+
+    for i, make in enumerate(made):
+        (a, *end), (b, *their_end) = run(ours, make), run(theirs, make)
+        assert end == their_end, (i, end, their_end)
+        same(a, b)
 
 
 @check

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
+use std::ops::Range;
 
 /// Elements `start..start + shape.num_elements()` of `tensor` in row-major order, as a tensor of this shape.
 pub(crate) fn part(tensor: &Tensor, start: usize, shape: Shape) -> Result<Tensor> {
@@ -23,6 +24,28 @@ pub(crate) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::new(&tensor.shape()[1..])?;
     let start = i * shape.num_elements();
     part(tensor, start, shape)
+}
+
+/// The rows `tensor[range]`, where the range is within its first dimension.
+pub(crate) fn rows(tensor: &Tensor, range: Range<usize>) -> Result<Tensor> {
+    let row = Shape::new(&tensor.shape()[1..])?;
+    part(tensor, range.start * row.num_elements(), stacked(range.len(), &row)?)
+}
+
+/// The rows of all tensors as one's.
+///
+/// # Errors
+/// `InvalidArgument` if they differ in type, or in the shape of their rows.
+pub(crate) fn concat(tensors: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = tensors.first() else { crate::invalid!("a batch of no parts") };
+    let is_like_first = |tensor: &&Tensor| {
+        tensor.dtype() == first.dtype() && tensor.shape().get(1..) == first.shape().get(1..)
+    };
+    if !tensors.iter().all(is_like_first) {
+        crate::invalid!("Cannot join batches of rows of different types or shapes.");
+    }
+    let count = tensors.iter().map(|tensor| tensor.shape().first().copied().unwrap_or(0)).sum();
+    join(tensors, first.dtype(), stacked(count, first.shape().get(1..).unwrap_or_default())?)
 }
 
 fn size_of_element(dtype: DType) -> Result<usize> {

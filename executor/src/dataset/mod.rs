@@ -20,6 +20,7 @@ pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
 pub(crate) mod placed;
 pub(crate) mod prefetch;
+pub(crate) mod rebatch;
 pub(crate) mod shards;
 pub(crate) mod shuffle;
 pub(crate) mod source;

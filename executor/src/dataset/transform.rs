@@ -242,6 +242,26 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
+/// What one of several workers takes, by TensorFlow's number of the policy. Where files could be dealt out, elements are: each
+/// worker reads all, and no element goes to two.
+pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
+    const OFF: i64 = -1;
+    const BY_FILE: i64 = 1;
+    const HINTED: i64 = 3;
+    if workers < 1 {
+        crate::invalid!("num_workers must be greater than zero.");
+    }
+    if !(0..workers).contains(&index) {
+        crate::invalid!("index must be between 0 and {}", workers - 1);
+    }
+    match policy {
+        _ if workers == 1 => Ok(input),
+        OFF | HINTED => Ok(input),
+        BY_FILE => Err(Error::unimplemented("AutoShardDataset by files; AutoShardPolicy.DATA is there")),
+        _ => shard(input, workers, index, false),
+    }
+}
+
 /// Each `shards`-th element from the one at `index` on.
 pub(crate) fn shard(
     input: Arc<Dataset>,

@@ -23,6 +23,28 @@ pub(super) const OPS: &[OpDef] = &[
         ..OpDef::NEW
     },
     OpDef {
+        name: "DatasetToGraph",
+        inputs: &["input_dataset: variant"],
+        outputs: &["graph: string"],
+        attrs: &[
+            "stateful_whitelist: list(string) >= 0 = []",
+            "allow_stateful: bool = false",
+            "strip_device_assignment: bool = false",
+        ],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
+        name: "DatasetToGraphV2",
+        inputs: &["input_dataset: variant"],
+        outputs: &["graph: string"],
+        attrs: &["external_state_policy: int = 0", "strip_device_assignment: bool = false"],
+        infer: scalar,
+        gradient: Gradient::Leaf,
+        ..OpDef::NEW
+    },
+    OpDef {
         name: "WrapDatasetVariant",
         inputs: &["input_handle: variant"],
         outputs: &["output_handle: variant"],

@@ -40,6 +40,53 @@ pub(super) const OPS: &[OpDef] = &[
         ..DATASET
     },
     OpDef {
+        name: "AutoShardDataset",
+        inputs: &["input_dataset: variant", "num_workers: int64", "index: int64"],
+        attrs: &[
+            "auto_shard_policy: int = 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "num_replicas: int = 0",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalAutoShardDataset",
+        inputs: &["input_dataset: variant", "num_workers: int64", "index: int64"],
+        attrs: &[
+            "auto_shard_policy: int = 0",
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "RebatchDataset",
+        inputs: &["input_dataset: variant", "num_replicas: int64"],
+        attrs: &[
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "use_fallback: bool = true",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "ExperimentalRebatchDataset",
+        inputs: &["input_dataset: variant", "num_replicas: int64"],
+        attrs: &[
+            "output_types: list(type) >= 1",
+            "output_shapes: list(shape) >= 1",
+            "use_fallback: bool = true",
+        ],
+        ..DATASET
+    },
+    OpDef {
+        name: "RebatchDatasetV2",
+        inputs: &["input_dataset: variant", "batch_sizes: int64", "drop_remainder: bool"],
+        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        ..DATASET
+    },
+    OpDef {
         name: "ShardDataset",
         inputs: &["input_dataset: variant", "num_shards: int64", "index: int64"],
         attrs: &[

@@ -1,8 +1,9 @@
 //! Kernels of datasets that put elements together, or take them apart.
 
-use super::dataset_argument::{boolean, dataset, integer, makes, tensors};
+use super::dataset_argument::{boolean, dataset, integer, makes, spec, tensors};
 use crate::dataset::batch::{batch, unbatch};
 use crate::dataset::padded_batch::padded_batch;
+use crate::dataset::rebatch::{rebatch, split};
 use crate::dataset::window::{Windowing, sliding_window, window};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -19,6 +20,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
         makes(|ctx| {
             let calls = integer(ctx, 2, "num_parallel_calls")?;
             batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 3, "drop_remainder")?, Some(calls))
+        })
+    }),
+    KernelDef::of("RebatchDataset", &[], replicated),
+    KernelDef::of("ExperimentalRebatchDataset", &[], replicated),
+    KernelDef::of("RebatchDatasetV2", &[], |init| {
+        let spec = spec(init)?;
+        makes(move |ctx| {
+            let sizes = ctx.input(1)?;
+            if sizes.shape().rank() > 1 {
+                crate::invalid!("`batch_sizes` must be a scalar or a vector.");
+            }
+            let drop_remainder = boolean(ctx, 2, "drop_remainder")?;
+            rebatch(dataset(ctx, 0)?, sizes.values::<i64>()?, drop_remainder, spec.clone())
         })
     }),
     KernelDef::of("PaddedBatchDataset", &[], |init| {
@@ -53,6 +67,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
         makes(|ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
     }),
 ];
+
+fn replicated(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    makes(move |ctx| split(dataset(ctx, 0)?, integer(ctx, 1, "num_replicas")?, spec.clone()))
+}
 
 fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "batch_size")

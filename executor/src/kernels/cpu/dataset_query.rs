@@ -1,17 +1,22 @@
 //! Kernels that ask something of a dataset: how many elements, the one that it has, all of them reduced.
 
 use super::dataset_argument::{count, dataset, function, makes, spec};
+use super::dataset_memory::anonymous;
 use super::iterator::apart;
 use crate::dataset::function::Captured;
 use crate::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::resource::Resource;
 use crate::value::Value;
 use graph::Tensor;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DatasetCardinality", &[], cardinality),
     KernelDef::of("ExperimentalDatasetCardinality", &[], cardinality),
+    KernelDef::of("DatasetToGraph", &[], to_graph),
+    KernelDef::of("DatasetToGraphV2", &[], to_graph),
+    KernelDef::of("DatasetFromGraph", &[], from_graph),
     KernelDef::of("DatasetToSingleElement", &[], |_| {
         apart(|ctx| {
             let dataset = DatasetVariant::of(ctx.input(0)?)?;
@@ -28,6 +33,38 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("WrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
     KernelDef::of("UnwrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
 ];
+
+/// A dataset that a step has named, for who makes one of its graph again in the same step, as strategies do that rewrite
+/// input pipelines.
+#[derive(Debug)]
+struct Named(Tensor);
+
+impl Resource for Named {
+    const KIND: &'static str = "DatasetGraph";
+}
+
+fn to_graph(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let (dataset, name) = (ctx.input(0)?.clone(), anonymous(Named::KIND));
+        DatasetVariant::of(&dataset)?;
+        ctx.step().resources.lookup_or_create("", &name, || Ok(Named(dataset)))?;
+        ctx.set_output(0, Tensor::string(name));
+        Ok(())
+    })
+}
+
+fn from_graph(_: &KernelInit<'_>) -> Result<Kernel> {
+    Kernel::sync(|ctx| {
+        let [name] = ctx.input(0)?.as_strings()? else { crate::invalid!("graph_def must be a scalar") };
+        let Some(named) = ctx.step().resources.find::<Named>("", &String::from_utf8_lossy(name)) else {
+            return Err(Error::unimplemented(
+                "a dataset of a graph that DatasetToGraph has not made in the same step on the same device",
+            ));
+        };
+        ctx.set_output(0, named.0.clone());
+        Ok(())
+    })
+}
 
 /// Calls the function with the state and each element in turn; the last state is the answer.
 fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -85,7 +85,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CSVDatasetV2", &[], csv_dataset),
     KernelDef::of("ExperimentalCSVDataset", &[], csv_dataset),
     KernelDef::of("GeneratorDataset", &[], generator),
-    KernelDef::absent("DatasetFromGraph"),
 ];
 
 fn generator(init: &KernelInit<'_>) -> Result<Kernel> {

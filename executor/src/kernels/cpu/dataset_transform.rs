@@ -33,6 +33,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             transform::shard(dataset(ctx, 0)?, shards, index, require_non_empty)
         })
     }),
+    KernelDef::of("AutoShardDataset", &[], auto_shard),
+    KernelDef::of("ExperimentalAutoShardDataset", &[], auto_shard),
     KernelDef::of("ShuffleDataset", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
         makes(move |ctx| {
@@ -97,6 +99,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
 ];
+
+fn auto_shard(init: &KernelInit<'_>) -> Result<Kernel> {
+    let policy = init.attr::<i64>("auto_shard_policy")?;
+    makes(move |ctx| {
+        let (workers, index) = (integer(ctx, 1, "num_workers")?, integer(ctx, 2, "index")?);
+        transform::auto_shard(dataset(ctx, 0)?, workers, index, policy)
+    })
+}
 
 fn buffer_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "buffer_size")
