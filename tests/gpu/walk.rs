@@ -22,6 +22,10 @@ const FLAGS: &[&str] = &[
     "range_given",
     "signed_input",
     "resize_if_index_out_of_bounds",
+    "pad_to_max_output_size",
+    "compute_v",
+    "compute_uv",
+    "full_matrices",
 ];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.

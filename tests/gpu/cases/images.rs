@@ -46,6 +46,23 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         }
         "ExtractVolumePatches" => vec![vec![random.tensor(t, &[2, 4, 5, 6, 2])?]],
         "RGBToHSV" | "HSVToRGB" => vec![vec![random.tensor(t, &[4, 5, 3])?]],
+        "NonMaxSuppressionV2" | "NonMaxSuppressionV3" | "NonMaxSuppressionV4" | "NonMaxSuppressionV5" => {
+            let sets = [(0, 3, 0.0), (1, 3, 0.0), (40, 0, 0.0), (40, 7, 0.0), (300, 400, 0.0), (40, 9, 0.5)];
+            let mut all = Vec::new();
+            for (count, most, sigma) in sets {
+                if sigma > 0.0 && types.len() < 6 {
+                    continue;
+                }
+                let [boxes, scores] = overlapping(t, count, random)?;
+                let mut set = vec![boxes, scores, Tensor::scalar(most)];
+                // How much they overlap, the least score, and how wide overlaps lower scores.
+                for (&dtype, value) in types[3..].iter().zip([0.25, -2.0, sigma]) {
+                    set.push(random.cast(&Tensor::scalar(value), dtype)?);
+                }
+                all.push(set);
+            }
+            all
+        }
         "LRN" => vec![vec![random.tensor(t, &[2, 3, 4, 15])?]],
         "LRNGrad" => {
             let mut of = || random.tensor(t, &[2, 3, 4, 15]);
@@ -59,4 +76,15 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
 fn boxes() -> Fallible<Tensor> {
     let sides = [0.1f32, 0.2, 0.8, 0.9, -0.3, 0.0, 1.2, 1.0, 0.9, 0.7, 0.1, 0.3];
     Ok(Tensor::from_slice(&sides, graph::Shape::new(&[3, 4])?)?)
+}
+
+/// Boxes of which many overlap, with corners in any order, some of which are no number, and scores of which many are equal.
+fn overlapping(t: DType, count: usize, random: &mut Random) -> Fallible<[Tensor; 2]> {
+    let mut boxes = random.tensor(DType::Double, &[count, 4])?;
+    for sides in boxes.values_mut::<f64>()?.chunks_exact_mut(4).skip(9).step_by(17) {
+        sides[1] = f64::NAN;
+    }
+    let levels = random.indices(DType::Double, &[count], 20)?;
+    let scores: Vec<f64> = levels.values::<f64>()?.iter().map(|level| level / 4.0 - 2.5).collect();
+    Ok([random.cast(&boxes, t)?, random.cast(&Tensor::vector(&scores)?, t)?])
 }

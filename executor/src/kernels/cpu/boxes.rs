@@ -3,7 +3,7 @@
 pub(in crate::kernels) mod crop;
 mod draw;
 mod sample;
-mod suppress;
+pub(in crate::kernels) mod suppress;
 
 use super::dispatch::{REALS, dispatch};
 use crate::kernel::{Kernel, KernelDef};
@@ -62,7 +62,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(move |ctx| suppress::first(ctx, threshold))
     }),
     KernelDef::of("NonMaxSuppressionV2", SCORES, |_| Kernel::sync(suppress::second)),
-    KernelDef::of("NonMaxSuppressionV3", SCORES, |_| Kernel::sync(suppress::third)),
+    KernelDef::of("NonMaxSuppressionV3", SCORES, |_| Kernel::sync(suppress::second)),
     KernelDef::of("NonMaxSuppressionV4", SCORES, |i| {
         let padded = i.attr("pad_to_max_output_size")?;
         Kernel::sync(move |ctx| suppress::fourth(ctx, padded))

@@ -1,5 +1,7 @@
-//! Parts of images cut out and brought to one size, and the gradients of that. Which image a box is of is known on the
+//! Boxes in images: parts cut out and brought to one size, and the gradients of that; which to keep is below. Which image a box is of is known on the
 //! host; a box with a side that is not finite lies outside.
+
+pub(super) mod suppress;
 
 use super::moved::zeros;
 use super::support::{SUMMED, allocate, function, lane, launch, read, type_name, upload, write};

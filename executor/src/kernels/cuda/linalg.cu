@@ -1,8 +1,6 @@
 // Linear algebra on batches of matrices, each a block's, computed in double precision. There is nobody to tell that a
 // matrix has no inverse or no factors: what comes out is no number, or infinite.
 
-#define EACH_OF_BLOCK(i, from, to) for (i64 i = (from) + threadIdx.x; i < (to); i += THREADS)
-
 // A square matrix as it was given, or with rows and columns changed.
 template <class T> struct Given {
     const T *at;

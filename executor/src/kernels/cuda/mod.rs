@@ -78,6 +78,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     bias::KERNELS,
     binary::KERNELS,
     boxes::KERNELS,
+    boxes::suppress::KERNELS,
     cast::KERNELS,
     checkpoint::KERNELS,
     color::KERNELS,

@@ -46,6 +46,19 @@ template <class P> __device__ inline Complex<P> operator/(Complex<P> x, Complex<
 template <class W> __device__ inline W zero() {
     return {};
 }
+template <class W> struct One {
+    static __device__ inline W get() {
+        return (W)1;
+    }
+};
+template <class P> struct One<Complex<P>> {
+    static __device__ inline Complex<P> get() {
+        return {(P)1, (P)0};
+    }
+};
+template <class W> __device__ inline W one() {
+    return One<W>::get();
+}
 
 // Neighbours that are read and written as one: tensors begin at a multiple of 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
@@ -189,6 +202,9 @@ __global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, 
 
 // Threads a block: what launches give.
 #define THREADS 256
+
+// Each piece of a block's work is some thread's.
+#define EACH_OF_BLOCK(i, from, to) for (i64 i = (from) + threadIdx.x; i < (to); i += THREADS)
 
 // Combines a value of each thread of the block; all get the result.
 template <class F, class A> __device__ inline A over_block(A value) {

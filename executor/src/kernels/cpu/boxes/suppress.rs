@@ -32,15 +32,38 @@ impl PartialOrd for Candidate {
     }
 }
 
-struct Rules {
-    most: usize,
+pub(in crate::kernels) struct Rules {
+    pub(in crate::kernels) most: usize,
     /// Overlap from which on a box is left out.
-    overlap: f32,
-    score: f32,
+    pub(in crate::kernels) overlap: f32,
+    pub(in crate::kernels) score: f32,
     /// How wide overlaps lower scores; 0 where they leave out altogether.
     sigma: f32,
     /// Numbers are as wide as the scores' type.
     rounded: fn(f32) -> f32,
+}
+
+impl Rules {
+    /// What an op is given behind its boxes and scores of type `dtype`: how many boxes at most, the overlap from which on
+    /// they are left out, and, as later ops have them, the score that they are above and how wide overlaps lower scores.
+    pub(in crate::kernels) fn of(dtype: DType, given: &[&Tensor]) -> Result<Rules> {
+        let [most, overlap, others @ ..] = given else {
+            return Err(Error::internal("no thresholds"));
+        };
+        let sigma = others.get(1).map_or(Ok(0.0), |sigma| number(sigma, "soft_nms_sigma"))?;
+        if sigma < 0.0 || sigma.is_nan() {
+            crate::invalid!("soft_nms_sigma_ must be non-negative.");
+        }
+        let overlap = part(number(overlap, "iou_threshold")?)?;
+        let most = count(most)?;
+        let score = others.first().map_or(Ok(f32::MIN), |score| number(score, "score_threshold"))?;
+        Ok(Rules { most, overlap, score, sigma, rounded: rounding(dtype) })
+    }
+
+    /// Of the square of an overlap, in the exponent of what it lowers scores by; 0 where it leaves out altogether.
+    pub(in crate::kernels) fn scale(&self) -> f32 {
+        if self.sigma > 0.0 { (self.rounded)(-0.5 / self.sigma) } else { 0.0 }
+    }
 }
 
 /// How numbers of a type are rounded.
@@ -55,7 +78,7 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
         candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
     let soft = rules.sigma > 0.0;
     let rounded = rules.rounded;
-    let scale = if soft { rounded(-0.5 / rules.sigma) } else { 0.0 };
+    let scale = rules.scale();
     let mut chosen: Vec<(usize, f32)> = Vec::new();
     while chosen.len() < rules.most
         && let Some(mut next) = queue.pop()
@@ -113,8 +136,7 @@ fn single(x: &Tensor) -> Result<Tensor> {
 }
 
 /// A number that is an input.
-fn number(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<f32> {
-    let given = ctx.input(i)?;
+fn number(given: &Tensor, name: &str) -> Result<f32> {
     if given.shape().rank() != 0 {
         crate::invalid!("{name} must be 0-D, got shape {}", given.shape());
     }
@@ -129,8 +151,7 @@ fn part(value: f32) -> Result<f32> {
     Ok(value)
 }
 
-fn most(ctx: &KernelContext<'_>) -> Result<usize> {
-    let given = ctx.input(2)?;
+fn count(given: &Tensor) -> Result<usize> {
     if given.shape().rank() != 0 {
         crate::invalid!("max_output_size must be 0-D, got shape {}", given.shape());
     }
@@ -138,24 +159,29 @@ fn most(ctx: &KernelContext<'_>) -> Result<usize> {
     usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
 }
 
-fn scores(ctx: &KernelContext<'_>, count: usize) -> Result<Tensor> {
-    let scores = ctx.input(1)?;
-    if scores.shape().rank() != 1 {
-        crate::invalid!("scores must be 1-D{}", scores.shape());
+fn check_scores(scores: &Shape, count: usize) -> Result<()> {
+    if scores.rank() != 1 {
+        crate::invalid!("scores must be 1-D{scores}");
     }
     if scores.num_elements() != count {
         crate::invalid!("scores has incompatible shape: {} scores for {count} boxes", scores.num_elements());
     }
-    single(scores)
+    Ok(())
+}
+
+/// How many boxes there are, each of which has a score.
+pub(in crate::kernels) fn among(boxes: &Shape, scores: &Shape) -> Result<usize> {
+    let &[count, 4] = boxes.dims() else {
+        crate::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
+    };
+    check_scores(scores, count)?;
+    Ok(count)
 }
 
 fn among_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
-    let boxes = ctx.input(0)?;
-    let &[count, 4] = boxes.shape().dims() else {
-        crate::invalid!("boxes must be 2-D with 4 columns, got shape {}", boxes.shape());
-    };
-    let scores = scores(ctx, count)?;
-    let boxes = single(boxes)?;
+    let (boxes, scores) = (ctx.input(0)?, ctx.input(1)?);
+    among(boxes.shape(), scores.shape())?;
+    let (boxes, scores) = (single(boxes)?, single(scores)?);
     let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
     let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
     Ok(choose(scores.values::<f32>()?, rules, overlap))
@@ -178,7 +204,7 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
 
 pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
     let rules = Rules {
-        most: most(ctx)?,
+        most: count(ctx.input(2)?)?,
         overlap: part(threshold)?,
         score: f32::MIN,
         sigma: 0.0,
@@ -189,25 +215,15 @@ pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let overlap = part(number(ctx, 3, "iou_threshold")?)?;
-    let rounded = rounding(ctx.input(1)?.dtype());
-    let rules = Rules { most: most(ctx)?, overlap, score: f32::MIN, sigma: 0.0, rounded };
-    let chosen = among_boxes(ctx, &rules)?;
-    ctx.set_output(0, numbers(&chosen, 0)?);
-    Ok(())
-}
-
-fn with_scores(ctx: &KernelContext<'_>, sigma: f32) -> Result<(Vec<(usize, f32)>, usize)> {
-    let overlap = part(number(ctx, 3, "iou_threshold")?)?;
-    let rounded = rounding(ctx.input(1)?.dtype());
-    let rules =
-        Rules { most: most(ctx)?, overlap, score: number(ctx, 4, "score_threshold")?, sigma, rounded };
+/// Boxes that are left, and how many there may be.
+fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
+    let rules = Rules::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
     Ok((among_boxes(ctx, &rules)?, rules.most))
 }
 
-pub(super) fn third(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (chosen, _) = with_scores(ctx, 0.0)?;
+/// The second one, and the third, which has a threshold of scores.
+pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (chosen, _) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
@@ -218,18 +234,14 @@ fn length(padded: bool, most: usize) -> usize {
 }
 
 pub(super) fn fourth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
-    let (chosen, most) = with_scores(ctx, 0.0)?;
+    let (chosen, most) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, length(padded, most))?);
     ctx.set_output(1, Tensor::scalar(chosen.len() as i32));
     Ok(())
 }
 
 pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
-    let sigma = number(ctx, 5, "soft_nms_sigma")?;
-    if sigma < 0.0 || sigma.is_nan() {
-        crate::invalid!("soft_nms_sigma_ must be non-negative.");
-    }
-    let (chosen, most) = with_scores(ctx, sigma)?;
+    let (chosen, most) = suppressed(ctx)?;
     let length = length(padded, most);
     let scores = followed_by_zeros(&chosen, length, |c| c.1)?;
     let scores = if ctx.input(1)?.dtype() == DType::Half { narrowed::<f16>(scores)? } else { scores };
@@ -241,16 +253,21 @@ pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
 
 pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     let overlaps = ctx.input(0)?;
-    let count = match *overlaps.shape().dims() {
-        [rows, columns] if rows == columns => rows,
+    let columns = match *overlaps.shape().dims() {
+        [rows, columns] if rows == columns => columns,
         _ => crate::invalid!("overlaps must be square, got shape {}", overlaps.shape()),
     };
-    let scores = scores(ctx, count)?;
-    let overlap = number(ctx, 3, "overlap_threshold")?;
-    let (score, rounded) = (number(ctx, 4, "score_threshold")?, rounding(DType::Float));
-    let rules = Rules { most: most(ctx)?, overlap, score, sigma: 0.0, rounded };
+    let scores = ctx.input(1)?;
+    check_scores(scores.shape(), columns)?;
+    let rules = Rules {
+        most: count(ctx.input(2)?)?,
+        overlap: number(ctx.input(3)?, "overlap_threshold")?,
+        score: number(ctx.input(4)?, "score_threshold")?,
+        sigma: 0.0,
+        rounded: rounding(DType::Float),
+    };
     let overlaps = overlaps.values::<f32>()?;
-    let chosen = choose(scores.values::<f32>()?, &rules, |i, j| overlaps[i * count + j]);
+    let chosen = choose(scores.values::<f32>()?, &rules, |i, j| overlaps[i * columns + j]);
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
