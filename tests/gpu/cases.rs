@@ -31,8 +31,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Numbers in [-3, 3), of integers whole ones; truth values at will.
+    /// Numbers in [-3, 3), of integers whole ones, of complex ones both parts; truth values at will.
     pub(crate) fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        if let Some(part) = part_of(dtype) {
+            return complex(dtype, self.tensor(part, dims)?, self.tensor(part, dims)?);
+        }
         let shape = Shape::new(dims)?;
         let count = shape.num_elements();
         let doubles: Vec<f64> =
@@ -40,8 +43,11 @@ impl Random {
         self.cast(&Tensor::from_slice(&doubles, shape)?, dtype)
     }
 
-    /// Numbers in [0, 3].
+    /// Numbers in [0, 3], of complex ones both parts.
     fn positive(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
+        if let Some(part) = part_of(dtype) {
+            return complex(dtype, self.positive(part, dims)?, self.positive(part, dims)?);
+        }
         let any = self.tensor(dtype, dims)?;
         Ok(executor::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
     }
@@ -106,6 +112,20 @@ impl Random {
         let numbers: Vec<i64> = (0..shape.num_elements()).map(|_| (self.bits() % 4) as i64 * 2 - 3).collect();
         self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
     }
+}
+
+/// What complex numbers of a type are made of.
+fn part_of(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::Complex64 => Some(DType::Float),
+        DType::Complex128 => Some(DType::Double),
+        _ => None,
+    }
+}
+
+fn complex(dtype: DType, real: Tensor, imaginary: Tensor) -> Fallible<Tensor> {
+    let attrs = [("T", real.dtype().into()), ("Tout", dtype.into())];
+    Ok(executor::testing::run_op("Complex", &[real, imaginary], &attrs)?.remove(0))
 }
 
 fn numbers(values: &[i32]) -> Fallible<Tensor> {
@@ -189,7 +209,12 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 (&[300, 35], &[0]),
             ];
             for (dims, axes) in cases {
-                all.push(vec![random.tensor(t, dims)?, numbers(axes)?]);
+                let mut x = random.tensor(t, dims)?;
+                // Beyond what there is, parts of a product are inf or no number as it comes.
+                if node.op.name() == "Prod" && t.is_complex() {
+                    x = executor::testing::run_op("Sign", &[x], &[("T", t.into())])?.remove(0);
+                }
+                all.push(vec![x, numbers(axes)?]);
             }
         }
         "ArgMax" | "ArgMin" => {

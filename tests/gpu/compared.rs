@@ -1,5 +1,8 @@
 //! What a GPU's kernels compute beside what the CPU's do.
 
+#[path = "factors.rs"]
+mod factors;
+
 use super::Fallible;
 use super::placed::{self, Outcome};
 use super::walk::Case;
@@ -112,7 +115,15 @@ pub(crate) fn compare(device: &Arc<dyn Device>, cpu: &Arc<dyn Device>, case: &Ca
     let Case { def, node, inputs } = case;
     let actual = placed::run(device, def, node, inputs)?;
     Ok(match (actual, placed::run(cpu, def, node, inputs)?) {
-        (Ok(actual), Ok(expected)) => differences(&actual, &expected)?,
+        (Ok(actual), Ok(expected)) => {
+            let of = |outcome: &Outcome| outcome.values.iter().flatten().cloned().collect::<Vec<_>>();
+            let (a, e) = (of(&actual), of(&expected));
+            let (a, e): (Vec<_>, Vec<_>) = (a.iter().collect(), e.iter().collect());
+            match factors::difference_of_factors(node.op.name(), &a, &e)? {
+                Some(how) => how.into_iter().collect(),
+                None => differences(&actual, &expected)?,
+            }
+        }
         (Err(_), Err(_)) => vec![],
         (Ok(_), Err(error)) => vec![format!("only the CPU refuses: {error}")],
         (Err(error), Ok(_)) => vec![error.to_string()],

@@ -1,7 +1,6 @@
 //! Inputs of complex numbers: of what transforms them, and of arithmetic.
 
 use super::{Fallible, Random, TWO, numbers};
-use executor::testing::run_op;
 use graph::{DType, Tensor};
 
 pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
@@ -24,45 +23,34 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 &[2, 1, 1, 64],
             ] {
                 // The innermost axes alone, and some lines of them.
-                all.push(vec![tensor(t, &dims[dims.len() - axes..], random)?]);
-                all.push(vec![tensor(t, dims, random)?]);
+                all.push(vec![random.tensor(t, &dims[dims.len() - axes..])?]);
+                all.push(vec![random.tensor(t, dims)?]);
             }
         }
         name if name.contains("RFFT") => {
             for lengths in [[3, 4, 8], [2, 5, 7], [1, 1, 1], [2, 3, 0], [4, 6, 12]] {
                 let lengths = numbers(&lengths[3 - axes..])?;
                 for dims in [&[2, 4, 6, 13][..], &[0, 4, 6, 12]] {
-                    all.push(vec![tensor(t, dims, random)?, lengths.clone()]);
+                    all.push(vec![random.tensor(t, dims)?, lengths.clone()]);
                 }
             }
         }
         "ConjugateTranspose" => {
             for (dims, perm) in [(&[3, 5][..], &[1, 0][..]), (&[2, 3, 4], &[0, 2, 1]), (&[1, 4], &[1, 0])] {
-                all.push(vec![tensor(t, dims, random)?, super::WithInt::with_int(numbers(perm)?, types[1])?]);
+                all.push(vec![random.tensor(t, dims)?, super::WithInt::with_int(numbers(perm)?, types[1])?]);
             }
         }
         "Add" | "AddV2" | "Sub" | "Mul" | "Div" | "RealDiv" if is_complex => {
             for (x, y) in TWO {
-                all.push(vec![tensor(t, x, random)?, tensor(t, y, random)?]);
+                all.push(vec![random.tensor(t, x)?, random.tensor(t, y)?]);
             }
         }
         "Real" | "Imag" | "ComplexAbs" | "Angle" | "Conj" | "Neg" | "Square" if is_complex => {
             for dims in super::ONE {
-                all.push(vec![tensor(t, dims, random)?]);
+                all.push(vec![random.tensor(t, dims)?]);
             }
         }
         _ => return Ok(None),
     }
     Ok(Some(all))
-}
-
-/// Numbers of which each part is in [-3, 3).
-fn tensor(t: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor> {
-    let part = match t {
-        DType::Complex64 => DType::Float,
-        DType::Complex128 => DType::Double,
-        real => return random.tensor(real, dims),
-    };
-    let parts = [random.tensor(part, dims)?, random.tensor(part, dims)?];
-    Ok(run_op("Complex", &parts, &[("T", part.into()), ("Tout", t.into())])?.remove(0))
 }

@@ -7,6 +7,10 @@ use graph::{DType, Shape, Tensor};
 /// None, one of one, some of none, some, and a larger one.
 const SQUARES: &[&[usize]] = &[&[0, 3, 3], &[1, 1], &[2, 0, 0], &[2, 3, 4, 4], &[19, 19]];
 
+/// The same, wide and tall.
+const OBLONG: &[&[usize]] =
+    &[&[0, 3, 2], &[1, 1], &[2, 0, 3], &[3, 0], &[2, 3, 5, 3], &[3, 5], &[19, 12], &[6, 37]];
+
 pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let t = types.first().copied().unwrap_or(DType::Float);
     let mut all = Vec::new();
@@ -42,6 +46,26 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             if name == "MatrixTriangularSolve" {
                 all.push(vec![positive(t, &[3, 1, 4, 4], random)?, random.tensor(t, &[2, 4, 2])?]);
             }
+        }
+        "Qr" => {
+            for dims in OBLONG {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+        }
+        "SelfAdjointEigV2" => {
+            for dims in SQUARES {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+            all.push(vec![Tensor::zeros(t, Shape::new(&[2, 3, 3])?)?]);
+        }
+        "Svd" => {
+            for dims in OBLONG {
+                all.push(vec![random.tensor(t, dims)?]);
+            }
+            // Of lower rank than they are long.
+            all.push(vec![Tensor::zeros(t, Shape::new(&[3, 2])?)?]);
+            let factors = [random.tensor(t, &[2, 5, 2])?, random.tensor(t, &[2, 2, 4])?];
+            all.push(run_op("BatchMatMulV2", &factors, &[("T", t.into())])?);
         }
         _ => return Ok(None),
     }

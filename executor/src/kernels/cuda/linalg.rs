@@ -1,5 +1,7 @@
 //! Linear algebra on batches of matrices.
 
+pub(super) mod factors;
+
 use super::support::{Axes, allocate, function, lane, read, type_name, write};
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Source};

@@ -98,6 +98,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     identity::KERNELS,
     iterator::KERNELS,
     linalg::KERNELS,
+    linalg::factors::KERNELS,
     matmul::KERNELS,
     morphology::KERNELS,
     mutex::KERNELS,

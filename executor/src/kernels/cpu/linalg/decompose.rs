@@ -221,6 +221,12 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
         a.put(p, j, cosine.times(x).minus(sine.times(y)));
         a.put(q, j, sine.conjugated().times(x).plus(cosine.times(y)));
     }
+    // What rounding parts is one again: else what it leaves on one side of the diagonal would stay there.
+    for of in [p, q] {
+        let diagonal = F::from_real(a.at(of, of).real());
+        (0..a.rows).for_each(|j| a.put(j, of, a.at(of, j).conjugated()));
+        a.put(of, of, diagonal);
+    }
 }
 
 /// Singular values in descending order with complete unitary matrices of left and right vectors as columns: Jacobi's
@@ -303,24 +309,19 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
     false
 }
 
-/// A unit vector orthogonal to all of these, which are fewer than `m`.
+/// A unit vector orthogonal to all of these, which are fewer than `m`: what they leave of the axis of which they have least.
 fn completing<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
-    let mut best = (0.0, vec![F::ZERO; m]);
-    for axis in 0..m {
-        let mut candidate = vec![F::ZERO; m];
-        candidate[axis] = F::ONE;
-        // Twice is enough: what rounding leaves of the others goes with the second pass.
-        for column in columns.iter().chain(columns) {
-            let dot =
-                column.iter().zip(&candidate).fold(F::ZERO, |s, (c, x)| s.plus(c.conjugated().times(*x)));
-            candidate.iter_mut().zip(column).for_each(|(x, c)| *x = x.minus(dot.times(*c)));
-        }
-        let size = candidate.iter().map(|x| x.modulus().powi(2)).sum::<f64>().sqrt();
-        if size > best.0 {
-            best = (size, candidate);
-        }
+    let taken: Vec<f64> =
+        (0..m).map(|axis| columns.iter().map(|column| column[axis].modulus().powi(2)).sum()).collect();
+    let freest = (0..m).min_by(|&a, &b| taken[a].total_cmp(&taken[b])).unwrap_or(0);
+    let mut vector = vec![F::ZERO; m];
+    vector[freest] = F::ONE;
+    // Twice is enough: what rounding leaves of the others goes with the second pass.
+    for column in columns.iter().chain(columns) {
+        let dot = column.iter().zip(&vector).fold(F::ZERO, |s, (c, x)| s.plus(c.conjugated().times(*x)));
+        vector.iter_mut().zip(column).for_each(|(x, c)| *x = x.minus(dot.times(*c)));
     }
-    let (size, mut vector) = best;
+    let size = vector.iter().map(|x| x.modulus().powi(2)).sum::<f64>().sqrt();
     vector.iter_mut().for_each(|x| *x = x.over(F::from_real(size.max(f64::MIN_POSITIVE))));
     vector
 }
@@ -355,6 +356,43 @@ mod tests {
     fn sample<F: Entry>(rows: usize, columns: usize) -> Matrix<F> {
         let value = |i: usize| Complex::new((i as f64 * 1.7 + 0.3).sin(), (i as f64 * 2.3).cos());
         Matrix::new(rows, columns, (0..rows * columns).map(|i| F::from_complex(value(i))).collect())
+    }
+
+    /// Of full rank.
+    fn mixed<F: Entry>(rows: usize, columns: usize) -> Matrix<F> {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        };
+        Matrix::new(
+            rows,
+            columns,
+            (0..rows * columns).map(|_| F::from_complex(Complex::new(next(), next()))).collect(),
+        )
+    }
+
+    fn check_of_any_size<F: Entry>() {
+        for (rows, columns) in [(24, 24), (60, 12), (7, 40)] {
+            let a = mixed::<F>(rows, columns);
+            let Some((s, u, v)) = svd(&a) else { panic!("no singular values of {rows} x {columns}") };
+            assert_near(&product(&product(&u, &scaled(&s, rows, columns)), &v.adjoint()), &a);
+        }
+        for size in [2, 19, 40] {
+            let a = mixed::<F>(size, size);
+            let sum = a.values.iter().zip(&a.adjoint().values).map(|(x, y)| x.plus(*y)).collect();
+            let a = Matrix::new(size, size, sum);
+            let Some((values, vectors)) = self_adjoint(&a) else {
+                panic!("no eigenvalues of {size} x {size}")
+            };
+            assert_near(&product(&product(&vectors, &scaled(&values, size, size)), &vectors.adjoint()), &a);
+        }
+    }
+
+    #[test]
+    fn large_matrices_have_factors_as_small_ones_have() {
+        check_of_any_size::<f64>();
+        check_of_any_size::<Complex<f64>>();
     }
 
     fn check<F: Entry>() {
