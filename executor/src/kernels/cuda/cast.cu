@@ -25,6 +25,28 @@ template <class From> struct Cast<From, bool> {
     }
 };
 
+// A real number gets an imaginary part of 0; of a complex one its real part is converted.
+template <class From, class P> struct Cast<From, Complex<P>> {
+    static __device__ inline Complex<P> of(Wide<From> x) {
+        return {Cast<From, P>::of(x), (P)0};
+    }
+};
+template <class P, class To> struct Cast<Complex<P>, To> {
+    static __device__ inline Wide<To> of(Complex<P> x) {
+        return Cast<P, To>::of(x.re);
+    }
+};
+template <class P> struct Cast<Complex<P>, bool> {
+    static __device__ inline bool of(Complex<P> x) {
+        return x.re != (P)0;
+    }
+};
+template <class P, class Q> struct Cast<Complex<P>, Complex<Q>> {
+    static __device__ inline Complex<Q> of(Complex<P> x) {
+        return {(Q)x.re, (Q)x.im};
+    }
+};
+
 template <class From, class To> __global__ void cast(const From *x, To *y, i64 n) {
     EACH(i, n) y[i] = narrow<To>(Cast<From, To>::of(wide(x[i])));
 }

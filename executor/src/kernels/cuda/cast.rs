@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };
 
-const TYPES: &[DType] =
-    &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
+const TYPES: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
 
 /// Types whose bytes can be those of another.
 const NUMBERS: &[DType] = &[

@@ -7,6 +7,13 @@
         }                                                                                                              \
     };
 
+template <class P> __device__ inline bool operator==(Complex<P> x, Complex<P> y) {
+    return x.re == y.re && x.im == y.im;
+}
+template <class P> __device__ inline bool operator!=(Complex<P> x, Complex<P> y) {
+    return !(x == y);
+}
+
 ZIP(Equal, x == y)
 ZIP(NotEqual, x != y)
 ZIP(Less, x < y)

@@ -9,8 +9,10 @@ use graph::DType::{self, *};
 
 static SOURCE: Source = Source { file: "compare.cu", text: include_str!("compare.cu") };
 
-const EQUAL: &[DType] =
-    &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
+const EQUAL: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
 
 macro_rules! kernels {
     ($($types:expr, $($op:literal)*;)*) => {

@@ -17,12 +17,32 @@
         }                                                                                                              \
     };
 
+// The square of the absolute value, the root of such, and a part of a number.
+template <class W> __device__ inline W squared(W x) {
+    return x * x;
+}
+template <class P> __device__ inline Complex<P> squared(Complex<P> x) {
+    return {x.re * x.re + x.im * x.im, (P)0};
+}
+template <class W> __device__ inline W root(W x) {
+    return (W)sqrt((double)x);
+}
+template <class P> __device__ inline Complex<P> root(Complex<P> x) {
+    return {(P)sqrt((double)x.re), (P)0};
+}
+template <class W> __device__ inline W part(W x, i64 count) {
+    return x / (W)count;
+}
+template <class P> __device__ inline Complex<P> part(Complex<P> x, i64 count) {
+    return {x.re / (P)count, x.im / (P)count};
+}
+
 REDUCTION(Sum, zero<W>(), x, x + y, x)
-REDUCTION(Prod, (W)1, x, x *y, x)
+REDUCTION(Prod, one<W>(), x, x *y, x)
 REDUCTION(Max, lowest<W>(), x, (y > x || y != y ? y : x), x)
 REDUCTION(Min, highest<W>(), x, (y < x || y != y ? y : x), x)
-REDUCTION(Mean, (W)0, x, x + y, x / (W)count)
-REDUCTION(EuclideanNorm, (W)0, x *x, x + y, (W)sqrt((double)x))
+REDUCTION(Mean, zero<W>(), x, x + y, part(x, count))
+REDUCTION(EuclideanNorm, zero<W>(), squared(x), x + y, root(x))
 REDUCTION(L2Loss, (W)0, x *x, x + y, x / (W)2)
 REDUCTION(All, true, x, (bool)(x && y), x)
 REDUCTION(Any, false, x, (bool)(x || y), x)

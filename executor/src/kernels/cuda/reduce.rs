@@ -35,7 +35,15 @@ macro_rules! kernels {
             },
             KernelDef {
                 host_memory: &["axis"],
+                ..KernelDef::enqueuing("Cumsum", &[("T", COMPLEX)], |init| running(init, "Sum"))
+            },
+            KernelDef {
+                host_memory: &["axis"],
                 ..KernelDef::enqueuing("Cumprod", &[("T", NUMBERS)], |init| running(init, "Prod"))
+            },
+            KernelDef {
+                host_memory: &["axis"],
+                ..KernelDef::enqueuing("Cumprod", &[("T", COMPLEX)], |init| running(init, "Prod"))
             },
         ]
     };
@@ -45,10 +53,13 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "Sum" &[("T", NUMBERS)];
     "Sum" &[("T", COMPLEX)];
     "Prod" &[("T", NUMBERS)];
+    "Prod" &[("T", COMPLEX)];
     "Max" &[("T", NUMBERS)];
     "Min" &[("T", NUMBERS)];
     "Mean" &[("T", FLOATS)];
+    "Mean" &[("T", COMPLEX)];
     "EuclideanNorm" &[("T", FLOATS)];
+    "EuclideanNorm" &[("T", COMPLEX)];
     "All" &[];
     "Any" &[];
 };
