@@ -29,10 +29,23 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let count = Tensor::scalar(6i32).with_int(types[3])?;
             vec![vec![random.tensor(t, &[5, 2])?, random.indices(second, &[4], 5)?, ids, count]]
         }
-        "SparseSegmentSumGrad" | "SparseSegmentMeanGrad" | "SparseSegmentSqrtNGrad" => {
-            let ids = numbers(&[0, 1, 1, 2])?.with_int(third)?;
-            let rows = Tensor::scalar(5i32);
-            vec![vec![random.tensor(t, &[3, 2])?, random.indices(second, &[4], 5)?, ids, rows]]
+        name if name.starts_with("SparseSegment") && name.contains("Grad") => {
+            let of = |values: &[i32], dtype| numbers(values)?.with_int(dtype);
+            let mut all = Vec::new();
+            for (indices, ids, rows) in [
+                (&[3, 0, 3, 1][..], &[0, 1, 1, 2][..], 5),
+                (&[4, 4, 4, 4, 4, 0], &[2, 2, 2, 0, 0, 0], 6),
+                (&[], &[], 4),
+                (&[0, 1], &[0, 1], 0),
+            ] {
+                // Where there are no rows, those that do not come to them must not be looked at.
+                if rows == 0 && !name.ends_with("V2") {
+                    continue;
+                }
+                let (indices, ids) = (of(indices, second)?, of(ids, third)?);
+                all.push(vec![random.tensor(t, &[3, 2])?, indices, ids, Tensor::scalar(rows)]);
+            }
+            all
         }
         "TensorScatterUpdate" => {
             let indices = numbers(&[4, 0, 2])?.reshaped(Shape::new(&[3, 1])?)?.with_int(second)?;
@@ -104,6 +117,40 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             let shape = numbers(&[3, 4])?.with_int(DType::Int64)?;
             vec![vec![indices, random.tensor(second, &[4])?, shape, random.tensor(second, &[4, 5])?]]
         }
+        "SparseReorder" => {
+            let [indices, shape] = sparse(&[2, 1, 0, 3, 0, 1, 1, 2])?;
+            vec![vec![indices, random.tensor(second, &[4])?, shape]]
+        }
+        "SparseReshape" => {
+            let [indices, shape] = sparse(&[0, 1, 0, 3, 1, 2, 2, 1])?;
+            vec![vec![indices, shape, Tensor::vector(&[2i64, -1])?]]
+        }
+        "SparseSlice" => {
+            let [indices, shape] = sparse(&[0, 1, 0, 3, 1, 2, 2, 1])?;
+            let (start, size) = (Tensor::vector(&[0i64, 1])?, Tensor::vector(&[2i64, 2])?);
+            vec![vec![indices, random.tensor(second, &[4])?, shape, start, size]]
+        }
+        "SparseSplit" => {
+            let [indices, shape] = sparse(&[0, 1, 0, 3, 1, 2, 2, 1])?;
+            vec![vec![Tensor::scalar(1i64), indices, random.tensor(third, &[4])?, shape]]
+        }
+        "SparseConcat" => {
+            let [indices, shape] = sparse(&[0, 1, 0, 3, 1, 2, 2, 1])?;
+            let values = types[types.len() / 3];
+            let mut set = vec![indices; types.len() / 3];
+            for _ in 0..set.len() {
+                set.push(random.tensor(values, &[4])?);
+            }
+            set.extend(vec![shape; types.len() / 3]);
+            vec![set]
+        }
+        "SparseFillEmptyRows" => {
+            let [indices, shape] = sparse(&[0, 1, 0, 3, 2, 2, 2, 1])?;
+            vec![vec![indices, random.tensor(second, &[4])?, shape, random.tensor(second, &[])?]]
+        }
+        "SparseFillEmptyRowsGrad" => {
+            vec![vec![Tensor::vector(&[0i64, 2, 3])?, random.tensor(second, &[5])?]]
+        }
         "TopKV2" => {
             let mut all = Vec::new();
             for (dims, k) in [(&[3, 40][..], 5), (&[1000], 1), (&[2, 2, 7], 7), (&[3, 4], 0)] {
@@ -155,4 +202,10 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         }
         _ => return Ok(None),
     }))
+}
+
+/// Places of elements of a matrix, and its sizes.
+fn sparse(places: &[i64]) -> Fallible<[Tensor; 2]> {
+    let indices = Tensor::from_slice(places, Shape::new(&[places.len() / 2, 2])?)?;
+    Ok([indices, Tensor::vector(&[3i64, 4])?])
 }

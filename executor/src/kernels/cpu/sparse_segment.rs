@@ -177,36 +177,53 @@ pub(in crate::kernels) fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
     Ok(Spread { segments, counts, rows })
 }
 
+/// Rows that are picked.
+pub(in crate::kernels) struct Picked {
+    /// Each once, in order.
+    pub(in crate::kernels) rows: Vec<i64>,
+    /// Which of them each index is.
+    pub(in crate::kernels) places: Vec<i64>,
+    indices: Vec<i64>,
+}
+
+/// What comes back, and to which rows.
+pub(in crate::kernels) fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
+    let mut spread = spread(ctx)?;
+    let mut indices = ctx.input(1)?.to_i64s()?;
+    if spread.rows == 0 {
+        // Whatever was picked, there is no row for it.
+        indices.clear();
+        spread.segments.clear();
+    }
+    if let Some(index) = indices.iter().find(|&&i| !(0..spread.rows as i64).contains(&i)) {
+        invalid!("Index {index} out of range [0, {}).", spread.rows);
+    }
+    let mut rows = indices.clone();
+    rows.sort_unstable();
+    rows.dedup();
+    let places = indices.iter().map(|&index| rows.partition_point(|&row| row < index) as i64).collect();
+    Ok((spread, Picked { rows, places, indices }))
+}
+
 /// Each row gets what came back to its segments; `compact`: only rows that were picked, with their numbers.
 fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
 where
     T::Wide: Arithmetic + num_traits::NumCast,
 {
-    let Spread { mut segments, counts, rows } = spread(ctx)?;
-    let (grad, mut indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
-    if rows == 0 {
-        // Whatever was picked, there is no row for it.
-        (indices, segments) = (vec![], vec![]);
-    }
-    if let Some(index) = indices.iter().find(|&&i| !(0..rows as i64).contains(&i)) {
-        invalid!("Index {index} out of range [0, {rows}).");
-    }
+    let (Spread { segments, counts, rows }, picked) = picked(ctx)?;
+    let grad = ctx.input(0)?;
     let inner = &grad.shape()[1..];
     let row: usize = inner.iter().product();
-    let mut picked = indices.clone();
-    picked.sort_unstable();
-    picked.dedup();
-    let out_rows = if compact { picked.len() } else { rows };
+    let (out_rows, targets) = match compact {
+        true => (picked.rows.len(), &picked.places),
+        false => (rows, &picked.indices),
+    };
     let mut dims = vec![out_rows];
     dims.extend_from_slice(inner);
     let mut wide = Tensor::zeros(T::Wide::DTYPE, Shape::new(&dims)?)?;
     let (values, sums) = (grad.values::<T>()?, wide.values_mut::<T::Wide>()?);
-    for (&index, &segment) in indices.iter().zip(&segments) {
-        let target = match compact {
-            true => picked.partition_point(|&p| p < index),
-            false => index as usize,
-        };
-        let segment = segment as usize;
+    for (&target, &segment) in targets.iter().zip(&segments) {
+        let (target, segment) = (target as usize, segment as usize);
         let scale = match divisor {
             One => 1.0,
             Count => 1.0 / counts[segment].max(1) as f64,
@@ -221,11 +238,7 @@ where
     let dtype = ctx.input(1)?.dtype();
     ctx.set_output(0, super::wide::narrowed::<T>(wide)?);
     if compact {
-        let picked = match dtype {
-            DType::Int64 => Tensor::vector(&picked)?,
-            _ => Tensor::vector(&picked.iter().map(|&i| i as i32).collect::<Vec<_>>())?,
-        };
-        ctx.set_output(1, picked);
+        ctx.set_output(1, super::shape::integers(dtype, &picked.rows)?);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::support::{self, allocate, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::cast::bitcast_shape;
 use graph::DType::{self, *};
 use std::sync::Arc;
@@ -29,6 +29,29 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The kernel that converts elements of one type to another: of addresses of both, and how many.
 pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<Arc<Function>> {
     support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
+}
+
+/// What was computed in a wider type brought to its own, where that is another one.
+#[derive(Debug)]
+pub(super) struct Narrow {
+    to: DType,
+    function: Option<Arc<Function>>,
+}
+
+impl Narrow {
+    pub(super) fn new(init: &KernelInit<'_>, to: DType) -> Result<Narrow> {
+        let from = support::wide(to);
+        let function = if from == to { None } else { Some(function(init, from, to)?) };
+        Ok(Narrow { to, function })
+    }
+
+    pub(super) fn run(&self, ctx: &KernelContext<'_>, x: DeviceTensor) -> Result<DeviceTensor> {
+        let Some(function) = &self.function else { return Ok(x) };
+        let y = allocate(ctx, self.to, x.shape.clone())?;
+        let n = y.shape.num_elements();
+        launch(ctx, function, n, Arguments::new().address(read(&x)?).address(write(&y)?).count(n))?;
+        Ok(y)
+    }
 }
 
 fn cast(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -65,13 +65,25 @@ EXCHANGED(Div, x / by)
 EXCHANGED(Min, by < x ? by : x)
 EXCHANGED(Max, x < by ? by : x)
 
+// What updates of another type become.
+template <class A, class T> struct As {
+    static __device__ inline A of(T x) {
+        return (A)wide(x);
+    }
+};
+template <class T> struct As<T, T> {
+    static __device__ inline T of(T x) {
+        return x;
+    }
+};
+
 // Rows of `inner` elements; updates of `step` 0 are one for all.
-template <class F, class T, class I>
-__global__ void scatter(T *to, const I *indices, const T *updates, i64 n, i64 rows, i64 inner, i64 step) {
+template <class F, class A, class T, class I>
+__global__ void scatter(A *to, const I *indices, const T *updates, i64 n, i64 rows, i64 inner, i64 step) {
     EACH(i, n) {
         i64 row = indices[i / inner];
         if (row >= 0 && row < rows)
-            F::apply(to + row * inner + i % inner, updates[i * step]);
+            F::apply(to + row * inner + i % inner, As<A, T>::of(updates[i * step]));
     }
 }
 
@@ -79,8 +91,8 @@ struct Indexed {
     i64 depth;
     i64 sizes[MOST_AXES], strides[MOST_AXES];
 };
-template <class F, class T, class I>
-__global__ void scatter_nd(T *to, const I *indices, const T *updates, i64 n, i64 length, Indexed indexed) {
+template <class F, class A, class T, class I>
+__global__ void scatter_nd(A *to, const I *indices, const T *updates, i64 n, i64 length, Indexed indexed) {
     EACH(i, n) {
         const I *vector = indices + i / length * indexed.depth;
         i64 at = 0;
@@ -91,12 +103,28 @@ __global__ void scatter_nd(T *to, const I *indices, const T *updates, i64 n, i64
             at += index * indexed.strides[d];
         }
         if (inside)
-            F::apply(to + at + i % length, updates[i]);
+            F::apply(to + at + i % length, As<A, T>::of(updates[i]));
     }
 }
 
-// What is the least or the greatest of no numbers, and their product.
+// What is the least or the greatest of no numbers, and their product: as numbers that they are combined in.
 template <class T> struct Ends;
+template <> struct Ends<f16> {
+    static __device__ inline float least() {
+        return -65504.0f;
+    }
+    static __device__ inline float greatest() {
+        return 65504.0f;
+    }
+};
+template <> struct Ends<bf16> {
+    static __device__ inline float least() {
+        return __int_as_float(0xff7f0000);
+    }
+    static __device__ inline float greatest() {
+        return __int_as_float(0x7f7f0000);
+    }
+};
 template <> struct Ends<float> {
     static __device__ inline float least() {
         return __int_as_float(0xff7fffff);
@@ -123,20 +151,20 @@ template <> struct Ends<i64> {
 };
 template <class F, class T> struct Start;
 template <class T> struct Start<Max, T> {
-    static __device__ inline T of() {
+    static __device__ inline Wide<T> of() {
         return Ends<T>::least();
     }
 };
 template <class T> struct Start<Min, T> {
-    static __device__ inline T of() {
+    static __device__ inline Wide<T> of() {
         return Ends<T>::greatest();
     }
 };
 template <class T> struct Start<Mul, T> {
-    static __device__ inline T of() {
-        return (T)1;
+    static __device__ inline Wide<T> of() {
+        return (Wide<T>)1;
     }
 };
-template <class F, class T> __global__ void start(T *to, i64 n) {
+template <class F, class T> __global__ void start(Wide<T> *to, i64 n) {
     EACH(i, n) to[i] = Start<F, T>::of();
 }

@@ -1,9 +1,10 @@
 //! Kernels that update some rows, or some slices, of a variable or a tensor. What comes twice is updated in no order; an
 //! index that is out of range is passed over, for a kernel has nobody to tell.
 
+use super::cast::Narrow;
 use super::gather::indexed;
 use super::moved::zeros;
-use super::support::{MOVED, function, launch, moved_type_name, read, type_name, write};
+use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
 use super::variable::{changed, own};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -20,6 +21,10 @@ static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter
 /// Types that several threads can change one element of.
 pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
 
+/// The same, and those that are summed up in a wider one.
+pub(super) const SUMMED_UP: &[DType] =
+    &[DType::Float, DType::Double, DType::Int64, DType::Half, DType::BFloat16];
+
 /// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
 /// file.
 macro_rules! kernels {
@@ -30,7 +35,7 @@ macro_rules! kernels {
             )*)*
             KernelDef {
                 host_memory: &["shape"],
-                ..KernelDef::enqueuing("ScatterNd", &[("T", ADDED), ("Tindices", INDEX)], scatter_nd)
+                ..KernelDef::enqueuing("ScatterNd", &[("T", SUMMED_UP), ("Tindices", INDEX)], scatter_nd)
             },
         ]
     };
@@ -71,16 +76,17 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterNdNonAliasingAdd" "T" ADDED on_tensor "Add";
 };
 
-/// A kernel of the `.cu` file for an update, which is of elements of one type, or only moves them.
+/// A kernel of the `.cu` file for an update of elements of one type by those of another, or which only moves them.
 fn updating(
     init: &KernelInit<'_>,
     kernel: &str,
     named: &str,
-    dtype: DType,
+    [to, from]: [DType; 2],
     index: DType,
 ) -> Result<Arc<Function>> {
-    let element = if named == "Update" { moved_type_name(dtype)? } else { type_name(dtype)? };
-    function(init, &SOURCE, format!("{kernel}<{named}, {element}, {}>", type_name(index)?))
+    let name = if named == "Update" { moved_type_name } else { type_name };
+    let (to, from) = (name(to)?, name(from)?);
+    function(init, &SOURCE, format!("{kernel}<{named}, {to}, {from}, {}>", type_name(index)?))
 }
 
 /// What fills a tensor with what an update leaves as it finds it.
@@ -92,8 +98,14 @@ pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<
 pub(super) struct Scatter(Arc<Function>);
 
 impl Scatter {
-    pub(super) fn new(init: &KernelInit<'_>, named: &str, dtype: DType, index: DType) -> Result<Scatter> {
-        Ok(Scatter(updating(init, "scatter", named, dtype, index)?))
+    /// Of rows of one type by those of another.
+    pub(super) fn new(
+        init: &KernelInit<'_>,
+        named: &str,
+        types: [DType; 2],
+        index: DType,
+    ) -> Result<Scatter> {
+        Ok(Scatter(updating(init, "scatter", named, types, index)?))
     }
 
     /// `updates` are a row for each index, or one element for all.
@@ -124,7 +136,7 @@ impl Scatter {
 fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(2);
-    let scatter = Scatter::new(init, named, dtype, init.input_type(1))?;
+    let scatter = Scatter::new(init, named, [dtype; 2], init.input_type(1))?;
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
@@ -154,8 +166,9 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
 struct Slices(Arc<Function>);
 
 impl Slices {
-    fn new(init: &KernelInit<'_>, named: &str, dtype: DType, index: DType) -> Result<Slices> {
-        Ok(Slices(updating(init, "scatter_nd", named, dtype, index)?))
+    /// Of slices of one type by those of another.
+    fn new(init: &KernelInit<'_>, named: &str, types: [DType; 2], index: DType) -> Result<Slices> {
+        Ok(Slices(updating(init, "scatter_nd", named, types, index)?))
     }
 
     /// `depth`: numbers of an index.
@@ -182,7 +195,7 @@ impl Slices {
 fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(2);
-    let scatter = Slices::new(init, named, dtype, init.input_type(1))?;
+    let scatter = Slices::new(init, named, [dtype; 2], init.input_type(1))?;
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
@@ -202,7 +215,7 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
 
 /// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
 fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
-    let scatter = Slices::new(init, named, init.input_type(2), init.input_type(1))?;
+    let scatter = Slices::new(init, named, [init.input_type(2); 2], init.input_type(1))?;
     let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";
     Kernel::sync(move |ctx| {
         let mut params = ctx.take_device_input(0)?;
@@ -219,7 +232,8 @@ fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
 
 fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let scatter = Slices::new(init, "Add", dtype, init.input_type(0))?;
+    let scatter = Slices::new(init, "Add", [wide(dtype), dtype], init.input_type(0))?;
+    let narrow = Narrow::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
         if sizes.shape().rank() != 1 {
@@ -250,8 +264,9 @@ fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
                 given.rank()
             );
         }
-        let out = zeros(ctx, dtype, shape)?;
-        scatter.run(ctx, &out, indices, updates, depth)?;
+        let sums = zeros(ctx, wide(dtype), shape)?;
+        scatter.run(ctx, &sums, indices, updates, depth)?;
+        let out = narrow.run(ctx, sums)?;
         ctx.set_output(0, out);
         Ok(())
     })

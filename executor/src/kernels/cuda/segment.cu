@@ -43,10 +43,10 @@ __global__ void segments(const T *data, const I *indices, const i64 *starts, T *
 
 // Each index's row gets its segment's part: `table` has the segment and how many indices that has.
 template <class F, class T, class I>
-__global__ void spread(const T *grad, const I *indices, const i64 *table, T *out, i64 n, i64 inner, i64 rows) {
+__global__ void spread(const T *grad, const I *indices, const i64 *table, Wide<T> *out, i64 n, i64 inner, i64 rows) {
     EACH(i, n) {
         i64 k = i / inner, row = indices[k];
-        T part = F::finish(grad[table[2 * k] * inner + i % inner], table[2 * k + 1]);
+        Wide<T> part = F::finish(wide(grad[table[2 * k] * inner + i % inner]), table[2 * k + 1]);
         if (row >= 0 && row < rows)
             atomicAdd(out + row * inner + i % inner, part);
     }

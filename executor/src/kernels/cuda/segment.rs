@@ -1,9 +1,10 @@
 //! Sums, means, products and extremes over segments: the rows of one id. Ids in order are on the host, for the last one
 //! says what size there is.
 
+use super::cast::Narrow;
 use super::moved::zeros;
-use super::scatter::{ADDED, Scatter, start};
-use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, write};
+use super::scatter::{SUMMED_UP, Scatter, start};
+use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
@@ -11,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::segment::sorted_ids;
-use crate::kernels::cpu::sparse_segment::{Spread, sorted_segments, spread};
+use crate::kernels::cpu::shape::integers;
+use crate::kernels::cpu::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -20,11 +22,12 @@ static SOURCE: Source = Source { file: "segment.cu", text: include_str!("segment
 
 type Types = &'static [(&'static str, &'static [DType])];
 
-const UNSORTED: Types = &[("T", ADDED), ("Tindices", INDEX)];
+const UNSORTED: Types = &[("T", SUMMED_UP), ("Tindices", INDEX)];
 const SORTED: Types = &[("T", NUMBERS), ("Tindices", INDEX)];
 const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
-/// Several threads add to one element.
-const SPREAD: Types = &[("T", &[DType::Float, DType::Double]), ("Tidx", INDEX)];
+
+/// Rows that are picked are known on the host, for they say what size there is.
+const PICKED: &[&str] = &["indices", "segment_ids", "dense_output_dim0"];
 
 macro_rules! kernels {
     ($($def:ident $op:literal $types:ident $host:expr, $make:ident $function:literal;)*) => {
@@ -48,14 +51,18 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     of "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
     of "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
     of "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
-    of "SparseSegmentSumGrad" SPREAD &["segment_ids", "output_dim0"], back "Sum";
-    of "SparseSegmentMeanGrad" SPREAD &["segment_ids", "output_dim0"], back "Mean";
-    of "SparseSegmentSqrtNGrad" SPREAD &["segment_ids", "output_dim0"], back "SqrtN";
+    of "SparseSegmentSumGrad" SPARSE &["segment_ids", "output_dim0"], back "Sum";
+    of "SparseSegmentMeanGrad" SPARSE &["segment_ids", "output_dim0"], back "Mean";
+    of "SparseSegmentSqrtNGrad" SPARSE &["segment_ids", "output_dim0"], back "SqrtN";
+    of "SparseSegmentSumGradV2" SPARSE PICKED, back_to_picked "Sum";
+    of "SparseSegmentMeanGradV2" SPARSE PICKED, back_to_picked "Mean";
+    of "SparseSegmentSqrtNGradV2" SPARSE PICKED, back_to_picked "SqrtN";
 };
 
 fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let combine = Scatter::new(init, named, dtype, init.input_type(1))?;
+    let combine = Scatter::new(init, named, [wide(dtype), dtype], init.input_type(1))?;
+    let narrow = Narrow::new(init, dtype)?;
     // Sums begin with zeros.
     let start = if named == "Add" { None } else { Some(start(init, named, dtype)?) };
     Kernel::sync(move |ctx| {
@@ -74,15 +81,16 @@ fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
         dims.insert(0, count);
         let shape = Shape::new(&dims)?;
         let out = match &start {
-            None => zeros(ctx, dtype, shape)?,
+            None => zeros(ctx, wide(dtype), shape)?,
             Some(start) => {
-                let out = allocate(ctx, dtype, shape)?;
+                let out = allocate(ctx, wide(dtype), shape)?;
                 let n = out.shape.num_elements();
                 launch(ctx, start, n, Arguments::new().address(write(&out)?).count(n))?;
                 out
             }
         };
         combine.run(ctx, &out, ids, data)?;
+        let out = narrow.run(ctx, out)?;
         ctx.set_output(0, out);
         Ok(())
     })
@@ -137,14 +145,14 @@ fn sorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-fn of_indices(init: &KernelInit<'_>, kernel: &str, named: &str) -> Result<Arc<Function>> {
-    let (element, index) = (type_name(init.output_type(0))?, type_name(init.input_type(1))?);
+fn of_indices(init: &KernelInit<'_>, kernel: &str, named: &str, index: DType) -> Result<Arc<Function>> {
+    let (element, index) = (type_name(init.output_type(0))?, type_name(index)?);
     function(init, &SOURCE, format!("{kernel}<{named}, {element}, {index}>"))
 }
 
 fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let types = [init.input_type(1), init.input_type(2)];
-    let function = of_indices(init, "segments", named)?;
+    let function = of_indices(init, "segments", named, types[0])?;
     Kernel::sync(move |ctx| {
         let (ids, shape) = sorted_segments(ctx, types)?;
         let out = combine(ctx, &function, Some(ctx.device_input(1)?), &ids, shape)?;
@@ -153,32 +161,76 @@ fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-fn back(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
-    let dtype = init.output_type(0);
-    let function = of_indices(init, "spread", named)?;
-    Kernel::sync(move |ctx| {
-        let Spread { segments, counts, rows } = spread(ctx)?;
-        let (grad, indices) = (ctx.device_input(0)?, ctx.device_input(1)?);
+/// What adds to rows the parts of the segments that they are in: in no order, in a type that several threads can add to one
+/// element of.
+struct Back {
+    spread: Arc<Function>,
+    narrow: Narrow,
+    dtype: DType,
+}
+
+impl Back {
+    fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<Back> {
+        let dtype = init.output_type(0);
+        Ok(Back {
+            spread: of_indices(init, "spread", named, index)?,
+            narrow: Narrow::new(init, dtype)?,
+            dtype,
+        })
+    }
+
+    /// Into so many rows, of which the one of each index is in `places`.
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        from: &Spread,
+        places: &DeviceTensor,
+        rows: usize,
+    ) -> Result<DeviceTensor> {
+        let grad = ctx.device_input(0)?;
         let mut dims: SmallVec<[usize; 6]> = grad.shape.dims().into();
         dims[0] = rows;
-        let out = zeros(ctx, dtype, Shape::new(&dims)?)?;
+        let sums = zeros(ctx, wide(self.dtype), Shape::new(&dims)?)?;
         let inner: usize = dims[1..].iter().product();
-        let n = segments.len() * inner;
+        let n = from.segments.len() * inner;
         if n > 0 && rows > 0 {
-            let table: Vec<i64> = segments.iter().flat_map(|&s| [s, counts[s as usize] as i64]).collect();
-            let table = Tensor::from_slice(&table, Shape::new(&[table.len()])?)?;
-            let table = upload(ctx, &table)?;
+            let table = from.segments.iter().flat_map(|&s| [s, from.counts[s as usize] as i64]);
+            let table = upload(ctx, &Tensor::vector(&table.collect::<Vec<i64>>())?)?;
             let arguments = Arguments::new()
                 .address(read(grad)?)
-                .address(read(indices)?)
+                .address(read(places)?)
                 .address(read(&table)?)
-                .address(write(&out)?)
+                .address(write(&sums)?)
                 .count(n)
                 .count(inner)
                 .count(rows);
-            launch(ctx, &function, n, arguments)?;
+            launch(ctx, &self.spread, n, arguments)?;
         }
+        self.narrow.run(ctx, sums)
+    }
+}
+
+fn back(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let back = Back::new(init, named, init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let spread = spread(ctx)?;
+        let out = back.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
         ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Only of rows that are picked, which are named too.
+fn back_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let back = Back::new(init, named, DType::Int64)?;
+    let index = init.input_type(1);
+    Kernel::sync(move |ctx| {
+        let (spread, Picked { rows, places, .. }) = picked(ctx)?;
+        let places = upload(ctx, &Tensor::vector(&places)?)?;
+        let out = back.run(ctx, &spread, &places, rows.len())?;
+        ctx.set_output(0, out);
+        let rows = upload(ctx, &integers(index, &rows)?)?;
+        ctx.set_output(1, rows);
         Ok(())
     })
 }
