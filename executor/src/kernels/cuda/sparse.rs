@@ -1,16 +1,34 @@
 //! Sparse tensors as three: the indices of what is not zero, its values, and the whole's shape, which is on the host.
 
+use super::host::same_as_cpu;
 use super::moved::{Filler, zeros};
 use super::support::{
     MOST_AXES, MOVED, SUMMED, allocate, function, launch, moved_type_name, read, type_name, write,
 };
 use crate::cuda::{Arguments, Source};
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, KernelDef, KernelInit};
+use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
 use crate::kernels::cpu::sparse::{dense_shape, product_sizes};
+use graph::DType::{self, *};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
+
+/// Elements that have bytes: others are the CPU's.
+const ARRANGED: &[(&str, &[DType])] = &[(
+    "T",
+    &[
+        Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64,
+        Complex64, Complex128,
+    ],
+)];
+const ADDED_UP: &[(&str, &[DType])] = &[(
+    "T",
+    &[
+        Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+        Complex128,
+    ],
+)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -21,6 +39,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["output_shape"],
         ..KernelDef::enqueuing("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], to_dense)
     },
+    // How many elements there are, or what shape, is known when all indices have been looked at.
+    same_as_cpu("SparseReorder", ARRANGED, ALL_ARGUMENTS),
+    same_as_cpu("SparseReshape", &[], ALL_ARGUMENTS),
+    same_as_cpu("SparseSlice", ARRANGED, ALL_ARGUMENTS),
+    same_as_cpu("SparseSplit", ARRANGED, ALL_ARGUMENTS),
+    same_as_cpu("SparseConcat", ARRANGED, ALL_ARGUMENTS),
+    same_as_cpu("SparseFillEmptyRows", ARRANGED, ALL_ARGUMENTS),
+    same_as_cpu("SparseFillEmptyRowsGrad", ADDED_UP, ALL_ARGUMENTS),
 ];
 
 fn product(init: &KernelInit<'_>) -> Result<Kernel> {
