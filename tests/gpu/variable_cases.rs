@@ -18,6 +18,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
             };
             cases.into_iter().map(case).collect()
         }
+        name if name.starts_with("Stateful") || name.starts_with("Rng") => generated(node),
         // Their handles are of no variable: `loops` in the executor's tests has them.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => Ok(vec![]),
         name if name.contains("StridedSliceAssign") => {
@@ -52,6 +53,30 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
 fn element(node: &Node) -> DType {
     let named = ["T", "dtype"].into_iter().find_map(|name| node.attr::<DType>(name).ok());
     named.unwrap_or(DType::Float)
+}
+
+/// Generators, one of which is about to count over, and what is asked of them.
+fn generated(node: &Node) -> Fallible<Vec<Vec<Tensor>>> {
+    let states: [&[i64]; 2] = [&[-7, 4, 5], &[3, 8, 9, 10]];
+    let mut all = Vec::new();
+    for (state, size) in states.into_iter().zip([1001i64, 0]) {
+        let mut set = vec![Tensor::vector(state)?];
+        for arg in &node.op.inputs[1..] {
+            let value = match arg.name {
+                "shape" => Tensor::vector(&[size])?,
+                "minval" => Tensor::scalar(-5i64),
+                "maxval" => Tensor::scalar(1000i64),
+                "delta" => Tensor::scalar(7i64),
+                _ => Tensor::scalar(1i64),
+            };
+            set.push(value);
+        }
+        for (tensor, port) in set.iter_mut().zip(node.input_types()?).skip(1) {
+            *tensor = cast(tensor, port.dtype)?;
+        }
+        all.push(set);
+    }
+    Ok(all)
 }
 
 /// Rows once each, for the order of updates of one is nobody's; one update for all rows.

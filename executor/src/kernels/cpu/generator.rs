@@ -40,8 +40,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Moves the generator on by the numbers in input 2; gives where it stood.
-fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
+/// Groups of four numbers that are left out: as many as are set aside for the numbers in input 2.
+pub(in crate::kernels) fn skipped(ctx: &KernelContext<'_>) -> Result<u64> {
     let delta = ctx.input(2)?;
     if delta.shape().rank() != 0 {
         crate::invalid!("delta must be of shape [], not {}", delta.shape());
@@ -50,5 +50,10 @@ fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
         DType::UInt64 => delta.item::<u64>()?,
         _ => delta.item::<i64>()? as u64,
     };
-    generator.reserve(ctx, delta.wrapping_mul(SKIPPED))
+    Ok(delta.wrapping_mul(SKIPPED))
+}
+
+/// Moves the generator on; gives where it stood.
+fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
+    generator.reserve(ctx, skipped(ctx)?)
 }

@@ -40,7 +40,7 @@ mod file;
 mod functional;
 pub(crate) mod fused;
 mod gather;
-mod generator;
+pub(super) mod generator;
 pub(super) mod histogram;
 pub(super) mod identity;
 mod image;

@@ -21,8 +21,8 @@ pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;
 pub(super) use self::poisson::poisson;
 pub(super) use self::shuffle::{multinomial, shuffle};
-pub(in crate::kernels) use self::source::Source;
-pub(super) use self::source::{Generator, Stream, seeds};
+pub(in crate::kernels) use self::source::{Generator, Source};
+pub(super) use self::source::{Stream, seeds};
 pub(super) use self::words::{WordStream, Words};
 
 use super::dispatch::{FLOATS, INDEX, WORDS};

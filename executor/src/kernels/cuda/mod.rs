@@ -21,6 +21,7 @@ mod fft;
 mod functional;
 pub(super) mod fused;
 mod gather;
+mod generator;
 mod histogram;
 mod host;
 mod identity;
@@ -94,6 +95,7 @@ pub(super) const FAMILIES: &[&[KernelDef]] = &[
     fused::KERNELS,
     functional::KERNELS,
     gather::KERNELS,
+    generator::KERNELS,
     histogram::KERNELS,
     identity::KERNELS,
     iterator::KERNELS,

@@ -107,7 +107,7 @@ struct Bits {
 };
 
 // A thread a group.
-template <class D, class T> __global__ void random(T *out, i64 n, u64 key, u64 low, u64 high) {
+template <class D, class T> __device__ inline void draw(T *out, i64 n, u64 key, u64 low, u64 high) {
     const int count = Group<T>::count;
     EACH(g, (n + count - 1) / count) {
         u32 bits[4];
@@ -121,7 +121,7 @@ template <class D, class T> __global__ void random(T *out, i64 n, u64 key, u64 l
 
 // From `least` on, `range` of them: the remainder of the bits.
 template <class T>
-__global__ void random_integers(T *out, i64 n, u64 key, u64 low, u64 high, i64 least, u64 range) {
+__device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, i64 least, u64 range) {
     const int count = Group<T>::count;
     EACH(g, (n + count - 1) / count) {
         u32 bits[4];
@@ -148,7 +148,8 @@ template <> struct Pairs<double> {
         normal_pair(bits[0], bits[1], bits[2], bits[3], out);
     }
 };
-template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 low, u64 high, i64 apart) {
+template <class T>
+__device__ inline void draw_truncated(T *out, i64 n, u64 key, u64 low, u64 high, i64 apart) {
     typedef Wide<T> W;
     const int count = Group<T>::count;
     EACH(g, (n + count - 1) / count) {
@@ -170,6 +171,38 @@ template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 
                     made++;
                 }
         }
+    }
+}
+
+template <class D, class T> __global__ void random(T *out, i64 n, u64 key, u64 low, u64 high) {
+    draw<D>(out, n, key, low, high);
+}
+template <class T>
+__global__ void random_integers(T *out, i64 n, u64 key, u64 low, u64 high, i64 least, u64 range) {
+    draw_integers(out, n, key, low, high, least, range);
+}
+template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 low, u64 high, i64 apart) {
+    draw_truncated(out, n, key, low, high, apart);
+}
+
+// The same from where a generator stood: the words of its counter, and its key.
+template <class D, class T> __global__ void random_from(T *out, i64 n, const u64 *stood) {
+    draw<D>(out, n, stood[2], stood[0], stood[1]);
+}
+template <class T> __global__ void random_integers_from(T *out, i64 n, const u64 *stood, i64 least, u64 range) {
+    draw_integers(out, n, stood[2], stood[0], stood[1], least, range);
+}
+template <class T> __global__ void random_truncated_from(T *out, i64 n, const u64 *stood, i64 apart) {
+    draw_truncated(out, n, stood[2], stood[0], stood[1], apart);
+}
+
+// Where a generator stands, which is moved on by so many groups.
+__global__ void move_on(u64 *state, u64 *stood, u64 groups) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        for (int i = 0; i < 3; i++)
+            stood[i] = state[i];
+        state[0] = stood[0] + groups;
+        state[1] = stood[1] + (state[0] < groups);
     }
 }
 

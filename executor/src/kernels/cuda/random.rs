@@ -9,7 +9,7 @@ use crate::kernels::cpu::random::shuffle::{chosen, reserve_choices};
 use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
 use graph::{DType, Shape};
 
-static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
+pub(super) static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
 
 type Types = &'static [(&'static str, &'static [DType])];
 
@@ -87,13 +87,21 @@ fn key(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Key(1))
 }
 
+/// Numbers that a group of four words makes.
+pub(super) fn made(dtype: DType) -> usize {
+    if dtype.size() == Some(8) { 2 } else { 4 }
+}
+
+/// How far apart the parts of the stream begin that groups have, some of whose numbers are drawn again.
+pub(super) fn apart(dtype: DType) -> usize {
+    made(dtype) * RESERVED / 4
+}
+
 fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let draws_again = kernel.starts_with("random_truncated");
     let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
-    // Numbers that a group of four words makes, and how far apart the groups' parts of the stream begin.
-    let made = if dtype.size() == Some(8) { 2 } else { 4 };
-    let apart = made * RESERVED / 4;
+    let (made, apart) = (made(dtype), apart(dtype));
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
         let more = |arguments: Arguments| if draws_again { arguments.count(apart) } else { arguments };
@@ -106,20 +114,26 @@ fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let function = function(init, &SOURCE, format!("random_integers<{}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
-        let bound = |i: usize, name: &str| -> Result<i64> {
-            let bound = ctx.input(source.parameters() + i)?;
-            if bound.shape().rank() != 0 {
-                crate::invalid!("{name} must be 0-D, got shape {}", bound.shape());
-            }
-            Ok(bound.to_i64s()?[0])
-        };
-        let (least, end) = (bound(0, "minval")?, bound(1, "maxval")?);
-        if shape.num_elements() > 0 && least >= end {
-            crate::invalid!("Need minval < maxval, got {least} >= {end}");
-        }
+        let [least, end] = bounds(ctx, &source, &shape)?;
         let more = |arguments: Arguments| arguments.integer(least).integer(end.wrapping_sub(least));
         draw(ctx, &source, &function, (dtype, shape), 2, more)
     })
+}
+
+/// The least number that is drawn, and the first that is too large.
+pub(super) fn bounds(ctx: &KernelContext<'_>, source: &Source, shape: &Shape) -> Result<[i64; 2]> {
+    let bound = |i: usize, name: &str| -> Result<i64> {
+        let bound = ctx.input(source.parameters() + i)?;
+        if bound.shape().rank() != 0 {
+            crate::invalid!("{name} must be 0-D, got shape {}", bound.shape());
+        }
+        Ok(bound.to_i64s()?[0])
+    };
+    let (least, end) = (bound(0, "minval")?, bound(1, "maxval")?);
+    if shape.num_elements() > 0 && least >= end {
+        crate::invalid!("Need minval < maxval, got {least} >= {end}");
+    }
+    Ok([least, end])
 }
 
 /// Classes drawn by the logits of each row.

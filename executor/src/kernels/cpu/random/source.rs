@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{KernelContext, KernelInit};
 use crate::variable::VariableInput;
-use graph::{DType, Tensor};
+use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 
 /// The number by which programs know Philox; ThreeFry has kernels on no device here.
@@ -155,15 +155,29 @@ fn no_three_fry() -> Error {
     Error::unimplemented("there is no ThreeFry algorithm on this device")
 }
 
+fn check_words(dtype: DType, shape: &Shape) -> Result<()> {
+    if dtype != DType::Int64 {
+        invalid!("dtype of RNG state variable must be int64, not {dtype}");
+    }
+    if shape.rank() != 1 {
+        invalid!("RNG state must have one and only one dimension, not {}", shape.rank());
+    }
+    Ok(())
+}
+
+fn too_short(words: usize) -> Error {
+    Error::invalid(format!("For the Philox algorithm, the size of state must be at least 3; got {words}"))
+}
+
 /// A generator's state in the variable behind input 0: the halves of the counter and the key, as signed numbers.
 pub(in crate::kernels) struct Generator {
-    variable: VariableInput,
+    pub(in crate::kernels) variable: VariableInput,
     /// The state begins with the algorithm, which is an input else.
     is_self_described: bool,
 }
 
 impl Generator {
-    pub(in super::super) fn of(init: &KernelInit<'_>) -> Generator {
+    pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Generator {
         Generator { variable: VariableInput::new(init, 0), is_self_described: false }
     }
 
@@ -176,25 +190,32 @@ impl Generator {
         if self.is_self_described { 1 } else { 2 }
     }
 
+    /// An error unless the algorithm, where it is an input, is one that is there.
+    pub(in crate::kernels) fn check_algorithm(&self, ctx: &KernelContext<'_>) -> Result<()> {
+        if self.is_self_described {
+            return Ok(());
+        }
+        let algorithm = ctx.input(1)?;
+        if algorithm.shape().rank() != 0 {
+            invalid!("algorithm must be of shape [], not {}", algorithm.shape());
+        }
+        match algorithm.to_i64s()?[0] {
+            THREE_FRY => Err(no_three_fry()),
+            algorithm => check_algorithm(algorithm),
+        }
+    }
+
+    /// An error unless this can be a state without its algorithm.
+    pub(in crate::kernels) fn check_state(dtype: DType, shape: &Shape) -> Result<()> {
+        check_words(dtype, shape)?;
+        if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }
+    }
+
     /// Where the generator stands, and moves it on by `groups` of four numbers.
     pub(in super::super) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
-        if !self.is_self_described {
-            let algorithm = ctx.input(1)?;
-            if algorithm.shape().rank() != 0 {
-                invalid!("algorithm must be of shape [], not {}", algorithm.shape());
-            }
-            match algorithm.to_i64s()?[0] {
-                THREE_FRY => return Err(no_three_fry()),
-                algorithm => check_algorithm(algorithm)?,
-            }
-        }
+        self.check_algorithm(ctx)?;
         self.variable.get(ctx)?.update(|state| {
-            if state.dtype() != DType::Int64 {
-                invalid!("dtype of RNG state variable must be int64, not {}", state.dtype());
-            }
-            if state.shape().rank() != 1 {
-                invalid!("RNG state must have one and only one dimension, not {}", state.shape().rank());
-            }
+            check_words(state.dtype(), state.shape())?;
             let mut words = state.values_mut::<i64>()?;
             if self.is_self_described {
                 let Some((algorithm, rest)) = words.split_first_mut() else {
@@ -208,10 +229,7 @@ impl Generator {
                 words = rest;
             }
             let &mut [ref mut low, ref mut high, key, ..] = words else {
-                invalid!(
-                    "For the Philox algorithm, the size of state must be at least 3; got {}",
-                    words.len()
-                );
+                return Err(too_short(words.len()));
             };
             let stream = Philox::at_counter(key as u64, [*low as u64, *high as u64]);
             [*low, *high] = stream.at(groups).counter().map(|half| half as i64);
