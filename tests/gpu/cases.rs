@@ -418,7 +418,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "StatelessRandomUniformInt" => {
-            let bound = |value: i32| Tensor::scalar(value).with_int(DType::Int64);
+            let bound = |value: i32| Tensor::scalar(value).with_int(types[2]);
             let seed = numbers(&[3, 4])?.with_int(second)?;
             all.push(vec![numbers(&[1001])?.with_int(t)?, seed, bound(-5)?, bound(1000)?]);
         }
@@ -431,7 +431,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let mut inputs = vec![numbers(&[1001])?.with_int(t)?];
             inputs.extend(key);
             if node.op.name() == "StatelessRandomUniformIntV2" {
-                inputs.extend([Tensor::scalar(-5i64), Tensor::scalar(1000i64)]);
+                let bound = |value: i32| Tensor::scalar(value).with_int(types[4]);
+                inputs.extend([bound(-5)?, bound(1000)?]);
             }
             all.push(inputs);
         }

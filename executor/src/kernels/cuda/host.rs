@@ -89,7 +89,10 @@ pub(super) const KERNELS: &[KernelDef] = rows! {
         "Minimum" "Neg" "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less"
         "LessEqual" "Greater" "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice"
         "Pad" "PadV2" "Tile" "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ClipByValue" "ReverseV2" "BroadcastTo"
-        "DynamicPartition";
+        "DynamicPartition" "DynamicStitch" "ParallelDynamicStitch" "OneHot" "ScatterNd" "TensorScatterAdd"
+        "TensorScatterSub" "TensorScatterMin" "TensorScatterMax" "UnsortedSegmentSum" "UnsortedSegmentProd"
+        "UnsortedSegmentMax" "UnsortedSegmentMin" "StridedSliceGrad" "Reverse" "ReverseSequence" "Roll" "TopK" "TopKV2"
+        "ArgMax" "ArgMin" "Cumsum" "Cumprod" "SquaredDifference" "Pow" "Round" "BiasAdd" "MirrorPad";
     int32 "dtype": "Const";
-    int32 "Tparams": "Gather" "GatherV2";
+    int32 "Tparams": "Gather" "GatherV2" "GatherNd";
 };

@@ -1,9 +1,10 @@
 //! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
 
+use super::host::same_as_cpu;
 use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::cuda::{Arguments, Function, Source as Code};
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::{FLOATS, INDEX};
 use crate::kernels::cpu::random::shuffle::{chosen, reserve_choices};
 use crate::kernels::cpu::random::{RESERVED, Source, shape_input};
@@ -15,6 +16,7 @@ type Types = &'static [(&'static str, &'static [DType])];
 
 const OF_NODE: Types = &[("dtype", FLOATS), ("T", INDEX)];
 const INT64: &[DType] = &[DType::Int64];
+const INT32: &[DType] = &[DType::Int32];
 const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
 const KEY: &[&str] = &["shape", "key", "counter", "alg"];
 const WORDS: &[DType] = &[DType::Int32, DType::Int64, DType::UInt32, DType::UInt64];
@@ -29,6 +31,10 @@ macro_rules! kernels {
                 host_memory: $host,
                 ..KernelDef::of($op, $types, |init| numbers(init, $source(init)?, $function))
             },)*
+            // Whole numbers of 32 bits are on the host, as others of that type are.
+            same_as_cpu("RandomUniformInt", &[("Tout", INT32), ("T", INDEX)], ALL_ARGUMENTS),
+            same_as_cpu("StatelessRandomUniformInt", &[("dtype", INT32), ("T", INDEX), ("Tseed", INDEX)], ALL_ARGUMENTS),
+            same_as_cpu("StatelessRandomUniformIntV2", &[("dtype", INT32), ("Tshape", INDEX)], ALL_ARGUMENTS),
             KernelDef {
                 host_memory: &["shape", "minval", "maxval"],
                 ..KernelDef::of("RandomUniformInt", &[("Tout", INT64), ("T", INDEX)], |init| {
