@@ -3,6 +3,9 @@
 
 // Words of an element's size, by which it is exchanged while nobody has changed it in between.
 template <int size> struct WordOf;
+template <> struct WordOf<2> {
+    typedef u16 type;
+};
 template <> struct WordOf<4> {
     typedef u32 type;
 };
@@ -18,7 +21,7 @@ template <class F, class T> __device__ inline void exchange(T *to, T by) {
     Either old, changed;
     old.word = *(volatile Word *)to;
     for (;;) {
-        changed.value = F::of(old.value, by);
+        changed.value = narrow<T>(F::of(wide(old.value), wide(by)));
         Word found = atomicCAS((Word *)to, old.word, changed.word);
         if (found == old.word)
             return;
@@ -26,6 +29,23 @@ template <class F, class T> __device__ inline void exchange(T *to, T by) {
     }
 }
 
+#define EXCHANGED(NAME, VALUE)                                                                                         \
+    struct NAME {                                                                                                      \
+        template <class W> static __device__ inline W of(W x, W by) {                                                  \
+            return VALUE;                                                                                              \
+        }                                                                                                              \
+        template <class T> static __device__ inline void apply(T *to, T by) {                                          \
+            exchange<NAME>(to, by);                                                                                    \
+        }                                                                                                              \
+    };
+EXCHANGED(Mul, x *by)
+EXCHANGED(Div, x / by)
+EXCHANGED(Min, by < x ? by : x)
+EXCHANGED(Max, x < by ? by : x)
+EXCHANGED(More, x + by)
+EXCHANGED(Less, x - by)
+
+// What the hardware adds up by itself.
 __device__ inline void add(float *to, float by) {
     atomicAdd(to, by);
 }
@@ -38,12 +58,18 @@ __device__ inline void add(i64 *to, i64 by) {
 
 struct Add {
     template <class T> static __device__ inline void apply(T *to, T by) {
-        add(to, by);
+        if constexpr (sizeof(T) == 2)
+            More::apply(to, by);
+        else
+            add(to, by);
     }
 };
 struct Sub {
     template <class T> static __device__ inline void apply(T *to, T by) {
-        add(to, (T)-by);
+        if constexpr (sizeof(T) == 2)
+            Less::apply(to, by);
+        else
+            add(to, (T)-by);
     }
 };
 struct Update {
@@ -51,19 +77,6 @@ struct Update {
         *to = by;
     }
 };
-#define EXCHANGED(NAME, VALUE)                                                                                         \
-    struct NAME {                                                                                                      \
-        template <class T> static __device__ inline T of(T x, T by) {                                                  \
-            return VALUE;                                                                                              \
-        }                                                                                                              \
-        template <class T> static __device__ inline void apply(T *to, T by) {                                          \
-            exchange<NAME>(to, by);                                                                                    \
-        }                                                                                                              \
-    };
-EXCHANGED(Mul, x *by)
-EXCHANGED(Div, x / by)
-EXCHANGED(Min, by < x ? by : x)
-EXCHANGED(Max, x < by ? by : x)
 
 // What updates of another type become.
 template <class A, class T> struct As {

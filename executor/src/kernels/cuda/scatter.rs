@@ -19,10 +19,7 @@ use std::sync::Arc;
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
 
 /// Types that several threads can change one element of.
-pub(super) const ADDED: &[DType] = &[DType::Float, DType::Double, DType::Int64];
-
-/// The same, and those that are summed up in a wider one.
-pub(super) const SUMMED_UP: &[DType] =
+pub(super) const CHANGED: &[DType] =
     &[DType::Float, DType::Double, DType::Int64, DType::Half, DType::BFloat16];
 
 /// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
@@ -35,7 +32,7 @@ macro_rules! kernels {
             )*)*
             KernelDef {
                 host_memory: &["shape"],
-                ..KernelDef::enqueuing("ScatterNd", &[("T", SUMMED_UP), ("Tindices", INDEX)], scatter_nd)
+                ..KernelDef::enqueuing("ScatterNd", &[("T", CHANGED), ("Tindices", INDEX)], scatter_nd)
             },
         ]
     };
@@ -43,37 +40,37 @@ macro_rules! kernels {
 
 pub(super) const KERNELS: &[KernelDef] = kernels! {
     updating:
-    "ScatterAdd" "T" ADDED rows "Add";
-    "ScatterSub" "T" ADDED rows "Sub";
-    "ScatterMul" "T" ADDED rows "Mul";
-    "ScatterDiv" "T" ADDED rows "Div";
-    "ScatterMin" "T" ADDED rows "Min";
-    "ScatterMax" "T" ADDED rows "Max";
+    "ScatterAdd" "T" CHANGED rows "Add";
+    "ScatterSub" "T" CHANGED rows "Sub";
+    "ScatterMul" "T" CHANGED rows "Mul";
+    "ScatterDiv" "T" CHANGED rows "Div";
+    "ScatterMin" "T" CHANGED rows "Min";
+    "ScatterMax" "T" CHANGED rows "Max";
     "ScatterUpdate" "T" MOVED rows "Update";
-    "ResourceScatterAdd" "dtype" ADDED rows "Add";
-    "ResourceScatterSub" "dtype" ADDED rows "Sub";
-    "ResourceScatterMul" "dtype" ADDED rows "Mul";
-    "ResourceScatterDiv" "dtype" ADDED rows "Div";
-    "ResourceScatterMin" "dtype" ADDED rows "Min";
-    "ResourceScatterMax" "dtype" ADDED rows "Max";
+    "ResourceScatterAdd" "dtype" CHANGED rows "Add";
+    "ResourceScatterSub" "dtype" CHANGED rows "Sub";
+    "ResourceScatterMul" "dtype" CHANGED rows "Mul";
+    "ResourceScatterDiv" "dtype" CHANGED rows "Div";
+    "ResourceScatterMin" "dtype" CHANGED rows "Min";
+    "ResourceScatterMax" "dtype" CHANGED rows "Max";
     "ResourceScatterUpdate" "dtype" MOVED rows "Update";
-    "ScatterNdAdd" "T" ADDED slices "Add";
-    "ScatterNdSub" "T" ADDED slices "Sub";
-    "ScatterNdMin" "T" ADDED slices "Min";
-    "ScatterNdMax" "T" ADDED slices "Max";
+    "ScatterNdAdd" "T" CHANGED slices "Add";
+    "ScatterNdSub" "T" CHANGED slices "Sub";
+    "ScatterNdMin" "T" CHANGED slices "Min";
+    "ScatterNdMax" "T" CHANGED slices "Max";
     "ScatterNdUpdate" "T" MOVED slices "Update";
-    "ResourceScatterNdAdd" "T" ADDED slices "Add";
-    "ResourceScatterNdSub" "T" ADDED slices "Sub";
-    "ResourceScatterNdMin" "T" ADDED slices "Min";
-    "ResourceScatterNdMax" "T" ADDED slices "Max";
+    "ResourceScatterNdAdd" "T" CHANGED slices "Add";
+    "ResourceScatterNdSub" "T" CHANGED slices "Sub";
+    "ResourceScatterNdMin" "T" CHANGED slices "Min";
+    "ResourceScatterNdMax" "T" CHANGED slices "Max";
     "ResourceScatterNdUpdate" "T" MOVED slices "Update";
     enqueuing:
-    "TensorScatterAdd" "T" ADDED on_tensor "Add";
-    "TensorScatterSub" "T" ADDED on_tensor "Sub";
-    "TensorScatterMin" "T" ADDED on_tensor "Min";
-    "TensorScatterMax" "T" ADDED on_tensor "Max";
+    "TensorScatterAdd" "T" CHANGED on_tensor "Add";
+    "TensorScatterSub" "T" CHANGED on_tensor "Sub";
+    "TensorScatterMin" "T" CHANGED on_tensor "Min";
+    "TensorScatterMax" "T" CHANGED on_tensor "Max";
     "TensorScatterUpdate" "T" MOVED on_tensor "Update";
-    "ScatterNdNonAliasingAdd" "T" ADDED on_tensor "Add";
+    "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
 };
 
 /// A kernel of the `.cu` file for an update of elements of one type by those of another, or which only moves them.

@@ -3,7 +3,7 @@
 
 use super::cast::Narrow;
 use super::moved::zeros;
-use super::scatter::{SUMMED_UP, Scatter, start};
+use super::scatter::{CHANGED, Scatter, start};
 use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
 use crate::cuda::driver::Address;
 use crate::cuda::{Arguments, Function, Source};
@@ -22,7 +22,7 @@ static SOURCE: Source = Source { file: "segment.cu", text: include_str!("segment
 
 type Types = &'static [(&'static str, &'static [DType])];
 
-const UNSORTED: Types = &[("T", SUMMED_UP), ("Tindices", INDEX)];
+const UNSORTED: Types = &[("T", CHANGED), ("Tindices", INDEX)];
 const SORTED: Types = &[("T", NUMBERS), ("Tindices", INDEX)];
 const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
 
