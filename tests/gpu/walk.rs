@@ -26,6 +26,8 @@ const FLAGS: &[&str] = &[
     "compute_v",
     "compute_uv",
     "full_matrices",
+    "exclusive",
+    "reverse",
 ];
 
 /// The node with other rules too, and with seeds: streams without them differ from run to run.

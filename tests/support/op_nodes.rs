@@ -338,6 +338,8 @@ fn plain(op: &'static Op) -> Fallible<Node> {
             // Here and below the first that is allowed: indices are not of floats.
             (AttrKind::Type, false) => spec.allowed.first().cloned().unwrap_or(DType::Float.into()),
             (AttrKind::Type, true) => vec![DType::Float].into(),
+            // The last axis of a matrix.
+            (AttrKind::Int, false) if spec.name == "concat_dim" => 1i64.into(),
             (AttrKind::Int, false) => 2i64.into(),
             (AttrKind::Int, true) => vec![1i64, 1, 1, 1].into(),
             (AttrKind::Str, true) => AttrValue::List(AttrList::Str(vec!["GPU".into()])),

@@ -149,7 +149,7 @@ fn rows_of_a_table_are_stepped_behind_locks_without_races() -> Fallible {
         let gpu = Gpu::new(1 << 20)?;
         run(&gpu, &table(is_ref)?, 2)?;
         let log = gpu.driver.log();
-        for kernel in ["sparse_step<Adagrad, float, i64>", "scatter_nd<Update, u32, i64>"] {
+        for kernel in ["sparse_step<Adagrad, float, i64>", "scatter_nd<Update, u32, u32, i64>"] {
             let found = log.iter().filter(|line| line.starts_with(kernel)).count();
             assert_eq!(found, 2, "{kernel}: {log:#?}");
         }

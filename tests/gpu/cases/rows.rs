@@ -99,7 +99,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         "Cumsum" | "Cumprod" => {
             let mut all = Vec::new();
             for (dims, axis) in
-                [(&[7][..], 0), (&[3, 5], -1), (&[2, 300, 3], 1), (&[0, 3], 0), (&[2, 1000], 1)]
+                [(&[7][..], 0), (&[3, 5], -1), (&[1, 300, 2], 1), (&[0, 3], 0), (&[1, 1000], 1)]
             {
                 // Products of many numbers are beyond every float.
                 let x = match name {

@@ -31,13 +31,19 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         "Xlogy" = "Xlogy" "Xlog1py" = "Xlog1py";
     COMPLEX:
         "Add" = "AddV2" "AddV2" = "AddV2" "Sub" = "Sub" "Mul" = "Mul" "Div" = "RealDiv" "RealDiv" = "RealDiv";
+    OLD_OTHERS:
+        "Add" = "AddV2";
+    OTHERS:
+        "AddV2" = "AddV2" "Sub" = "Sub" "Mul" = "Mul" "Maximum" = "Maximum" "Minimum" = "Minimum";
     INTEGERS:
         "BitwiseAnd" = "BitwiseAnd" "BitwiseOr" = "BitwiseOr" "BitwiseXor" = "BitwiseXor" "LeftShift" = "LeftShift"
         "RightShift" = "RightShift";
 };
 
-/// Integers that are only added up: as what lists hold is, for gradients.
+/// Integers of other sizes, whose results are cut to them.
 const OTHERS: &[DType] = &[Int8, Int16, UInt8, UInt16, UInt32, UInt64];
+/// Those that an op for old graphs takes.
+const OLD_OTHERS: &[DType] = &[Int8, Int16, UInt8];
 
 /// Each tensor after the first is added to the sum so far.
 fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -34,7 +34,8 @@ template <class W> __device__ inline W part(W x, i64 count) {
     return x / (W)count;
 }
 template <class P> __device__ inline Complex<P> part(Complex<P> x, i64 count) {
-    return {x.re / (P)count, x.im / (P)count};
+    // A part of nothing is nothing, as on the CPU.
+    return count ? Complex<P>{x.re / (P)count, x.im / (P)count} : Complex<P>{};
 }
 
 REDUCTION(Sum, zero<W>(), x, x + y, x)

@@ -290,7 +290,9 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
         gamma = gamma.plus(x.conjugated().times(y));
     }
     let size = gamma.modulus();
-    if size <= f64::EPSILON * (alpha * beta).sqrt() || size <= f64::EPSILON * f64::EPSILON * norm {
+    // Rounding of so many terms leaves as much as that.
+    let enough = f64::EPSILON * (w.rows as f64).sqrt();
+    if size <= enough * alpha.sqrt() * beta.sqrt() || size <= f64::EPSILON * f64::EPSILON * norm {
         return true;
     }
     let phase = gamma.over(F::from_real(size));
