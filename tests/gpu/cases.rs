@@ -147,12 +147,12 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
-/// Whether the op has to do with what stays from step to step.
+/// Whether the op has to do with what stays from step to step, or comes from elsewhere.
 fn is_kept(op: &str) -> bool {
-    let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue"];
+    let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue", "iterator", "dataset_transform"];
     let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
     let mut of_families = families.flat_map(|(_, ops)| ops.iter());
-    ["TemporaryVariable", "DestroyTemporaryVariable"].contains(&op) || of_families.any(|def| def.name == op)
+    ["TemporaryVariable", "DestroyTemporaryVariable", "_Arg", "_Retval"].contains(&op) || of_families.any(|def| def.name == op)
 }
 
 /// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute
@@ -163,7 +163,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     if node.op.name().starts_with("Nccl") {
         return Ok(None);
     }
-    // What is kept from step to step: `kept.rs` looks whether it comes back.
+    // What is kept from step to step: `kept.rs` and `elements.rs` look whether it comes back.
     if is_kept(node.op.name()) {
         return Ok(None);
     }
