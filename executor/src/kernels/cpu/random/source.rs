@@ -206,6 +206,7 @@ impl Generator {
     }
 
     /// An error unless this can be a state without its algorithm.
+    #[cfg(feature = "cuda")]
     pub(in crate::kernels) fn check_state(dtype: DType, shape: &Shape) -> Result<()> {
         check_words(dtype, shape)?;
         if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }
