@@ -152,7 +152,8 @@ fn is_kept(op: &str) -> bool {
     let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue", "iterator", "dataset_transform"];
     let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
     let mut of_families = families.flat_map(|(_, ops)| ops.iter());
-    ["TemporaryVariable", "DestroyTemporaryVariable", "_Arg", "_Retval"].contains(&op) || of_families.any(|def| def.name == op)
+    ["TemporaryVariable", "DestroyTemporaryVariable", "_Arg", "_Retval"].contains(&op)
+        || of_families.any(|def| def.name == op)
 }
 
 /// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute

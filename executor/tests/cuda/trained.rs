@@ -186,6 +186,44 @@ fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
     Ok(())
 }
 
+/// What a program computes with integers of 32 bits, all of it asked for on a device.
+fn integers(device: &str) -> Fallible<(Graph, Vec<Output>)> {
+    let scope = Scope::new().device(device);
+    let int = |value: i32| scope.constant(value);
+    let row = |values: [i32; 3]| Ok::<_, graph::Error>(scope.constant(Tensor::try_from(values)?));
+    let scores = scope.constant(Tensor::try_from([[0.1f32, 0.2, 0.7], [0.5, 0.4, 0.1]])?);
+    let (ids, places) = (row([2, 0, 1])?, scope.constant(Tensor::try_from([[2i32], [0], [1]])?));
+    let drawn = scope.random_uniform_int(row([2, 2, 2])?, int(0), int(100), 7);
+    let chosen = scope.op("Multinomial").input(scores).input(int(4)).attr("output_dtype", DType::Int32);
+    let outputs = vec![
+        drawn,
+        chosen.attr("seed", 3i64).attr("seed2", 5i64).output(),
+        scope.one_hot(ids, 3, int(1), int(0), -1),
+        scope.top_k(ids, 2)[0],
+        scope.gather_nd(ids, places),
+        scope.scatter_nd(places, ids, scope.constant(Tensor::try_from([3i32])?)),
+        scope.tensor_scatter_add(ids, places, ids),
+        scope.unsorted_segment_sum(ids, row([0, 0, 1])?, int(2)),
+        scope.dynamic_stitch(&[ids], &[ids]),
+        scope.op("SquaredDifference").input(ids).input(int(2)).output(),
+        scope.bitcast(scores, DType::Int32),
+        scope.bitcast(ids, DType::Float),
+    ];
+    Ok((scope.finish()?, outputs))
+}
+
+/// Nothing may go elsewhere than it is asked for.
+#[test]
+fn integers_of_32_bits_are_computed_with_where_a_gpu_is_asked_for() -> Fallible {
+    let run = |machine: &Machine, device: &str| -> Fallible<Vec<Tensor>> {
+        let (graph, outputs) = integers(device)?;
+        Ok(machine.session(graph)?.run(&[], &outputs, &[])?)
+    };
+    let ours = run(&Machine::with_gpu(true)?, "/device:GPU:0")?;
+    assert_eq!(ours, run(&Machine::without_gpu()?, "/device:CPU:0")?);
+    Ok(())
+}
+
 /// A layer that towers train on a batch in halves, on these devices; its weights after some steps.
 fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Averaging) -> Fallible<Tensor> {
     let devices = devices.map(str::to_owned).to_vec();

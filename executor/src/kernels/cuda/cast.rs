@@ -18,7 +18,8 @@ const TYPES: &[DType] = &[
 
 /// Types whose bytes can be those of another.
 const NUMBERS: &[DType] = &[
-    Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64, Complex64, Complex128,
+    Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[

@@ -55,7 +55,7 @@ macro_rules! kernels {
             },
             KernelDef {
                 host_memory: &["num_samples"],
-                ..KernelDef::of("Multinomial", &[("T", FLOATS), ("output_dtype", INT64)], |init| {
+                ..KernelDef::of("Multinomial", &[("T", FLOATS), ("output_dtype", INDEX)], |init| {
                     choices(init, Source::of_node(init)?)
                 })
             },
@@ -63,7 +63,7 @@ macro_rules! kernels {
                 host_memory: &["num_samples", "seed"],
                 ..KernelDef::of(
                     "StatelessMultinomial",
-                    &[("T", FLOATS), ("Tseed", INDEX), ("output_dtype", INT64)],
+                    &[("T", FLOATS), ("Tseed", INDEX), ("output_dtype", INDEX)],
                     |init| choices(init, Source::Seeds(2)),
                 )
             },

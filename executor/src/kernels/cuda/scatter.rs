@@ -3,13 +3,14 @@
 
 use super::cast::Narrow;
 use super::gather::indexed;
+use super::host::same_as_cpu;
 use super::moved::zeros;
 use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
 use super::variable::{changed, own};
 use crate::cuda::{Arguments, Function, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
-use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
 use crate::kernels::cpu::dispatch::INDEX;
 use crate::kernels::cpu::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use crate::variable::VariableInput;
@@ -34,6 +35,11 @@ macro_rules! kernels {
                 host_memory: &["shape"],
                 ..KernelDef::enqueuing("ScatterNd", &[("T", CHANGED), ("Tindices", INDEX)], scatter_nd)
             },
+            same_as_cpu(
+                "TensorScatterUpdate",
+                &[("T", &[DType::Int32]), ("Tindices", INDEX)],
+                ALL_ARGUMENTS,
+            ),
         ]
     };
 }
