@@ -58,20 +58,43 @@ pub(crate) fn all_to_host(device: &Arc<dyn Device>, values: Values, done: Transf
     all(values, bring, done);
 }
 
-/// Brings those of these that are in the host's memory into a device's, but integers of 32 bits, which kernels have on the
-/// host as a rule.
+/// Brings these into a device's memory, from the host's or from a device's that [hands over](Device::hands_over), but for
+/// integers of 32 bits that are on the host, where kernels have them as a rule.
 ///
 /// # Errors
-/// As of [`to_device`].
+/// As of [`to_device`]; `InvalidArgument` for what a device without memory of its own cannot reach.
 pub(crate) fn all_to_device(device: &Arc<dyn Device>, values: Values, done: Transfer<Values>) {
     if !device.has_own_memory() {
-        return done(Ok(values));
+        let is_elsewhere = values.iter().any(|value| matches!(value, Value::Device(_)));
+        return done(if is_elsewhere { Err(out_of_reach(&**device)) } else { Ok(values) });
     }
-    let bring = |value, done: Transfer<Value>| match &value {
-        Value::Host(tensor) if tensor.dtype() != DType::Int32 => to_device(device, value, done),
-        _ => done(Ok(value)),
+    let bring = |value, done: Transfer<Value>| match value {
+        Value::Host(tensor) if tensor.dtype() == DType::Int32 => done(Ok(tensor.into())),
+        value => into_memory(device, value, done),
     };
     all(values, bring, done);
+}
+
+fn out_of_reach(device: &dyn Device) -> Error {
+    Error::invalid(format!(
+        "what is in another device's memory, such as elements that were copied there, is asked for on {}: ask for it there",
+        device.name()
+    ))
+}
+
+/// As [`to_device`], also of what is in the memory of a device that it does not reach.
+fn into_memory(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) {
+    match value {
+        Value::Device(tensor) => {
+            let own = device.clone();
+            let adopted = move |came| match came {
+                Ok(Value::Host(tensor)) => own.upload(tensor, done),
+                came => done(came),
+            };
+            device.adopt(tensor, Box::new(adopted));
+        }
+        value => to_device(device, value, done),
+    }
 }
 
 /// Brings what a variant holds into a device's memory.
@@ -79,18 +102,8 @@ fn to_variant(device: &Arc<dyn Device>, value: Value, done: Transfer<Placed>) {
     if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
         return done(Placed::of(value));
     }
-    let done = move |came: Result<Value>| done(came.and_then(Placed::of));
-    match value {
-        Value::Device(tensor) => {
-            let own = device.clone();
-            let adopted = move |came| match came {
-                Ok(Value::Host(tensor)) => own.upload(tensor, Box::new(done)),
-                came => done(came),
-            };
-            device.adopt(tensor, Box::new(adopted));
-        }
-        value => to_device(device, value, Box::new(done)),
-    }
+    let placed = move |came: Result<Value>| done(came.and_then(Placed::of));
+    into_memory(device, value, Box::new(placed));
 }
 
 /// Whether variants of the tensor hold what a device with memory of its own made.

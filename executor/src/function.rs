@@ -106,8 +106,13 @@ impl Functions {
     /// # Errors
     /// `Unimplemented` if the task has none of the name.
     pub fn elsewhere(&self, name: &DeviceName) -> Result<(Functions, Arc<dyn Device>)> {
-        let here = self.shared.as_ref().map_or(&[][..], |shared| &shared.devices);
-        let Some((shared, device)) = self.shared.as_ref().zip(here.iter().find(|d| d.name() == name)) else {
+        let missing = || Error::new(Code::NotFound, "The graph has no functions to call.");
+        let shared = self.shared.as_ref().ok_or_else(missing)?;
+        if shared.device.name() == name {
+            return Ok((self.clone(), shared.device.clone()));
+        }
+        let here = &shared.devices;
+        let Some(device) = here.iter().find(|device| device.name() == name) else {
             let known: Vec<String> = here.iter().map(|device| device.name().to_string()).collect();
             let message = format!(
                 "functions are called on devices of the caller's own task ({}), which {name} is not",

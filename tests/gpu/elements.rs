@@ -13,8 +13,10 @@ const ROWS: &str = r#"
       %arg incarnation: int64
       %output handle_again: string
       %output incarnation_again: int64
+      nothing = Sub[T=int64](incarnation, incarnation)
+      computed = AddV2[T=int64](incarnation, "nothing:z:0")
       %return handle_again = handle
-      %return incarnation_again = incarnation
+      %return incarnation_again = "computed:z:0"
     %end
     numbers = Const[dtype=float, value=float<5,3>{0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0, 4.0}]
     places = Const[dtype=int32, value=int32<5>{0, 1, 2, 3, 4}]
@@ -42,11 +44,13 @@ const ON_DEVICE: &str = r#"
       %output numbers: float
       %output place: int32
       call = RemoteCall[Tin=[string, int64], Tout=[float, int32], f=@asks_#](host, handle, incarnation)
-      %return numbers = "call:output:0"
-      %return place = "call:output:1"
+      brought = Identity[T=float]("call:output:0")
+      counted = Identity[T=int32]("call:output:1")
+      %return numbers = "brought:output:0"
+      %return place = "counted:output:0"
     %end
-    elements_# = GeneratorDataset[TYPES, output_shapes=OF, Tinit_func_args=[string, int64], Tnext_func_args=[string], Tfinalize_func_args=[], init_func=@same, next_func=@next_#, finalize_func=@same](handle, incarnation, host) @"DEVICE"
-    ahead_# = PrefetchDataset[TYPES, output_shapes=OF](elements_#, two) @"DEVICE"
+    elements_# = GeneratorDataset[TYPES, output_shapes=OF, Tinit_func_args=[string, int64], Tnext_func_args=[string], Tfinalize_func_args=[], init_func=@same, next_func=@next_#, finalize_func=@same](handle, incarnation, host) @"SOURCE"
+    ahead_# = PrefetchDataset[TYPES, output_shapes=OF](elements_#, two) @"SOURCE"
     iterator_# = IteratorV2[TYPES, output_shapes=OF, shared_name="", container=""]() @"DEVICE"
     make_# = MakeIterator(ahead_#, iterator_#) @"DEVICE"
     row_# = IteratorGetNext[TYPES, output_shapes=OF](iterator_#) @"DEVICE"
@@ -78,9 +82,13 @@ const ASK_SHARD: &str = "
       next = MultiDeviceIteratorGetNextFromShard[TYPES, output_shapes=OF](\"source:multi_device_iterator:0\", \"shard:output:0\", incarnation)
 ";
 
-fn graph(source: &str, ask: &str, devices: &[&str]) -> Fallible<Graph> {
-    let on_device = |(number, device): (usize, &&str)| {
-        ON_DEVICE.replace("ASK", ask.trim()).replace('#', &number.to_string()).replace("DEVICE", device)
+fn graph(source: &str, ask: &str, devices: &[[&str; 2]]) -> Fallible<Graph> {
+    let on_device = |(number, [from, to]): (usize, &[&str; 2])| {
+        ON_DEVICE
+            .replace("ASK", ask.trim())
+            .replace('#', &number.to_string())
+            .replace("SOURCE", from)
+            .replace("DEVICE", to)
     };
     let text = ROWS.to_owned() + source + &devices.iter().enumerate().map(on_device).collect::<String>();
     let text = text.replace("TYPES", "output_types=[float, int32]").replace("OF", "[<3>, <>]");
@@ -115,21 +123,26 @@ fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fa
     Ok(())
 }
 
-/// Elements of the CPU's iterator, ahead on a device.
-pub(crate) fn copied(master: &Master, device: &str) -> Fallible {
-    check(master, graph(ONE, ASK_ONE, &[device])?, &[&["begin"], &["make_0"]], 1)
+/// Elements of the CPU's iterator, ahead on a device, for an iterator of the same or of another.
+pub(crate) fn copied(master: &Master, from: &str, to: &str) -> Fallible {
+    check(master, graph(ONE, ASK_ONE, &[[from, to]])?, &[&["begin"], &["make_0"]], 1)
 }
 
 /// Elements for two devices, which may be the same, of an iterator of both.
 pub(crate) fn dealt(master: &Master, devices: [&str; 2]) -> Fallible {
     // Begun twice: what was dealt before is gone.
-    check(master, graph(DEALT, ASK_SHARD, &devices)?, &[&["begin", "make_0", "make_1"][..]; 2], 2)
+    check(
+        master,
+        graph(DEALT, ASK_SHARD, &devices.map(|device| [device; 2]))?,
+        &[&["begin", "make_0", "make_1"][..]; 2],
+        2,
+    )
 }
 
 #[test]
 fn elements_come_to_a_device_from_an_iterator_of_the_cpu() -> Fallible {
     let (master, device) = crate::machine()?;
-    copied(&master, device)
+    copied(&master, device, device)
 }
 
 #[test]

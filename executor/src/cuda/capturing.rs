@@ -128,6 +128,10 @@ impl Device for Capturing {
         self.device.download(tensor, done);
     }
 
+    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+        self.device.keep(tensor)
+    }
+
     fn has_own_memory(&self) -> bool {
         true
     }

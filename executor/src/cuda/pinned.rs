@@ -6,7 +6,7 @@ use super::driver::{Driver, Pinned};
 use crate::error::Result;
 use crate::shared_memory::{self, SharedMemory};
 use graph::Tensor;
-use graph::tensor::{LARGE, Region, memory_limit};
+use graph::tensor::{LARGE, Region, available_memory, memory_limit};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -62,9 +62,13 @@ impl Idle {
         Some(block)
     }
 
-    /// How many bytes may be idle here: what other GPUs leave of the process's share.
-    fn most(&self) -> usize {
-        let share = usize::try_from(memory_limit() / SHARE_KEPT).unwrap_or(usize::MAX);
+    /// How many bytes may be idle here, where there are to be so many more: what other GPUs leave of the process's share, which others' needs bound.
+    fn most(&self, more: usize) -> usize {
+        if self.bytes + more <= LEAST_KEPT {
+            return LEAST_KEPT;
+        }
+        let share = memory_limit().min(available_memory().unwrap_or(u64::MAX)) / SHARE_KEPT;
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
         let others = IDLE.load(Ordering::Relaxed).saturating_sub(self.bytes);
         share.saturating_sub(others).max(LEAST_KEPT)
     }
@@ -73,7 +77,8 @@ impl Idle {
 /// Idle memory of a GPU up to this is kept in any case.
 const LEAST_KEPT: usize = 1 << 30;
 
-/// All GPUs of the process keep this part of the memory that tensors may take; what is beyond is the system's again.
+/// All GPUs of the process keep this part of the memory that tensors may take, and of what the machine has left: there are other
+/// processes. What is beyond is the system's again.
 const SHARE_KEPT: u64 = 8;
 
 /// Idle bytes of all GPUs of the process.
@@ -130,7 +135,7 @@ impl PinnedPool {
     /// Keeps a block for who asks next, as far as there is to be so much idle memory.
     fn give_back(&self, block: Block) {
         let mut idle = self.idle.lock();
-        let most = idle.most();
+        let most = idle.most(block.pinned.len);
         let beyond = idle.give_back(block, most);
         drop(idle);
         beyond.into_iter().for_each(|block| self.free(block));

@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::function::Function;
 use crate::kernel::Step;
 use crate::rendezvous::LocalRendezvous;
-use crate::value::Value;
 use graph::{Bool8, Code, DType, Tensor};
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ impl ElementFunction for GraphFunction {
         };
         self.0.call(
             &Arc::new(step),
-            arguments.into_iter().map(Value::Host),
+            placed::arguments(arguments),
             Box::new(move |result| done(result.and_then(|values| placed::element(&*device, values)))),
         );
     }

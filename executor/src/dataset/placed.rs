@@ -5,8 +5,8 @@ use super::{Element, ElementSpec};
 use crate::device::Device;
 use crate::error::Result;
 use crate::value::{Held, Item, Placed, Value};
-use graph::{Tensor, VariantObject};
-use smallvec::SmallVec;
+use graph::{DType, Tensor, VariantObject};
+use smallvec::{SmallVec, smallvec};
 
 /// The components of one element.
 #[derive(Debug)]
@@ -34,6 +34,14 @@ pub(crate) fn components(element: Element) -> SmallVec<[Value; 4]> {
         Some(held) => held.0.iter().cloned().map(Value::from).collect(),
         None => element.into_iter().map(Value::Host).collect(),
     }
+}
+
+/// These as arguments of a function: where one is an element, its components.
+pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
+    elements.into_iter().flat_map(|tensor| match tensor.dtype() {
+        DType::Variant => components(vec![tensor]),
+        _ => smallvec![Value::Host(tensor)],
+    })
 }
 
 /// What an element is, as [`ElementSpec::of`] says it, wherever it is.

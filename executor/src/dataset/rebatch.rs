@@ -4,7 +4,6 @@ use super::element::{concat, rows};
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, Pull, UNKNOWN};
 use crate::error::Result;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,18 +47,18 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
     };
     let inner = input.clone();
     dataset("Rebatch", spec, UNKNOWN, &[&input], move |ctx| {
-        let (mut input, mut parts) = (inner.iterator(ctx)?, VecDeque::new());
+        let (mut input, mut batch, mut next) = (inner.iterator(ctx)?, Element::new(), replicas);
         from_fn(move |pull| {
-            if parts.is_empty() {
-                let Some(batch) = input.next(pull)? else { return Ok(None) };
-                let count = count(&batch)?;
-                let size = count.div_ceil(replicas);
-                for replica in 0..replicas {
-                    let start = (replica * size).min(count);
-                    parts.push_back(cut(&batch, start..(start + size).min(count))?);
-                }
+            pull.check()?;
+            if next == replicas {
+                let Some(following) = input.next(pull)? else { return Ok(None) };
+                (batch, next) = (following, 0);
             }
-            Ok(parts.pop_front())
+            let count = count(&batch)?;
+            let size = count.div_ceil(replicas);
+            let start = size.saturating_mul(next).min(count);
+            next += 1;
+            cut(&batch, start..(start + size).min(count)).map(Some)
         })
     })
 }

@@ -262,7 +262,7 @@ fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
 #[test]
 fn elements_come_to_a_gpu_once_each() -> Fallible {
     let machine = Machine::with_gpu(true)?;
-    elements::copied(&machine.master, "/device:GPU:0")?;
+    elements::copied(&machine.master, "/device:GPU:0", "/device:GPU:0")?;
     let log = machine.log();
     assert_eq!(log.iter().filter(|line| *line == "copy in 12 on 1").count(), 5, "{log:#?}");
     Ok(())
@@ -273,5 +273,16 @@ fn elements_are_dealt_out_to_two_gpus() -> Fallible {
     let machine = Machine::with_two_gpus()?;
     elements::dealt(&machine.master, ["/device:GPU:0", "/device:GPU:1"])?;
     machine.log();
+    Ok(())
+}
+
+#[test]
+fn elements_of_one_gpu_come_to_an_iterator_of_another_and_not_to_one_of_the_cpu() -> Fallible {
+    let machine = Machine::with_two_gpus()?;
+    elements::copied(&machine.master, "/device:GPU:1", "/device:GPU:0")?;
+    machine.log();
+    let refused = elements::copied(&machine.master, "/device:GPU:1", "/device:CPU:0");
+    let error = refused.err().ok_or("the CPU reads a GPU's memory")?.to_string();
+    assert!(error.contains("ask for it there"), "{error}");
     Ok(())
 }

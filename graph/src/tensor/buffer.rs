@@ -236,9 +236,18 @@ pub fn trim_memory(idle: Duration) {
     drop(freed);
 }
 
+/// Bytes of the machine's memory that nobody needs just now; `None` where the system does not say.
+pub fn available_memory() -> Option<u64> {
+    of_machine("MemAvailable:")
+}
+
 fn machine_memory() -> Option<u64> {
+    of_machine("MemTotal:")
+}
+
+fn of_machine(what: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+    let line = text.lines().find(|l| l.starts_with(what))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -8,7 +8,7 @@ mod object;
 mod optional;
 mod region;
 
-pub use buffer::{ALIGNMENT, Buffer, LARGE, memory_limit, set_memory_limit, trim_memory};
+pub use buffer::{ALIGNMENT, Buffer, LARGE, available_memory, memory_limit, set_memory_limit, trim_memory};
 pub use list::TensorList;
 pub use object::{Component, MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantObject};
 pub use optional::Optional;

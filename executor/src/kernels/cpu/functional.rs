@@ -87,7 +87,9 @@ fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
 fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
     let [target] = target.as_strings()? else { crate::invalid!("target must be a scalar") };
     let target = String::from_utf8_lossy(target);
-    let spec = DeviceSpec::parse(&target)?;
+    // What has no task may leave out how devices begin: "CPU:0".
+    let spec = DeviceSpec::parse(&target)
+        .or_else(|error| DeviceSpec::parse(&format!("/device:{target}")).map_err(|_| error))?;
     spec.or(own)
         .to_name()
         .ok_or_else(|| Error::invalid(format!("{target} names no device to call a function on")))

@@ -102,13 +102,22 @@ fn end_of_sequence() -> Error {
 /// As [`get_next`], for who does not take the end for an error.
 pub(in crate::kernels) fn get_next_as_optional<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     asks(init, |spec, element, ctx| {
-        let optional = |element: Element| {
-            spec.check(&spec_of(&element))?;
-            let components = components(element).into_iter().map(T::of);
-            Ok(Optional::of(components.collect::<Result<_>>()?)?)
-        };
-        let optional = element.and_then(|element| element.map_or(Ok(Optional::NONE), optional));
-        ctx.done(optional.map(|optional| smallvec![Tensor::variant(optional).into()]));
+        let AsyncContext { device, done, .. } = ctx;
+        let give = |optional: graph::Result<Optional<T>>| Ok(smallvec![Tensor::variant(optional?).into()]);
+        match element {
+            Err(error) => done(Err(error)),
+            Ok(None) => done(give(Ok(Optional::NONE))),
+            Ok(Some(element)) => {
+                if let Err(error) = spec.check(&spec_of(&element)) {
+                    return done(Err(error));
+                }
+                let came = move |components: Result<SmallVec<[Value; 4]>>| {
+                    let held = components.and_then(|all| all.into_iter().map(T::of).collect::<Result<_>>());
+                    done(held.and_then(|held| give(Optional::of(held))));
+                };
+                all_to_device(&device, components(element), Box::new(came));
+            }
+        }
     })
 }
 

@@ -18,7 +18,7 @@ type Types = &'static [(&'static str, &'static [DType])];
 
 const FLOAT: Types = &[("dtype", FLOATS), ("shape_dtype", INDEX)];
 const BITS: Types = &[("dtype", WORDS), ("shape_dtype", INDEX)];
-const WHOLE: Types = &[("dtype", &[DType::Int64]), ("shape_dtype", INDEX)];
+const WHOLE: Types = &[("dtype", INDEX), ("shape_dtype", INDEX)];
 
 macro_rules! kernels {
     ($($op:literal $types:ident $host:expr, $make:expr;)*) => {

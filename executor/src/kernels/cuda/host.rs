@@ -18,6 +18,11 @@ pub(super) const fn same_as_cpu(
     KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
 }
 
+/// A row that gives way to the CPU's unless a GPU is asked for.
+pub(super) const fn on_demand(def: KernelDef) -> KernelDef {
+    KernelDef { priority: -1, ..def }
+}
+
 /// As [`same_as_cpu`], of a kernel that computes nothing but from shapes and what is on the host.
 const fn passing(
     op: &'static str,

@@ -1,15 +1,10 @@
 //! Iterators whose elements come to the GPU before steps ask for them: those of a dataset that generates them here, as
 //! `tf.data.experimental.prefetch_to_device` makes it. Where no device is asked for they are the CPU's.
 
-use super::host::same_as_cpu;
+use super::host::{on_demand, same_as_cpu};
 use crate::kernel::{ALL_ARGUMENTS, KernelDef};
 use crate::kernels::cpu::iterator::{get_next, get_next_as_optional};
 use crate::value::Placed;
-
-/// A row that gives way to the CPU's.
-const fn on_demand(def: KernelDef) -> KernelDef {
-    KernelDef { priority: -1, ..def }
-}
 
 const fn hosted(op: &'static str) -> KernelDef {
     on_demand(same_as_cpu(op, &[], ALL_ARGUMENTS))

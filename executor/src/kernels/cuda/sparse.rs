@@ -1,6 +1,6 @@
 //! Sparse tensors as three: the indices of what is not zero, its values, and the whole's shape, which is on the host.
 
-use super::host::same_as_cpu;
+use super::host::{on_demand, same_as_cpu};
 use super::moved::{Filler, zeros};
 use super::support::{
     MOST_AXES, MOVED, SUMMED, allocate, function, launch, moved_type_name, read, type_name, write,
@@ -30,6 +30,11 @@ const ADDED_UP: &[(&str, &[DType])] = &[(
     ],
 )];
 
+/// How many elements there are, or what shape, is known when all indices have been looked at, which are the host's as a rule.
+const fn arranging(op: &'static str, types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
+    on_demand(same_as_cpu(op, types, ALL_ARGUMENTS))
+}
+
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["a_shape"],
@@ -39,14 +44,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["output_shape"],
         ..KernelDef::enqueuing("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], to_dense)
     },
-    // How many elements there are, or what shape, is known when all indices have been looked at.
-    same_as_cpu("SparseReorder", ARRANGED, ALL_ARGUMENTS),
-    same_as_cpu("SparseReshape", &[], ALL_ARGUMENTS),
-    same_as_cpu("SparseSlice", ARRANGED, ALL_ARGUMENTS),
-    same_as_cpu("SparseSplit", ARRANGED, ALL_ARGUMENTS),
-    same_as_cpu("SparseConcat", ARRANGED, ALL_ARGUMENTS),
-    same_as_cpu("SparseFillEmptyRows", ARRANGED, ALL_ARGUMENTS),
-    same_as_cpu("SparseFillEmptyRowsGrad", ADDED_UP, ALL_ARGUMENTS),
+    arranging("SparseReorder", ARRANGED),
+    arranging("SparseReshape", &[]),
+    arranging("SparseSlice", ARRANGED),
+    arranging("SparseSplit", ARRANGED),
+    arranging("SparseConcat", ARRANGED),
+    arranging("SparseFillEmptyRows", ARRANGED),
+    arranging("SparseFillEmptyRowsGrad", ADDED_UP),
 ];
 
 fn product(init: &KernelInit<'_>) -> Result<Kernel> {
