@@ -1,6 +1,7 @@
 //! Datasets as iterators see them. Functions are closures here.
 
 use super::function::{Captured, ElementFunction, FunctionDone};
+use super::generator::Generator;
 use super::interleave::{Interleaving, PulledAhead, interleave};
 use super::iterator::IteratorResource;
 use super::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
@@ -14,7 +15,7 @@ use crate::cancel::Cancellation;
 use crate::error::Error;
 use graph::{Code, Shape};
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -519,5 +520,49 @@ fn slices_are_rows_of_tensors_with_as_many() -> Result<()> {
     assert_eq!(elements[1], [Tensor::try_from([3i64, 4])?, Tensor::string("b")]);
     assert!(Slices::dataset(vec![Tensor::scalar(1i64)]).is_err());
     assert!(Slices::dataset(vec![words, Tensor::try_from([1i64])?]).is_err());
+    Ok(())
+}
+
+/// Counts to a limit from a state that it makes; who finalizes says with which state.
+fn counting(to: i64, finalized: &mpsc::Sender<i64>) -> Result<Arc<Dataset>> {
+    let (count, finalized) = (AtomicI64::new(0), finalized.clone());
+    let next = move |state: Element| {
+        let next = count.fetch_add(1, Ordering::Relaxed);
+        let over = || Error::new(Code::OutOfRange, "no more");
+        if next < to { Ok(vec![Tensor::from(state[0].item::<i64>()? + next)]) } else { Err(over()) }
+    };
+    let finalize = move |state: Element| {
+        let _ = finalized.send(state[0].item()?);
+        Ok(state)
+    };
+    let generator = Generator {
+        init: function(|_| Ok(vec![Tensor::from(100i64)])),
+        next: function(next),
+        finalize: function(finalize),
+        spec: integers(),
+    };
+    generator.dataset()
+}
+
+#[test]
+fn a_generator_is_finalized_once_at_its_end_or_when_nobody_wants_more() -> Result<()> {
+    let (sender, finalized) = mpsc::channel();
+    let told = || finalized.recv_timeout(DEADLINE).ok();
+    for (elements, to) in [(2, 2), (1, 2)] {
+        let mut iterator = iterate(&counting(to, &sender)?)?;
+        for i in 0..elements {
+            let element = iterator.next(&Pull::default())?.ok_or_else(|| Error::internal("no element"))?;
+            assert_eq!(element[0].item::<i64>()?, 100 + i);
+        }
+        if elements == to {
+            assert!(iterator.next(&Pull::default())?.is_none() && iterator.next(&Pull::default())?.is_none());
+        }
+        drop(iterator);
+        assert_eq!(told(), Some(100));
+    }
+    // One that nobody has asked has no state.
+    drop(iterate(&counting(1, &sender)?)?);
+    drop(sender);
+    assert_eq!(told(), None);
     Ok(())
 }
