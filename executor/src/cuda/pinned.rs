@@ -1,6 +1,6 @@
 //! Memory of the host that a GPU copies from and to by itself, kept for reuse: to pin fresh memory takes longer than
-//! most copies, those of a whole model for a checkpoint among them. Where other processes of the machine read large tensors in this one's memory, large blocks are such memory,
-//! so that what a GPU made is read where its copy ended.
+//! most copies, those of a whole model for a checkpoint among them. Where other processes of the machine read large tensors
+//! in this one's memory, large blocks are such memory, so that what a GPU made is read where its copy ended.
 
 use super::driver::{Driver, Pinned};
 use crate::error::Result;
@@ -20,11 +20,19 @@ pub(super) struct PinnedPool {
     idle: Mutex<Idle>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Idle {
     /// In the order in which they were given back.
     blocks: VecDeque<Block>,
     bytes: usize,
+    /// There are no more bytes than these.
+    most: usize,
+}
+
+impl Default for Idle {
+    fn default() -> Idle {
+        Idle { blocks: VecDeque::new(), bytes: 0, most: LEAST_KEPT }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -41,13 +49,13 @@ impl Idle {
         self.remove(at)
     }
 
-    /// Those that were not used for longest make room, if these are more than so many bytes.
-    fn give_back(&mut self, block: Block, most: usize) -> Vec<Block> {
+    /// Those that were not used for longest make room, if these are too many bytes.
+    fn give_back(&mut self, block: Block) -> Vec<Block> {
         self.bytes += block.pinned.len;
         IDLE.fetch_add(block.pinned.len, Ordering::Relaxed);
         self.blocks.push_back(block);
         let mut beyond = Vec::new();
-        while self.bytes > most
+        while self.bytes > self.most
             && let Some(oldest) = self.remove(0)
         {
             beyond.push(oldest);
@@ -62,23 +70,23 @@ impl Idle {
         Some(block)
     }
 
-    /// How many bytes may be idle here, where there are to be so many more: what other GPUs leave of the process's share, which others' needs bound.
-    fn most(&self, more: usize) -> usize {
+    /// Looks how many bytes may be idle, if there are to be so many more: what other GPUs leave of the process's share.
+    fn measure(&mut self, more: usize) {
         if self.bytes + more <= LEAST_KEPT {
-            return LEAST_KEPT;
+            return;
         }
         let share = memory_limit().min(available_memory().unwrap_or(u64::MAX)) / SHARE_KEPT;
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         let others = IDLE.load(Ordering::Relaxed).saturating_sub(self.bytes);
-        share.saturating_sub(others).max(LEAST_KEPT)
+        self.most = share.saturating_sub(others).max(LEAST_KEPT);
     }
 }
 
 /// Idle memory of a GPU up to this is kept in any case.
 const LEAST_KEPT: usize = 1 << 30;
 
-/// All GPUs of the process keep this part of the memory that tensors may take, and of what the machine has left: there are other
-/// processes. What is beyond is the system's again.
+/// All GPUs of the process keep this part of the memory that tensors may take, and of what the machine has left: there
+/// are other processes. What is beyond is the system's again.
 const SHARE_KEPT: u64 = 8;
 
 /// Idle bytes of all GPUs of the process.
@@ -135,8 +143,11 @@ impl PinnedPool {
     /// Keeps a block for who asks next, as far as there is to be so much idle memory.
     fn give_back(&self, block: Block) {
         let mut idle = self.idle.lock();
-        let most = idle.most(block.pinned.len);
-        let beyond = idle.give_back(block, most);
+        // Small blocks come and go with every step: what the machine has left is not asked for them.
+        if block.pinned.len >= LARGE {
+            idle.measure(block.pinned.len);
+        }
+        let beyond = idle.give_back(block);
         drop(idle);
         beyond.into_iter().for_each(|block| self.free(block));
     }
@@ -231,16 +242,16 @@ mod tests {
         const MOST: usize = 1 << 20;
         let block = |address: usize, len: usize| Block { pinned: Pinned { address, len }, shared: None };
         let address = |block: &Block| block.pinned.address;
-        let mut idle = Idle::default();
-        assert!(idle.give_back(block(1, MOST / 2), MOST).is_empty());
-        assert!(idle.give_back(block(2, PAGE), MOST).is_empty());
-        assert!(idle.give_back(block(3, PAGE), MOST).is_empty());
+        let mut idle = Idle { most: MOST, ..Idle::default() };
+        assert!(idle.give_back(block(1, MOST / 2)).is_empty());
+        assert!(idle.give_back(block(2, PAGE)).is_empty());
+        assert!(idle.give_back(block(3, PAGE)).is_empty());
         assert_eq!(idle.take(PAGE).as_ref().map(address), Some(3));
-        let beyond: Vec<usize> = idle.give_back(block(4, MOST / 2), MOST).iter().map(address).collect();
+        let beyond: Vec<usize> = idle.give_back(block(4, MOST / 2)).iter().map(address).collect();
         assert_eq!((beyond, idle.bytes), (vec![1], MOST / 2 + PAGE));
         assert_eq!(idle.take(MOST / 2).as_ref().map(address), Some(4));
         // More than may be kept is not.
-        let beyond: Vec<usize> = idle.give_back(block(5, 2 * MOST), MOST).iter().map(address).collect();
+        let beyond: Vec<usize> = idle.give_back(block(5, 2 * MOST)).iter().map(address).collect();
         assert_eq!((beyond, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }
 }

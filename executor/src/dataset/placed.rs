@@ -22,10 +22,12 @@ impl VariantObject for Components {
 ///
 /// # Errors
 /// Those of [`Device::keep`]; `Internal` for what is no tensor.
-pub(super) fn element(device: &dyn Device, values: impl IntoIterator<Item = Value>) -> Result<Element> {
-    let kept = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<Vec<_>>>()?;
-    let on_host: Option<Element> = kept.iter().map(|component| component.on_host().cloned()).collect();
-    Ok(on_host.unwrap_or_else(|| vec![Tensor::variant(Components(kept))]))
+pub(super) fn element(device: &dyn Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
+    if values.iter().all(|value| value.on_host().is_some()) {
+        return values.into_iter().map(Tensor::of).collect();
+    }
+    let kept = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
+    Ok(vec![Tensor::variant(Components(kept))])
 }
 
 /// An element's components, in whichever memory each is.

@@ -3,6 +3,13 @@
 use super::dataset_source::{DATASET, ELEMENTS, ELEMENTS_AND_METADATA};
 use super::{OpDef, Traits};
 
+/// Each batch in as many as there are replicas.
+const REBATCHED: OpDef = OpDef {
+    inputs: &["input_dataset: variant", "num_replicas: int64"],
+    attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "use_fallback: bool = true"],
+    ..DATASET
+};
+
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "ConcatenateDataset",
@@ -60,30 +67,12 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         ..DATASET
     },
-    OpDef {
-        name: "RebatchDataset",
-        inputs: &["input_dataset: variant", "num_replicas: int64"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "use_fallback: bool = true",
-        ],
-        ..DATASET
-    },
-    OpDef {
-        name: "ExperimentalRebatchDataset",
-        inputs: &["input_dataset: variant", "num_replicas: int64"],
-        attrs: &[
-            "output_types: list(type) >= 1",
-            "output_shapes: list(shape) >= 1",
-            "use_fallback: bool = true",
-        ],
-        ..DATASET
-    },
+    OpDef { name: "RebatchDataset", ..REBATCHED },
+    OpDef { name: "ExperimentalRebatchDataset", ..REBATCHED },
     OpDef {
         name: "RebatchDatasetV2",
         inputs: &["input_dataset: variant", "batch_sizes: int64", "drop_remainder: bool"],
-        attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"],
+        attrs: ELEMENTS,
         ..DATASET
     },
     OpDef {

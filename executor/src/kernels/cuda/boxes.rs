@@ -1,5 +1,5 @@
-//! Boxes in images: parts cut out and brought to one size, and the gradients of that; which to keep is below. Which image a box is of is known on the
-//! host; a box with a side that is not finite lies outside.
+//! Boxes in images: parts cut out and brought to one size, and the gradients of that; which to keep is below. Which image a
+//! box is of is known on the host; a box with a side that is not finite lies outside.
 
 pub(super) mod suppress;
 
