@@ -36,8 +36,8 @@ the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 
 fn document() -> Fallible<String> {
     let mut out = String::from(HEADER);
     let all = ops::all();
-    let kernels = all.iter().filter(|op| kernels::devices_of(op).contains(&"CPU"));
-    let on_gpu = all.iter().filter(|op| kernels::devices_of(op).contains(&"GPU"));
+    let kernels = all.iter().filter(|op| has_kernel("CPU", op));
+    let on_gpu = all.iter().filter(|op| has_kernel("GPU", op));
     let defined = all.iter().filter(|op| matches!(op.def.gradient, Gradient::Defined(_)));
     writeln!(
         out,
@@ -84,6 +84,10 @@ fn document() -> Fallible<String> {
     Ok(out)
 }
 
+fn has_kernel(device_type: &str, op: &Op) -> bool {
+    kernels::table_of(device_type).is_some_and(|table| table.has_op(op))
+}
+
 fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
@@ -93,7 +97,8 @@ fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
-    let all = kernels::of_op(device_type, op.name()).iter().filter(|kernel| kernel.mark.is_none());
+    let of_op = kernels::table_of(device_type).map_or(&[][..], |table| table.of_op(op.name()));
+    let all = of_op.iter().filter(|kernel| kernel.mark.is_none());
     // A row that is on the host as a whole says so; the others speak of types.
     let (hosted, kernels): (Vec<&KernelDef>, Vec<&KernelDef>) =
         all.partition(|kernel| kernel.host_memory == ALL_ARGUMENTS);

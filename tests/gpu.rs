@@ -37,7 +37,7 @@ use support::Fallible;
 const MOST_ELEMENTS: Option<usize> = None;
 
 /// The machine's first GPU; without one, says that there is nothing to test here.
-fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
+fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {
         Ok(found) => Ok(found.into_iter().next()),
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_none() => {

@@ -98,7 +98,7 @@ impl Server {
     }
 
     /// As [`Server::new`], over devices of the caller's, as [`Worker::with_devices`] takes them.
-    pub fn with_devices(config: ServerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Server> {
+    pub fn with_devices(config: ServerConfig, devices: Vec<Arc<Device>>) -> Result<Server> {
         let _in_runtime = runtime::handle()?.enter();
         let worker = Worker::with_devices(worker_config(&config), devices)?;
         Ok(Server::over(worker, config)?)

@@ -3,7 +3,7 @@
 
 use anabranch_executor::device::Device;
 use anabranch_executor::kernel::Kernel;
-use anabranch_executor::testing::{LoneDevice, make_kernel, run_kernel};
+use anabranch_executor::testing::{lone_device, make_kernel, run_kernel};
 use anabranch_executor::{Error, Result, Value};
 use graph::{AttrList, AttrValue, DType, Node, Shape, Tensor};
 use rayon::prelude::*;
@@ -94,14 +94,14 @@ fn node(op: &str) -> Result<Node> {
 }
 
 struct Made {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     node: Node,
     kernel: Kernel,
 }
 
 impl Made {
     fn new(node: Node) -> Result<Made> {
-        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let device: Arc<Device> = Arc::new(lone_device());
         Ok(Made { kernel: make_kernel(&device, &node)?, device, node })
     }
 

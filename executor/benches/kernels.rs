@@ -3,7 +3,7 @@
 
 use anabranch_executor::device::Device;
 use anabranch_executor::kernel::Kernel;
-use anabranch_executor::testing::{LoneDevice, make_kernel, run_kernel};
+use anabranch_executor::testing::{lone_device, make_kernel, run_kernel};
 use anabranch_executor::{Error, Result, Value};
 use criterion::Criterion;
 use graph::{AttrValue, DType, Node, Shape, Tensor};
@@ -50,7 +50,7 @@ fn case(op: &str, n: &[usize]) -> Result<Case> {
             if op.ends_with("Grad") {
                 let mut pool = typed(op.trim_end_matches("Grad"), attrs.clone())?;
                 pool.attrs.set("T", DType::Float);
-                let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+                let device: Arc<Device> = Arc::new(lone_device());
                 let kernel = make_kernel(&device, &pool)?;
                 let out = run_kernel(&kernel, &device, &pool, vec![Value::Host(inputs[0].clone())])?;
                 let y = out.into_iter().next();
@@ -126,14 +126,14 @@ fn empty() -> Result<Tensor> {
 struct Ready {
     case: Case,
     kernel: Kernel,
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
 }
 
 impl Ready {
     fn new(line: &str) -> Result<Ready> {
         let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
         let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
-        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let device: Arc<Device> = Arc::new(lone_device());
         let case = case(op, &numbers)?;
         let kernel = make_kernel(&device, &case.node)?;
         Ok(Ready { case, kernel, device })

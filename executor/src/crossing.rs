@@ -16,9 +16,9 @@ type Values = SmallVec<[Value; 4]>;
 ///
 /// # Errors
 /// The transfer's; `Internal` for what is no tensor.
-pub fn to_host(device: &Arc<dyn Device>, value: Value, done: Transfer<Tensor>) {
+pub fn to_host(device: &Arc<Device>, value: Value, done: Transfer<Tensor>) {
     match value {
-        Value::Device(tensor) => device.download(tensor, done),
+        Value::Device(tensor) => device.processor().download(tensor, done),
         Value::Host(tensor) if holds_placed(&tensor) => {
             carry(tensor, |value, done| to_host(device, value, done), done);
         }
@@ -33,16 +33,16 @@ pub fn to_host(device: &Arc<dyn Device>, value: Value, done: Transfer<Tensor>) {
 ///
 /// # Errors
 /// The transfer's; `Internal` for what is no tensor.
-pub fn to_device(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) {
+pub fn to_device(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     match value {
         Value::Host(tensor)
-            if device.has_own_memory() && (holds::<Tensor>(&tensor) || holds_placed(&tensor)) =>
+            if device.processor().has_own_memory() && (holds::<Tensor>(&tensor) || holds_placed(&tensor)) =>
         {
             let carried = Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from)));
             carry(tensor, |value, done| to_variant(device, value, done), carried);
         }
-        Value::Host(tensor) => device.upload(tensor, done),
-        Value::Device(tensor) => device.adopt(tensor, done),
+        Value::Host(tensor) => device.processor().upload(tensor, done),
+        Value::Device(tensor) => device.processor().adopt(tensor, done),
         other => done(Err(Error::internal(format!("{other:?} is no tensor to bring to {}", device.name())))),
     }
 }
@@ -51,7 +51,7 @@ pub fn to_device(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) 
 ///
 /// # Errors
 /// As of [`to_host`].
-pub(crate) fn all_to_host(device: &Arc<dyn Device>, values: Values, done: Transfer<Values>) {
+pub(crate) fn all_to_host(device: &Arc<Device>, values: Values, done: Transfer<Values>) {
     let bring = |value, done: Transfer<Value>| {
         to_host(device, value, Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from))));
     };
@@ -63,8 +63,8 @@ pub(crate) fn all_to_host(device: &Arc<dyn Device>, values: Values, done: Transf
 ///
 /// # Errors
 /// As of [`to_device`]; `InvalidArgument` for what a device without memory of its own cannot reach.
-pub(crate) fn all_to_device(device: &Arc<dyn Device>, values: Values, done: Transfer<Values>) {
-    if !device.has_own_memory() {
+pub(crate) fn all_to_device(device: &Arc<Device>, values: Values, done: Transfer<Values>) {
+    if !device.processor().has_own_memory() {
         let is_elsewhere = values.iter().any(|value| matches!(value, Value::Device(_)));
         return done(if is_elsewhere { Err(out_of_reach(&**device)) } else { Ok(values) });
     }
@@ -75,7 +75,7 @@ pub(crate) fn all_to_device(device: &Arc<dyn Device>, values: Values, done: Tran
     all(values, bring, done);
 }
 
-fn out_of_reach(device: &dyn Device) -> Error {
+fn out_of_reach(device: &Device) -> Error {
     Error::invalid(format!(
         "what is in another device's memory, such as elements that were copied there, is asked for on {}: ask for it there",
         device.name()
@@ -83,22 +83,22 @@ fn out_of_reach(device: &dyn Device) -> Error {
 }
 
 /// As [`to_device`], also of what is in the memory of a device that it does not reach.
-fn into_memory(device: &Arc<dyn Device>, value: Value, done: Transfer<Value>) {
+fn into_memory(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     match value {
         Value::Device(tensor) => {
             let own = device.clone();
             let adopted = move |came| match came {
-                Ok(Value::Host(tensor)) => own.upload(tensor, done),
+                Ok(Value::Host(tensor)) => own.processor().upload(tensor, done),
                 came => done(came),
             };
-            device.adopt(tensor, Box::new(adopted));
+            device.processor().adopt(tensor, Box::new(adopted));
         }
         value => to_device(device, value, done),
     }
 }
 
 /// Brings what a variant holds into a device's memory.
-fn to_variant(device: &Arc<dyn Device>, value: Value, done: Transfer<Placed>) {
+fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<Placed>) {
     if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
         return done(Placed::of(value));
     }

@@ -1,8 +1,8 @@
-//! Devices: where kernels run and where their tensors live.
+//! Devices: processors under the names that a task gives them, with the kernels and the resources that live there.
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
-use crate::kernels;
+use crate::kernel_table::KernelTable;
 use crate::repeat::{Repeater, SegmentInfo};
 use crate::resource::ResourceStore;
 use crate::shared_block::SharedBlock;
@@ -13,96 +13,153 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-pub use crate::cpu_device::CpuDevice;
 pub use graph::device::DeviceAttributes;
 
-/// A processor with memory of its own. Kernels are chosen by the name's device type.
-pub trait Device: Send + Sync + fmt::Debug {
-    fn attributes(&self) -> &DeviceAttributes;
+/// A device of a task. Devices of several names may stand for one processor, with shared resources or with their own.
+#[derive(Clone, Debug)]
+pub struct Device {
+    attributes: DeviceAttributes,
+    resources: Arc<ResourceStore>,
+    processor: Arc<dyn Processor>,
+    kernels: &'static KernelTable,
+}
+
+impl Device {
+    /// A device whose nodes run kernels of this table, with no resources yet.
+    pub fn new(attributes: DeviceAttributes, processor: Arc<dyn Processor>, kernels: &'static KernelTable) -> Device {
+        let resources = Arc::new(ResourceStore::new(&attributes.name.job));
+        Device { attributes, resources, processor, kernels }
+    }
+
+    /// The same device under another name: a session may know its task by a name of its own.
+    pub fn renamed(&self, name: DeviceName) -> Device {
+        Device { attributes: DeviceAttributes { name, ..self.attributes.clone() }, ..self.clone() }
+    }
+
+    /// The same processor under another name, with resources of its own.
+    pub fn isolated(&self, name: DeviceName) -> Device {
+        Device { resources: Arc::new(ResourceStore::new(&name.job)), ..self.renamed(name) }
+    }
+
+    /// The same device with another processor, such as one that captures the work of kernels.
+    pub fn with_processor(&self, processor: Arc<dyn Processor>) -> Device {
+        Device { processor, ..self.clone() }
+    }
+
+    /// The name, the incarnation and the memory that the device tells the cluster.
+    pub fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    /// The full name.
+    pub fn name(&self) -> &DeviceName {
+        &self.attributes.name
+    }
 
     /// The resources that live here.
-    fn resources(&self) -> &ResourceStore;
+    #[inline]
+    pub fn resources(&self) -> &ResourceStore {
+        &self.resources
+    }
 
-    /// Moves a tensor into the device's memory; the identity where that is the host's.
+    /// The memory and the transfers of the device.
+    #[inline]
+    pub fn processor(&self) -> &dyn Processor {
+        &*self.processor
+    }
+
+    /// The kernels of the device.
+    pub fn kernels(&self) -> &'static KernelTable {
+        self.kernels
+    }
+
+    /// The kernel for a node, if the device has one.
+    pub fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
+        self.kernels.find(node)
+    }
+}
+
+/// A processor with its memory: moves tensors between that memory, the host's and other devices'.
+pub trait Processor: Any + Send + Sync + fmt::Debug {
+    /// Moves a tensor from host memory into the processor's; the identity where both are one.
     fn upload(&self, tensor: Tensor, done: Transfer<Value>);
 
-    /// Moves a tensor of this device into host memory.
+    /// Moves a tensor of this processor into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
 
-    /// A tensor of its own as whoever keeps it from step to step is to hold it: elsewhere, if where it is was lent for a step.
+    /// Returns a tensor that may be kept beyond its step: a copy, if a captured graph owns its memory.
     ///
     /// # Errors
     /// `ResourceExhausted`, and the device's.
-    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+    fn persist(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
         Ok(tensor)
     }
 
-    /// Whether devices of its type in one process [take over](Device::adopt) each other's tensors, so that Send need not
-    /// bring them into host memory.
-    fn hands_over(&self) -> bool {
+    /// Returns whether processors of this type in one process [adopt](Processor::adopt) each other's tensors, so that Send
+    /// need not bring them into host memory.
+    fn can_adopt(&self) -> bool {
         false
     }
 
-    /// Brings a tensor of another device that [hands over](Device::hands_over) or [lends](Device::lend), or of its own, into
-    /// its memory; into the host's where it cannot reach the other's.
+    /// Brings a tensor into the processor's memory, from another processor that [adopts](Processor::can_adopt), or from
+    /// another process's that [exports](Processor::export); into host memory where the other's cannot be reached.
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         let DeviceTensor { dtype, shape, .. } = tensor;
-        let message = format!("{} takes over no tensors, such as {dtype}{shape}", self.name());
+        let message = format!("{self:?} adopts no tensors, such as {dtype}{shape}");
         done(Err(Error::internal(message)));
     }
 
-    /// Brings a copy of a tensor of its own, of [`LEAST`](crate::window::LEAST) bytes or more, where devices of its type in
-    /// other processes of this machine [see](Device::sees) it; into the host's memory, if there is no room for it there.
-    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+    /// Copies a tensor of [`LEAST`](crate::window::LEAST) bytes or more into a buffer that other processes of this machine
+    /// may map, or into host memory if there is no room for such a buffer.
+    fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
     }
 
-    /// Whether it can look into memory of another process's device, whose tensors it then [takes over](Device::adopt). May
-    /// wait.
-    fn sees(&self, _window: &PeerWindow) -> bool {
+    /// Returns whether the processor can read a buffer that another process [exports](Processor::export), whose tensors it then
+    /// [adopts](Processor::adopt). May block.
+    fn can_access(&self, _window: &PeerWindow) -> bool {
         false
     }
 
-    /// Waits until everything enqueued so far has run: nothing to do where kernels run to their end.
+    /// Waits until all work enqueued before has run: nothing to do where kernels run to their end.
+    ///
+    /// # Errors
+    /// The device's.
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether tensors live in memory of the device's own, so that values move at ports that say otherwise.
+    /// Returns whether tensors live in memory other than the host's, so that values move at ports that ask for the other
+    /// memory.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// Whether kernels only enqueue, and segments of them may be enqueued as one: by what [`Device::repeater`] gives.
-    fn repeats(&self) -> bool {
+    /// Returns whether kernels only enqueue work, and segments of them may be captured by a [`Processor::repeater`].
+    fn can_capture(&self) -> bool {
         false
     }
 
-    /// What runs a segment.
+    /// Returns a runner for a segment, which captures its kernels' work and enqueues it as one.
     ///
     /// # Errors
-    /// `Unimplemented` where segments are not repeated; why the device cannot be opened.
+    /// `Unimplemented` where segments are not captured; the reason why the device cannot be opened.
     fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
-        let message = format!("{} does not repeat the kernels of {}", self.name(), segment.name);
-        Err(Error::unimplemented(message))
+        Err(Error::unimplemented(format!("{self:?} does not capture the kernels of {}", segment.name)))
+    }
+}
+
+/// The host's processors. Kernels run to their end on the thread that calls them, on tensors in host memory.
+#[derive(Debug)]
+pub struct HostProcessor;
+
+impl Processor for HostProcessor {
+    fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
+        done(Ok(Value::Host(tensor)));
     }
 
-    /// The same processor under another name, with resources of its own.
-    fn isolated(&self, name: DeviceName) -> Arc<dyn Device>;
-
-    /// The device as kernels of its type know it, whatever name a session calls it by. Those of the CPU need nothing of
-    /// theirs.
-    fn native(&self) -> &dyn Any {
-        &()
-    }
-
-    /// The kernel for a node; as a rule, that of the device's type.
-    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
-        kernels::find(&self.name().device_type, node)
-    }
-
-    fn name(&self) -> &DeviceName {
-        &self.attributes().name
+    fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
+        done(Err(Error::internal(format!("{tensor:?} is not in host memory"))));
     }
 }
 
@@ -122,11 +179,12 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
     /// Bytes.
     fn len(&self) -> usize;
 
+    /// Returns whether the block has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What other processes see it in, from its beginning on; `None` if they cannot.
+    /// The buffer in which other processes can map the block from its beginning; `None` if they cannot.
     fn shared_block(&self) -> Option<&dyn SharedBlock> {
         None
     }

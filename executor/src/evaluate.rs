@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Evaluates nodes that have no state and whose CPU kernel does not wait.
 pub struct HostEvaluator {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
 }
 
 impl HostEvaluator {

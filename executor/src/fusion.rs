@@ -3,7 +3,6 @@
 use crate::device::Device;
 use crate::error::Result;
 use crate::hosted::keep_on_host;
-use crate::kernels;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
 use graph::passes::{fuse_norms, fuse_products};
@@ -16,9 +15,9 @@ use graph::{Graph, Node};
 ///
 /// # Errors
 /// As [`graph::passes::fuse`].
-pub fn fuse(graph: Graph, device: &dyn Device) -> Result<Graph> {
+pub fn fuse(graph: Graph, device: &Device) -> Result<Graph> {
     // The CPU's kernels of such products and normalisations run the kernels of their parts.
-    let graph = match device.has_own_memory() {
+    let graph = match device.processor().has_own_memory() {
         true => {
             let takes = |node: &Node| has_kernel(device, node);
             fuse_products(fuse_norms(keep_on_host(graph, device)?, &takes)?, &takes)?
@@ -30,11 +29,10 @@ pub fn fuse(graph: Graph, device: &dyn Device) -> Result<Graph> {
 
 /// Whether a chain may have the node: the device's kernel of chains has the op, with these attributes, and the device
 /// has a kernel of the op itself, for shapes that no chain takes.
-fn is_fusible(device: &dyn Device, node: &Node) -> bool {
-    let (device_type, op) = (&device.name().device_type, node.op.name());
-    let chains = || kernels::of_op(device_type, "_FusedElementwise");
-    kernels::has_chains_of(device_type, op)
-        && chains().iter().any(|def| def.supports(node))
+fn is_fusible(device: &Device, node: &Node) -> bool {
+    let (kernels, op) = (device.kernels(), node.op.name());
+    kernels.is_chained(op)
+        && kernels.of_op("_FusedElementwise").iter().any(|def| def.supports(node))
         && has_kernel(device, node)
         && (op != "BiasAdd" || data_format(node).is_ok_and(|format| format == DataFormat::Nhwc))
         // More are rounded once, where a chain rounds each sum.
@@ -42,6 +40,6 @@ fn is_fusible(device: &dyn Device, node: &Node) -> bool {
 }
 
 /// Whether the device has a kernel of the node whose tensors are in the device's memory.
-fn has_kernel(device: &dyn Device, node: &Node) -> bool {
+fn has_kernel(device: &Device, node: &Node) -> bool {
     device.find_kernel(node).is_some_and(|def| !def.is_absent && def.host_memory.is_empty())
 }

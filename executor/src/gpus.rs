@@ -108,10 +108,10 @@ pub fn devices(
     task: &TaskName,
     options: &GpuOptions,
     incarnation: impl Fn() -> u64,
-) -> Result<Vec<Arc<dyn Device>>> {
-    let device = |(id, gpu)| -> Result<Arc<dyn Device>> {
+) -> Result<Vec<Arc<Device>>> {
+    let device = |(id, gpu)| -> Result<Arc<Device>> {
         let name = graph::DeviceName::new(task, "GPU", id);
-        Ok(Arc::new(crate::cuda::CudaDevice::new(name, incarnation(), &gpu, options)?))
+        Ok(Arc::new(crate::cuda::device(name, incarnation(), &gpu, options)?))
     };
     (0..).zip(crate::cuda::pick(&options.visible)?).map(device).collect()
 }
@@ -121,7 +121,7 @@ pub fn devices(
 /// # Errors
 /// `Unavailable`.
 #[cfg(not(feature = "cuda"))]
-pub fn devices(_: &TaskName, options: &GpuOptions, _: impl Fn() -> u64) -> Result<Vec<Arc<dyn Device>>> {
+pub fn devices(_: &TaskName, options: &GpuOptions, _: impl Fn() -> u64) -> Result<Vec<Arc<Device>>> {
     if options.visible == Visible::These(Vec::new()) {
         return Ok(Vec::new());
     }

@@ -68,7 +68,7 @@ fn private_name(node: &str) -> Arc<str> {
 
 /// A node's hold on its object: made at the first run, found again at later ones.
 pub struct Owner<T: Resource> {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     name: ObjectName,
     by_reference: bool,
     held: Mutex<Option<Held<T>>>,
@@ -203,7 +203,7 @@ impl<T: Resource> HandleInput<T> {
     /// The object behind a handle, or what `otherwise` makes of one that leads to none.
     pub fn get_or(
         &self,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         handle: &ResourceHandle,
         otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<T>>,
     ) -> Result<Arc<T>> {
@@ -233,7 +233,7 @@ impl<T: Resource> HandleInput<T> {
     ///
     /// # Errors
     /// `NotFound` if there is none.
-    pub fn get(&self, device: &Arc<dyn Device>, input: &Value) -> Result<Arc<T>> {
+    pub fn get(&self, device: &Arc<Device>, input: &Value) -> Result<Arc<T>> {
         match input {
             Value::Host(tensor) if tensor.dtype() == DType::Resource => {
                 self.get_or(device, one_handle(tensor)?, |store, handle| {
@@ -246,7 +246,7 @@ impl<T: Resource> HandleInput<T> {
         }
     }
 
-    fn named(&self, device: &Arc<dyn Device>, strings: &Tensor) -> Result<Arc<T>> {
+    fn named(&self, device: &Arc<Device>, strings: &Tensor) -> Result<Arc<T>> {
         let [container, name] = strings.as_strings()? else {
             crate::invalid!("Handle must have two elements, but had shape: {}", strings.shape());
         };

@@ -15,7 +15,7 @@ const OPS: &[&str] = &["LogicalAnd", "LogicalOr", "LogicalNot"];
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is no loop.
-pub(crate) fn keep_on_host(mut graph: Graph, device: &dyn Device) -> Result<Graph> {
+pub(crate) fn keep_on_host(mut graph: Graph, device: &Device) -> Result<Graph> {
     let is_logic = |graph: &Graph, id: NodeId| OPS.contains(&graph.node(id).op.name());
     if !graph.ids().any(|id| is_logic(&graph, id)) {
         return Ok(graph);
@@ -31,7 +31,7 @@ pub(crate) fn keep_on_host(mut graph: Graph, device: &dyn Device) -> Result<Grap
 }
 
 /// Whether the device's kernel of the node leaves this output in host memory.
-fn is_made_on_host(device: &dyn Device, node: &Node, output: u32) -> bool {
+fn is_made_on_host(device: &Device, node: &Node, output: u32) -> bool {
     let Some(def) = device.find_kernel(node) else { return false };
     let mut left = output as usize;
     for arg in node.op.outputs.iter() {

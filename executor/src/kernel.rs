@@ -142,9 +142,9 @@ pub struct KernelInit<'a> {
     pub node: &'a Node,
     pub inputs: &'a [PortType],
     pub outputs: &'a [PortType],
-    pub device: &'a Arc<dyn Device>,
+    pub device: &'a Arc<Device>,
     /// The functions of the node's graph.
-    pub functions: &'a Functions,
+    pub functions: &'a Arc<dyn Functions>,
 }
 
 impl KernelInit<'_> {
@@ -157,7 +157,7 @@ impl KernelInit<'_> {
     ///
     /// # Errors
     /// `NotFound` if the graph has no such function.
-    pub fn function(&self, attr: &str) -> Result<Arc<Function>> {
+    pub fn function(&self, attr: &str) -> Result<Arc<dyn Function>> {
         self.functions.get(&self.attr::<graph::FuncAttr>(attr)?)
     }
 
@@ -165,7 +165,7 @@ impl KernelInit<'_> {
     ///
     /// # Errors
     /// As [`KernelInit::function`].
-    pub fn function_list(&self, attr: &str) -> Result<Vec<Arc<Function>>> {
+    pub fn function_list(&self, attr: &str) -> Result<Vec<Arc<dyn Function>>> {
         self.attr::<Vec<graph::FuncAttr>>(attr)?.iter().map(|f| self.functions.get(f)).collect()
     }
 
@@ -234,7 +234,7 @@ impl Step {
 #[derive(Debug)]
 pub struct KernelContext<'a> {
     pub(crate) node: &'a Node,
-    pub(crate) device: &'a Arc<dyn Device>,
+    pub(crate) device: &'a Arc<Device>,
     pub(crate) step: &'a Arc<Step>,
     /// Owned by the kernel: what it does not take is dropped after it.
     pub(crate) inputs: &'a mut [Value],
@@ -247,7 +247,7 @@ impl<'a> KernelContext<'a> {
         self.node
     }
 
-    pub fn device(&self) -> &'a Arc<dyn Device> {
+    pub fn device(&self) -> &'a Arc<Device> {
         self.device
     }
 
@@ -409,7 +409,7 @@ fn no_device_tensor(i: usize, input: Option<&Value>) -> Error {
 /// An asynchronous kernel's step: it owns its inputs and answers through [`AsyncContext::done`].
 pub struct AsyncContext {
     pub node: Arc<Node>,
-    pub device: Arc<dyn Device>,
+    pub device: Arc<Device>,
     pub step: Arc<Step>,
     pub inputs: SmallVec<[Value; 4]>,
     pub done: Done,

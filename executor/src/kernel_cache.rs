@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::executor::panicked;
 use crate::function::Functions;
 use crate::kernel::{Kernel, KernelInit};
-use crate::kernels;
+use crate::kernel_table::no_kernel;
 use graph::{DeviceName, Node};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -40,9 +40,9 @@ impl KernelCache {
     /// With the node's name: no kernel takes the node, or it refuses its attributes.
     pub(crate) fn kernel(
         &self,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         node: &Node,
-        functions: &Functions,
+        functions: &Arc<dyn Functions>,
     ) -> Result<Arc<Kernel>> {
         if !node.op.is_stateful() {
             return make(device, node, functions);
@@ -59,8 +59,8 @@ impl KernelCache {
     }
 }
 
-fn make(device: &Arc<dyn Device>, node: &Node, functions: &Functions) -> Result<Arc<Kernel>> {
-    let def = device.find_kernel(node).ok_or_else(|| kernels::no_kernel(node))?;
+fn make(device: &Arc<Device>, node: &Node, functions: &Arc<dyn Functions>) -> Result<Arc<Kernel>> {
+    let def = device.find_kernel(node).ok_or_else(|| no_kernel(&[device.kernels()], node))?;
     let (inputs, outputs) = (node.input_types()?, node.output_types()?);
     let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions };
     catch_unwind(AssertUnwindSafe(|| (def.make)(&init)))

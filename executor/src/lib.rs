@@ -4,7 +4,6 @@
 pub mod accumulator;
 pub mod barrier;
 pub mod cancel;
-mod cpu_device;
 pub mod crossing;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -20,10 +19,12 @@ mod fusion;
 pub mod gpus;
 pub mod handle;
 mod hosted;
+mod library_functions;
 pub mod io;
 pub mod journal;
 pub mod kernel;
 mod kernel_cache;
+pub mod kernel_table;
 pub mod kernels;
 mod lone;
 mod pool;
@@ -45,14 +46,13 @@ pub mod variable;
 pub mod waiting;
 pub mod window;
 
-pub use cpu_device::CpuDevice;
 pub use error::{Error, Result};
 pub use evaluate::HostEvaluator;
 pub use executor::{Executor, NodeTrace, OutputTrace, Trace};
 pub use function::{Function, Functions};
+pub use library_functions::LibraryFunctions;
 pub use fusion::fuse;
 pub use kernel_cache::KernelCache;
-pub use kernels::{kernel_priority, no_kernel, registered_kernels};
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
 pub use value::{Placed, Value, View};

@@ -1,26 +1,26 @@
 //! One node run without a graph: what constant folding and kernel tests share.
 
 use crate::cancel::Cancellation;
-use crate::cpu_device::CpuDevice;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::function::Functions;
+use crate::function::no_functions;
 use crate::kernel::{Kernel, KernelContext, KernelInit, Step};
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
+use crate::kernels;
 use crate::value::Value;
 use graph::Node;
 use std::sync::Arc;
 
-pub(crate) fn device() -> Arc<dyn Device> {
-    Arc::new(CpuDevice::default())
+pub(crate) fn device() -> Arc<Device> {
+    Arc::new(kernels::cpu::lone_device())
 }
 
 /// Runs a node's kernel on these inputs, in a step of its own.
-pub(crate) fn run(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
+pub(crate) fn run(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     run_kernel(&make_kernel(device, node)?, device, node, inputs)
 }
 
-pub(crate) fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
+pub(crate) fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
     let def = device.find_kernel(node).ok_or_else(|| {
         Error::unimplemented(format!("no {} kernel for {}", device.name().device_type, node.op.name()))
@@ -30,14 +30,14 @@ pub(crate) fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kerne
         inputs: &input_types,
         outputs: &output_types,
         device,
-        functions: Functions::none(),
+        functions: no_functions(),
     })
 }
 
 /// Runs a kernel that was made for this node: one that keeps state between runs shows it.
 pub(crate) fn run_kernel(
     kernel: &Kernel,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     node: &Node,
     mut inputs: Vec<Value>,
 ) -> Result<Vec<Value>> {

@@ -59,7 +59,7 @@ pub enum Access {
 }
 
 /// Runs a segment's kernels one by one on a device: from the values of its inputs to those of its outputs.
-pub type Walk<'a> = dyn FnMut(&Arc<dyn Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
+pub type Walk<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
 
 /// Runs one segment, step after step.
 pub trait Repeater: Send + Sync + fmt::Debug {
@@ -67,5 +67,5 @@ pub trait Repeater: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Those of `walk`, and the device's.
-    fn run(&self, device: &Arc<dyn Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>>;
+    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>>;
 }

@@ -8,8 +8,8 @@ use crate::value::Value;
 use graph::{Node, Tensor};
 use std::sync::Arc;
 
-/// By default, a device outside any cluster.
-pub use crate::cpu_device::CpuDevice as LoneDevice;
+/// A CPU device outside any cluster.
+pub use crate::kernels::cpu::lone_device;
 
 /// Runs a node's CPU kernel on these inputs.
 pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
@@ -18,7 +18,7 @@ pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
 
 /// As [`run_node`], on a device whose resources persist between calls; of a kernel that answers later, the answer is
 /// waited for.
-pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
+pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     let kernel = make_kernel(device, node)?;
     let Kernel::Async(start) = &kernel else { return run_kernel(&kernel, device, node, inputs) };
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -35,14 +35,14 @@ pub fn run_node_on(device: &Arc<dyn Device>, node: &Node, inputs: Vec<Value>) ->
 }
 
 /// Makes a node's CPU kernel.
-pub fn make_kernel(device: &Arc<dyn Device>, node: &Node) -> Result<Kernel> {
+pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     lone::make_kernel(device, node)
 }
 
 /// Runs a kernel that was made for this node: one that keeps state between runs shows it.
 pub fn run_kernel(
     kernel: &Kernel,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     node: &Node,
     inputs: Vec<Value>,
 ) -> Result<Vec<Value>> {

@@ -233,9 +233,9 @@ impl Placed {
     ///
     /// # Errors
     /// `Internal` if it is no tensor, and those of [`Device::keep`].
-    pub fn kept(input: Value, device: &dyn Device) -> Result<Placed> {
+    pub fn kept(input: Value, device: &Device) -> Result<Placed> {
         Ok(match Placed::of(input)? {
-            Placed::Device(tensor) => Placed::Device(device.keep(tensor)?),
+            Placed::Device(tensor) => Placed::Device(device.processor().persist(tensor)?),
             on_host => on_host,
         })
     }

@@ -5,7 +5,7 @@
 use anabranch_executor as executor;
 use executor::device::Device;
 use executor::kernel::Kernel;
-use executor::testing::{LoneDevice, make_kernel, run_node_on};
+use executor::testing::{lone_device, make_kernel, run_node_on};
 use executor::variable::Variable;
 use executor::{Error, Result, Value};
 use graph::ops::spec::{AttrKind, AttrSpec};
@@ -286,7 +286,7 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
 }
 
 /// The values of a node's inputs.
-fn inputs(random: &Random, device: &Arc<dyn Device>, node: &Node, types: &[PortType]) -> Result<Vec<Value>> {
+fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]) -> Result<Vec<Value>> {
     // Mostly as they should be, or all but one: what is wrong is then found late.
     let has_windows = node.op.attrs.iter().any(|a| a.name == "strides" || a.name == "block_size");
     let common = if has_windows { random.shape_of_rank(4)? } else { random.shape()? };
@@ -337,7 +337,7 @@ fn inputs(random: &Random, device: &Arc<dyn Device>, node: &Node, types: &[PortT
 }
 
 /// A handle of a new variable with this value.
-fn handle(device: &Arc<dyn Device>, i: usize, value: Tensor) -> Result<Value> {
+fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
     let op = |name| graph::ops::lookup(name).ok_or_else(|| Error::invalid(format!("no op {name}")));
     let make = Node::new("handle", op("VarHandleOp")?)
         .with_attr("dtype", value.dtype())
@@ -382,7 +382,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
         for round in 0..ROUNDS {
             let random = Random(Cell::new(round << 32 | seed));
             let Some(node) = node(&random, op) else { continue };
-            let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+            let device: Arc<Device> = Arc::new(lone_device());
             if op.role() != Role::Compute || device.find_kernel(&node).is_none() {
                 continue;
             }

@@ -267,7 +267,7 @@ const OPS: &[&str] = &[
 fn every_array_op_is_tabled_and_has_a_kernel() {
     for op in OPS {
         assert!(graph::ops::lookup(op).is_some(), "{op} is no op");
-        assert!(!executor::kernels::of_op("CPU", op).is_empty(), "{op} has no CPU kernel");
+        assert!(!executor::kernels::cpu::table().of_op(op).is_empty(), "{op} has no CPU kernel");
     }
 }
 

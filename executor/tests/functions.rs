@@ -2,17 +2,18 @@
 
 use anabranch_executor::cancel::Cancellation;
 use anabranch_executor::kernel::Step;
-use anabranch_executor::testing::LoneDevice;
-use anabranch_executor::{Error, Function, Functions, LocalRendezvous, Pool, Result, Value};
+use anabranch_executor::testing::lone_device;
+use anabranch_executor::{Error, Function, LibraryFunctions, LocalRendezvous, Pool, Result, Value};
 use graph::{Attrs, Code, FuncAttr, Graph, Tensor};
+use smallvec::smallvec;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// `main` of a library, ready to be called.
-fn function(library: &str, attrs: Attrs) -> Result<Arc<Function>> {
+fn function(library: &str, attrs: Attrs) -> Result<Arc<dyn Function>> {
     let library = Graph::from_text(library)?.library;
-    let device: Arc<dyn anabranch_executor::device::Device> = Arc::new(LoneDevice::default());
-    let functions = Functions::new(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
+    let device: Arc<anabranch_executor::device::Device> = Arc::new(lone_device());
+    let functions = LibraryFunctions::of_graph(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
     functions.get(&FuncAttr { name: "main".into(), attrs })
 }
 
@@ -20,9 +21,9 @@ fn step() -> Arc<Step> {
     Arc::new(Step::new(1, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())))
 }
 
-fn call_in(step: &Arc<Step>, function: &Function, args: Vec<Tensor>) -> Result<Vec<Tensor>> {
+fn call_in(step: &Arc<Step>, function: &dyn Function, args: Vec<Tensor>) -> Result<Vec<Tensor>> {
     let (sender, receiver) = mpsc::channel();
-    function.call(step, args.into_iter().map(Value::Host), Box::new(move |r| drop(sender.send(r))));
+    function.call(step, args.into_iter().map(Value::Host).collect(), Box::new(move |r| drop(sender.send(r))));
     let ended = receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?;
     let host = |value| match value {
         Value::Host(tensor) => Ok(tensor),
@@ -185,7 +186,7 @@ fn cancelling_the_caller_ends_a_loop_that_would_not() -> Result<()> {
         %end"#;
     let (step, main) = (step(), function(library, Attrs::new())?);
     let (sender, receiver) = mpsc::channel();
-    main.call(&step, [Value::Host(1f32.into())], Box::new(move |r| drop(sender.send(r))));
+    main.call(&step, smallvec![Value::Host(1f32.into())], Box::new(move |r| drop(sender.send(r))));
     step.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
     let ended = receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?;
     assert_eq!(ended.map(|_| ()).map_err(|e| (e.code(), e.is_derived())), Err((Code::Cancelled, true)));
@@ -236,11 +237,11 @@ fn waiting_for_a_call_is_for_threads_that_may_block() -> Result<()> {
         "{SQUARE}\n%function main\n%arg x: float\n%output y: float\nsq = square[T=float](x)\n%return y = \"sq:y:0\"\n%end"
     );
     let main = function(&library, Attrs::new())?;
-    let got = main.call_and_wait(&step(), [Value::Host(3f32.into())])?;
+    let got = main.call_and_wait(&step(), smallvec![Value::Host(3f32.into())])?;
     assert!(matches!(&got[..], [Value::Host(t)] if *t == 9f32.into()), "{got:?}");
     let (sender, receiver) = mpsc::channel();
     Pool::new(1)?.spawn(move || {
-        drop(sender.send(main.call_and_wait(&step(), [Value::Host(3f32.into())]).map(|_| ())));
+        drop(sender.send(main.call_and_wait(&step(), smallvec![Value::Host(3f32.into())]).map(|_| ())));
     });
     let refused =
         receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?;

@@ -4,7 +4,7 @@
 use anabranch_executor::device::Device;
 use anabranch_executor::kernel::KernelInit;
 use anabranch_executor::kernels;
-use anabranch_executor::testing::LoneDevice;
+use anabranch_executor::testing::lone_device;
 use graph::DType::{self, *};
 use graph::Node;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ const TABLE: &[(&str, &str, &[DType])] = &[
 
 #[test]
 fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     for (op, attr, types) in TABLE {
         let op = graph::ops::lookup(op).ok_or(*op)?;
         for &dtype in *types {
@@ -81,14 +81,14 @@ fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
             node.attrs.set(attr, dtype);
             op.check_attrs(&node.attrs)?;
             let what = || format!("{} {attr}={dtype}", op.name());
-            let def = kernels::find("CPU", &node).ok_or_else(what)?;
+            let def = kernels::cpu::table().find(&node).ok_or_else(what)?;
             let (inputs, outputs) = (node.input_types()?, node.output_types()?);
             let init = KernelInit {
                 node: &node,
                 inputs: &inputs,
                 outputs: &outputs,
                 device: &device,
-                functions: anabranch_executor::Functions::none(),
+                functions: anabranch_executor::function::no_functions(),
             };
             (def.make)(&init).map_err(|e| format!("{}: {e}", what()))?;
         }

@@ -2,7 +2,7 @@
 
 use anabranch_executor as executor;
 use executor::device::Device;
-use executor::testing::{LoneDevice, make_kernel, run_kernel, run_node_on};
+use executor::testing::{lone_device, make_kernel, run_kernel, run_node_on};
 use executor::{Error, Result, Value};
 use graph::{AttrValue, Code, DType, Node, Tensor};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn node(op: &str, attrs: &[(&str, AttrValue)]) -> Result<Node> {
 }
 
 fn run(
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     op: &str,
     inputs: &[Value],
     attrs: &[(&str, AttrValue)],
@@ -46,7 +46,7 @@ const TYPES: [(&str, AttrValue); 2] =
 
 #[test]
 fn an_object_without_a_shared_name_goes_with_its_kernel() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let maker = node("MutableHashTableV2", &table(""))?;
     let kernel = make_kernel(&device, &maker)?;
     let handle = run_kernel(&kernel, &device, &maker, vec![])?.swap_remove(0);
@@ -65,7 +65,7 @@ fn an_object_without_a_shared_name_goes_with_its_kernel() -> Result<()> {
 
 #[test]
 fn a_shared_object_is_found_by_its_name_and_by_either_kind_of_handle() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let by_resource = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let by_reference = run_node_on(&device, &node("MutableHashTable", &table("t"))?, vec![])?.swap_remove(0);
     assert!(matches!(by_reference, Value::Ref(_)));
@@ -83,7 +83,7 @@ fn a_shared_object_is_found_by_its_name_and_by_either_kind_of_handle() -> Result
 
 #[test]
 fn a_handle_of_any_kind_can_be_destroyed() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let strict = [("ignore_lookup_error", AttrValue::Bool(false))];
     run(&device, "DestroyResourceOp", std::slice::from_ref(&handle), &strict)?;
@@ -95,7 +95,7 @@ fn a_handle_of_any_kind_can_be_destroyed() -> Result<()> {
 
 #[test]
 fn rows_that_go_leave_the_others_where_they_are_found() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let keys = words(&["a", "b", "c", "d"])?;
     let values: Value = Tensor::try_from([1i64, 2, 3, 4])?.into();
@@ -108,7 +108,7 @@ fn rows_that_go_leave_the_others_where_they_are_found() -> Result<()> {
 
 #[test]
 fn wrong_handles_are_refused() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let three = words(&["a", "b", "c"])?;
     let refused = run(&device, "LookupTableSize", &[three], &[]).map_err(|e| (e.code(), e.to_string()));
     let message = "Handle must have two elements, but had shape: [3]".to_owned();

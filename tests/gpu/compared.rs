@@ -7,7 +7,7 @@ use super::Fallible;
 use super::placed::{self, Outcome};
 use super::walk::Case;
 use executor::device::Device;
-use executor::testing::LoneDevice;
+use executor::testing::lone_device;
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
 }
 
 /// Compares what a device makes of a case with what the CPU does.
-pub(crate) fn compare(device: &Arc<dyn Device>, cpu: &Arc<dyn Device>, case: &Case) -> Fallible<Vec<String>> {
+pub(crate) fn compare(device: &Arc<Device>, cpu: &Arc<Device>, case: &Case) -> Fallible<Vec<String>> {
     let Case { def, node, inputs } = case;
     let actual = placed::run(device, def, node, inputs)?;
     Ok(match (actual, placed::run(cpu, def, node, inputs)?) {
@@ -130,8 +130,8 @@ pub(crate) fn compare(device: &Arc<dyn Device>, cpu: &Arc<dyn Device>, case: &Ca
     })
 }
 
-pub(crate) fn cpu() -> Arc<dyn Device> {
-    Arc::new(LoneDevice::default())
+pub(crate) fn cpu() -> Arc<Device> {
+    Arc::new(lone_device())
 }
 
 #[test]

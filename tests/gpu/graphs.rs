@@ -37,7 +37,7 @@ fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
 
 /// What is wrong about the steps of a node that launch a graph, beside the first, which does not.
 fn in_graph(
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     def: &KernelDef,
     node: &Node,
     random: &mut Random,

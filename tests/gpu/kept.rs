@@ -16,7 +16,7 @@ fn node(op: &str, attrs: &[(&str, AttrValue)]) -> Fallible<Node> {
     Ok(attrs.iter().fold(Node::new("n", op), |node, (name, value)| node.with_attr(name, value.clone())))
 }
 
-type Gpu = Arc<dyn Device>;
+type Gpu = Arc<Device>;
 
 fn run(gpu: &Gpu, op: &str, attrs: &[(&str, AttrValue)], inputs: Vec<Value>) -> Fallible<Vec<Value>> {
     Ok(run_node_on(gpu, &node(op, attrs)?, inputs)?)

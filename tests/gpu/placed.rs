@@ -23,13 +23,13 @@ pub(crate) struct Outcome {
     pub(crate) outputs: usize,
 }
 
-pub(crate) fn upload(device: &Arc<dyn Device>, tensor: Tensor) -> Fallible<Value> {
+pub(crate) fn upload(device: &Arc<Device>, tensor: Tensor) -> Fallible<Value> {
     let (sender, receiver) = channel();
     crossing::to_device(device, tensor.into(), Box::new(move |value| drop(sender.send(value))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
-pub(crate) fn download(device: &Arc<dyn Device>, value: Value) -> Fallible<Tensor> {
+pub(crate) fn download(device: &Arc<Device>, value: Value) -> Fallible<Tensor> {
     let (sender, receiver) = channel();
     crossing::to_host(device, value, Box::new(move |tensor| drop(sender.send(tensor))));
     Ok(receiver.recv_timeout(DEADLINE)??)
@@ -40,7 +40,7 @@ pub(crate) fn download(device: &Arc<dyn Device>, value: Value) -> Fallible<Tenso
 /// # Errors
 /// The kernel's own are the inner ones.
 pub(crate) fn run(
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     def: &KernelDef,
     node: &Node,
     inputs: &[Tensor],
@@ -85,7 +85,7 @@ enum Held {
 }
 
 impl Held {
-    fn new(device: &Arc<dyn Device>, value: &Tensor, is_ref: bool) -> Fallible<Held> {
+    fn new(device: &Arc<Device>, value: &Tensor, is_ref: bool) -> Fallible<Held> {
         let (dtype, shape) = (value.dtype(), PartialShape::from(value.shape()));
         let value = upload(device, value.clone())?;
         if is_ref {
@@ -112,7 +112,7 @@ impl Held {
     }
 
     /// What it holds at last.
-    fn last(self, device: &Arc<dyn Device>) -> Fallible<Option<Value>> {
+    fn last(self, device: &Arc<Device>) -> Fallible<Option<Value>> {
         let handle = match self {
             Held::Reference(variable) => return Ok(variable.snapshot()),
             Held::Resource(handle) => handle,

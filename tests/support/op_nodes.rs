@@ -9,10 +9,11 @@ use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
 /// Every row of a device type's table with a node for each choice of types that it takes. Ops that call functions are nothing
 /// without a graph that has these: `flows` and `trained` are about whole ones.
 pub fn rows(device_type: &str) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
+    let table = kernels::table_of(device_type).ok_or("no such device type")?;
     let mut rows = Vec::new();
     let calls = |op: &&'static Op| op.attrs.iter().any(|spec| matches!(spec.kind, AttrKind::Func));
     for op in graph::ops::all().iter().filter(|op| !calls(op)) {
-        for &def in kernels::of_op(device_type, op.name()) {
+        for &def in table.of_op(op.name()) {
             let mut nodes = plain_nodes(op)?;
             for (attr, types) in def.types {
                 nodes = nodes

@@ -53,13 +53,13 @@ pub fn transferring(text: &str) -> Fallible<Graph> {
 }
 
 impl Partition {
-    pub fn new(graph: &Graph, device: &Arc<dyn Device>) -> Fallible<Partition> {
+    pub fn new(graph: &Graph, device: &Arc<Device>) -> Fallible<Partition> {
         let executor = Executor::new(graph, device.clone(), Pool::new(2)?, &KernelCache::new())?;
         Ok(Partition(Arc::new(executor)))
     }
 
     /// Of a graph's text, as [`transferring`] reads it.
-    pub fn of_text(text: &str, device: &Arc<dyn Device>) -> Fallible<Partition> {
+    pub fn of_text(text: &str, device: &Arc<Device>) -> Fallible<Partition> {
         Partition::new(&transferring(text)?, device)
     }
 

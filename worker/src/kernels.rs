@@ -1,6 +1,7 @@
 //! What this process's kernel tables tell a placer.
 
-use executor::{kernel_priority, registered_kernels};
+use executor::kernel_table::registered_kernels;
+use executor::kernels;
 use graph::Node;
 use placer::Kernels;
 
@@ -10,10 +11,10 @@ pub struct KernelTables;
 
 impl Kernels for KernelTables {
     fn priority(&self, device_type: &str, node: &Node) -> Option<i32> {
-        kernel_priority(device_type, node)
+        kernels::table_of(device_type)?.priority(node)
     }
 
     fn registered(&self, op: &str) -> String {
-        registered_kernels(op).trim_end().to_owned()
+        registered_kernels(&kernels::offered_tables(), op).trim_end().to_owned()
     }
 }

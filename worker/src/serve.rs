@@ -36,7 +36,7 @@ pub(crate) async fn recv_tensor(
     Ok(Reply { send_start_micros: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), ..reply })
 }
 
-fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<dyn Device>, Status> {
+fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<Device>, Status> {
     let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
     let (wanted, here) = (key.src_incarnation, device.attributes().incarnation);
     if wanted != here {
@@ -112,7 +112,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Status> {
+async fn to_host(device: &Arc<Device>, value: Value) -> Result<Tensor, Status> {
     // As most are: no word needs to be waited for.
     let value = match value {
         Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),

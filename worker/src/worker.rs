@@ -72,7 +72,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::new`].
-    pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Worker>, Status> {
+    pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<Device>>) -> Result<Arc<Worker>, Status> {
         Worker::over(config, Devices::of(devices))
     }
 

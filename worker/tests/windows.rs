@@ -5,7 +5,7 @@ mod cluster;
 
 use anabranch_worker::{Transport, Worker, WorkerConfig};
 use cluster::*;
-use executor::device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
+use executor::device::{Device, Processor, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
 use executor::kernel::KernelDef;
 use executor::resource::ResourceStore;
 use executor::shared_block::{Place, SharedBlock, Sharing};
@@ -42,8 +42,6 @@ fn count(of: &AtomicUsize) -> usize {
 /// Stands for a GPU.
 #[derive(Debug)]
 struct Card {
-    attributes: DeviceAttributes,
-    resources: ResourceStore,
     sees: AtomicBool,
     /// Whether there is memory for what it would lend.
     has_room: AtomicBool,
@@ -106,17 +104,20 @@ impl SharedBlock for Block {
 }
 
 impl Card {
-    fn new(task: &TaskName) -> Card {
-        let name = DeviceName::new(task, "GPU", 0);
+    fn new() -> Card {
+        let [sees, has_room] = [true; 2].map(AtomicBool::new);
+        Card { sees, has_room, counts: Arc::default() }
+    }
+
+    /// The device of a task that has the card.
+    fn device(self: &Arc<Card>, task: &TaskName) -> Device {
         let attributes = DeviceAttributes {
-            name,
+            name: DeviceName::new(task, "GPU", 0),
             memory_limit: 1 << 30,
             incarnation: u64::from(task.task) + 100,
             physical_description: String::new(),
         };
-        let resources = ResourceStore::new(&task.job);
-        let [sees, has_room] = [true; 2].map(AtomicBool::new);
-        Card { attributes, resources, sees, has_room, counts: Arc::default() }
+        Device::new(attributes, self.clone(), kernels::cpu::table())
     }
 
     fn read(&self, tensor: &DeviceTensor) -> executor::Result<Tensor> {
@@ -127,7 +128,7 @@ impl Card {
         let borrowed = BorrowedMemory::of(&*tensor.memory);
         let borrowed = borrowed.ok_or_else(|| executor::Error::internal("it is no memory of this device"))?;
         let window = borrowed.window();
-        if !self.sees(window) {
+        if !self.can_access(window) {
             borrowed.tell_unseen();
             return Err(executor::Error::internal("it is not seen"));
         }
@@ -144,19 +145,7 @@ fn on_device(tensor: Tensor) -> Value {
     DeviceTensor { dtype, shape, memory: Arc::new(Memory(tensor)) }.into()
 }
 
-impl Device for Card {
-    fn attributes(&self) -> &DeviceAttributes {
-        &self.attributes
-    }
-
-    fn resources(&self) -> &ResourceStore {
-        &self.resources
-    }
-
-    fn isolated(&self, _: DeviceName) -> Arc<dyn Device> {
-        Arc::new(Card::new(&self.attributes.name.task_name()))
-    }
-
+impl Processor for Card {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
         done(Ok(on_device(tensor)));
     }
@@ -166,7 +155,7 @@ impl Device for Card {
         done(self.read(&tensor));
     }
 
-    fn hands_over(&self) -> bool {
+    fn can_adopt(&self) -> bool {
         true
     }
 
@@ -176,7 +165,7 @@ impl Device for Card {
         done(adopted);
     }
 
-    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+    fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         if !self.has_room.load(Ordering::Acquire) {
             return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
         }
@@ -195,16 +184,12 @@ impl Device for Card {
         done(lent);
     }
 
-    fn sees(&self, window: &PeerWindow) -> bool {
+    fn can_access(&self, window: &PeerWindow) -> bool {
         self.sees.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
     }
 
     fn has_own_memory(&self) -> bool {
         true
-    }
-
-    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
-        kernels::find("CPU", node)
     }
 }
 
@@ -226,11 +211,12 @@ impl Machine {
         let (mut tasks, mut cards) = (Vec::new(), Vec::new());
         for (task, listener) in (0..).zip(listeners) {
             let name = TaskName::new("w", task);
-            let card = Arc::new(Card::new(&name));
+            let card = Arc::new(Card::new());
             card.sees.store(sees, Ordering::Release);
-            let cpu = CpuDevice::new(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
+            let cpu = kernels::cpu::device(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
+            let gpu = card.device(&name);
             let config = WorkerConfig { threads: 2, transport, ..WorkerConfig::new(name, cluster.clone()) };
-            let devices: Vec<Arc<dyn Device>> = vec![Arc::new(cpu), card.clone()];
+            let devices: Vec<Arc<Device>> = vec![Arc::new(cpu), Arc::new(gpu)];
             tasks.push(Task::serve_made(listener, || Worker::with_devices(config, devices))?);
             cards.push(card);
         }

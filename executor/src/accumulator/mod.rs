@@ -4,6 +4,7 @@
 mod replica;
 mod sparse;
 
+pub use replica::{AccumulatorState, GradientSum};
 pub use sparse::SparseGradient;
 
 use crate::cancel::Cancellation;

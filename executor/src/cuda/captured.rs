@@ -80,7 +80,7 @@ impl Captured {
     pub(super) fn new(
         engine: &Arc<Engine>,
         name: Arc<str>,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         inputs: &[Value],
         stay: &[bool],
         variables: &Variables,

@@ -5,14 +5,11 @@ use super::driver::{GraphId, StreamId};
 use super::lane::Lane;
 use super::pieces::Pieces;
 use super::streams::Stream;
-use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
+use crate::device::{Device, DeviceTensor, Processor, Transfer};
 use crate::error::{Error, Result};
-use crate::kernel::KernelDef;
-use crate::resource::ResourceStore;
 use crate::value::Value;
-use graph::{DeviceName, Node, Tensor};
+use graph::Tensor;
 use parking_lot::Mutex;
-use std::any::Any;
 use std::sync::Arc;
 
 /// Work that was captured, with the memory that it works in.
@@ -28,9 +25,9 @@ impl Graph {
     /// # Errors
     /// Those of `run`, and the driver's; `FailedPrecondition` where graphs are not wanted. Then nothing has run.
     pub(super) fn capture<T>(
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         arena: &Arc<Arena>,
-        run: impl FnOnce(&Arc<dyn Device>) -> Result<T>,
+        run: impl FnOnce(&Arc<Device>) -> Result<T>,
     ) -> Result<(Graph, T)> {
         let engine = arena.engine();
         let stream = engine
@@ -39,7 +36,7 @@ impl Graph {
         let capture = Capture { arena: arena.clone(), stream: *stream, waiting: Mutex::default() };
         let capturing = Arc::new(Capturing { device: device.clone(), capture });
         let mut open = Open::begin(arena, *stream)?;
-        let result = run(&(capturing.clone() as Arc<dyn Device>))?;
+        let result = run(&Arc::new(device.with_processor(capturing.clone())))?;
         capturing.lane().settle()?;
         Ok((open.end()?, result))
     }
@@ -92,7 +89,7 @@ impl Drop for Open<'_> {
 /// A GPU whose kernels' work is captured; all else is the GPU's.
 #[derive(Debug)]
 pub(super) struct Capturing {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     capture: Capture,
 }
 
@@ -111,40 +108,20 @@ impl Capturing {
     }
 }
 
-impl Device for Capturing {
-    fn attributes(&self) -> &DeviceAttributes {
-        self.device.attributes()
-    }
-
-    fn resources(&self) -> &ResourceStore {
-        self.device.resources()
-    }
-
+impl Processor for Capturing {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
-        self.device.upload(tensor, done);
+        self.device.processor().upload(tensor, done);
     }
 
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
-        self.device.download(tensor, done);
+        self.device.processor().download(tensor, done);
     }
 
-    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
-        self.device.keep(tensor)
+    fn persist(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+        self.device.processor().persist(tensor)
     }
 
     fn has_own_memory(&self) -> bool {
         true
-    }
-
-    fn isolated(&self, name: DeviceName) -> Arc<dyn Device> {
-        self.device.isolated(name)
-    }
-
-    fn native(&self) -> &dyn Any {
-        self
-    }
-
-    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
-        self.device.find_kernel(node)
     }
 }

@@ -8,28 +8,22 @@ use super::machine::Gpu;
 use super::nvidia::Nvidia;
 use super::repeater::GraphRepeater;
 use super::road::Road;
-use crate::device::{Device, DeviceAttributes, DeviceTensor, Transfer};
+use crate::device::{Device, DeviceAttributes, DeviceTensor, Processor, Transfer};
 use crate::error::{Error, Result};
 use crate::gpus::GpuOptions;
+use crate::kernels::cuda::table;
 use crate::repeat::{Repeater, SegmentInfo};
-use crate::resource::ResourceStore;
 use crate::value::Value;
 use crate::window::{BorrowedMemory, PeerWindow};
 use graph::{DeviceName, Tensor};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// One GPU of one task.
+/// A GPU, opened once, whatever sessions call it.
 #[derive(Debug)]
-pub struct CudaDevice {
-    attributes: DeviceAttributes,
-    resources: ResourceStore,
-    engine: Arc<Opened>,
-}
-
-/// A GPU that is opened once, whatever sessions call it.
-#[derive(Debug)]
-struct Opened {
+pub(super) struct CudaProcessor {
+    /// The device's name when it was made, for messages.
+    name: DeviceName,
     card: Card,
     options: GpuOptions,
     engine: OnceLock<Result<Arc<Engine>>>,
@@ -42,80 +36,64 @@ enum Card {
     Driver(Arc<dyn Driver>),
 }
 
-impl CudaDevice {
-    /// # Errors
-    /// `InvalidArgument` if the options make no sense.
-    pub fn new(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOptions) -> Result<CudaDevice> {
-        let attributes = DeviceAttributes {
-            memory_limit: options.limit(gpu.memory)?,
-            physical_description: gpu.description(name.id),
-            name,
-            incarnation,
-        };
-        Ok(CudaDevice::of(attributes, Card::Machine(gpu.number), options))
+/// The device of one of the machine's GPUs, with kernels of this table. It is opened when its engine is first asked for.
+///
+/// # Errors
+/// `InvalidArgument` if the options make no sense.
+pub fn device(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOptions) -> Result<Device> {
+    let attributes = DeviceAttributes {
+        memory_limit: options.limit(gpu.memory)?,
+        physical_description: gpu.description(name.id),
+        name,
+        incarnation,
+    };
+    Ok(CudaProcessor::device(attributes, Card::Machine(gpu.number), options))
+}
+
+/// A device over any driver.
+///
+/// # Errors
+/// As [`device`], and the driver's.
+pub fn device_over(driver: Arc<dyn Driver>, name: DeviceName, options: &GpuOptions) -> Result<Device> {
+    let attributes = DeviceAttributes {
+        name,
+        memory_limit: options.limit(driver.memory()?.1)?,
+        incarnation: 1,
+        physical_description: String::new(),
+    };
+    Ok(CudaProcessor::device(attributes, Card::Driver(driver), options))
+}
+
+/// The engine of a device that is a GPU, opened if it is not yet.
+///
+/// # Errors
+/// `Internal` if the device is no GPU; why it cannot be opened.
+pub fn engine_of(device: &Device) -> Result<&Arc<Engine>> {
+    let processor: &dyn Any = device.processor();
+    let gpu = processor.downcast_ref::<CudaProcessor>();
+    gpu.ok_or_else(|| Error::internal(format!("{} is no GPU", device.name())))?.engine()
+}
+
+impl CudaProcessor {
+    fn device(attributes: DeviceAttributes, card: Card, options: &GpuOptions) -> Device {
+        let name = attributes.name.clone();
+        let processor = CudaProcessor { name, card, options: options.clone(), engine: OnceLock::new() };
+        Device::new(attributes, Arc::new(processor), table())
     }
 
-    /// A device over any driver.
-    ///
-    /// # Errors
-    /// As [`CudaDevice::new`], and the driver's.
-    pub fn over(driver: Arc<dyn Driver>, name: DeviceName, options: &GpuOptions) -> Result<CudaDevice> {
-        let attributes = DeviceAttributes {
-            name,
-            memory_limit: options.limit(driver.memory()?.1)?,
-            incarnation: 1,
-            physical_description: String::new(),
-        };
-        Ok(CudaDevice::of(attributes, Card::Driver(driver), options))
-    }
-
-    fn of(attributes: DeviceAttributes, card: Card, options: &GpuOptions) -> CudaDevice {
-        let resources = ResourceStore::new(&attributes.name.job);
-        let engine = Opened { card, options: options.clone(), engine: OnceLock::new() };
-        CudaDevice { attributes, resources, engine: Arc::new(engine) }
-    }
-
-    /// The GPU, opened if it is not yet.
-    ///
-    /// # Errors
-    /// Why it cannot be opened.
-    pub fn engine(&self) -> Result<&Arc<Engine>> {
+    fn engine(&self) -> Result<&Arc<Engine>> {
         let open = || {
-            let driver: Arc<dyn Driver> = match &self.engine.card {
-                Card::Machine(number) => Arc::new(Nvidia::open(*number, self.engine.options.autotune)?),
+            let driver: Arc<dyn Driver> = match &self.card {
+                Card::Machine(number) => Arc::new(Nvidia::open(*number, self.options.autotune)?),
                 Card::Driver(driver) => driver.clone(),
             };
-            let device = self.attributes.name.to_string();
-            Engine::open(driver, device, &self.engine.options).map(Arc::new)
+            Engine::open(driver, self.name.to_string(), &self.options).map(Arc::new)
         };
-        self.engine.engine.get_or_init(open).as_ref().map_err(Error::clone)
-    }
-
-    /// The GPU that device is, by whatever name.
-    ///
-    /// # Errors
-    /// `Internal` if it is none, and those of [`CudaDevice::engine`].
-    pub fn engine_of(device: &dyn Device) -> Result<&Arc<Engine>> {
-        let gpu = device.native().downcast_ref::<CudaDevice>();
-        gpu.ok_or_else(|| Error::internal(format!("{} is no GPU", device.name())))?.engine()
+        self.engine.get_or_init(open).as_ref().map_err(Error::clone)
     }
 }
 
-impl Device for CudaDevice {
-    fn attributes(&self) -> &DeviceAttributes {
-        &self.attributes
-    }
-
-    fn resources(&self) -> &ResourceStore {
-        &self.resources
-    }
-
-    fn isolated(&self, name: DeviceName) -> Arc<dyn Device> {
-        let resources = ResourceStore::new(&name.job);
-        let attributes = DeviceAttributes { name, ..self.attributes.clone() };
-        Arc::new(CudaDevice { attributes, resources, engine: self.engine.clone() })
-    }
-
+impl Processor for CudaProcessor {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
         // Objects have no form but the host's.
         if tensor.dtype().size().is_none() {
@@ -136,7 +114,7 @@ impl Device for CudaDevice {
         }
     }
 
-    fn keep(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
+    fn persist(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
         let lent = block(&tensor)?;
         if !lent.is_of_graph() {
             return Ok(tensor);
@@ -148,7 +126,7 @@ impl Device for CudaDevice {
         Ok(kept)
     }
 
-    fn hands_over(&self) -> bool {
+    fn can_adopt(&self) -> bool {
         true
     }
 
@@ -171,19 +149,19 @@ impl Device for CudaDevice {
         }
     }
 
-    fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
+    fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         match block(&tensor).map(|block| block.engine().clone()) {
             Ok(engine) => engine.lend(tensor, done),
             Err(error) => done(Err(error)),
         }
     }
 
-    fn sees(&self, window: &PeerWindow) -> bool {
+    fn can_access(&self, window: &PeerWindow) -> bool {
         self.engine().is_ok_and(|engine| engine.sees(window))
     }
 
     fn synchronize(&self) -> Result<()> {
-        match self.engine.engine.get() {
+        match self.engine.get() {
             Some(Ok(engine)) => engine.synchronize(),
             _ => Ok(()),
         }
@@ -193,15 +171,11 @@ impl Device for CudaDevice {
         true
     }
 
-    fn repeats(&self) -> bool {
-        self.engine.options.graphs
+    fn can_capture(&self) -> bool {
+        self.options.graphs
     }
 
     fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
         Ok(Box::new(GraphRepeater::new(self.engine()?.clone(), segment)))
-    }
-
-    fn native(&self) -> &dyn Any {
-        self
     }
 }

@@ -2,7 +2,7 @@
 
 use super::arguments::Arguments;
 use super::capturing::{Capture, Capturing};
-use super::device::CudaDevice;
+use super::device::engine_of;
 use super::driver::{Driver, Grid, StreamId};
 use super::engine::{Engine, block};
 use super::pieces::{Piece, Pieces};
@@ -12,6 +12,7 @@ use crate::device::{Device, DeviceMemory, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::gpus::POISON;
 use graph::{DType, Shape};
+use std::any::Any;
 use std::sync::Arc;
 
 /// One kernel's way to the GPU. Its work is enqueued behind that of the kernels before it.
@@ -36,10 +37,11 @@ impl<'a> Lane<'a> {
     ///
     /// # Errors
     /// `Internal` if it is no GPU; why the GPU cannot be opened.
-    pub fn of(device: &'a dyn Device) -> Result<Lane<'a>> {
-        match device.native().downcast_ref::<Capturing>() {
+    pub fn of(device: &'a Device) -> Result<Lane<'a>> {
+        let processor: &dyn Any = device.processor();
+        match processor.downcast_ref::<Capturing>() {
             Some(capturing) => Ok(capturing.lane()),
-            None => Ok(Lane::to(CudaDevice::engine_of(device)?)),
+            None => Ok(Lane::to(engine_of(device)?)),
         }
     }
 

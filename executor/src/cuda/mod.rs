@@ -35,7 +35,7 @@ mod windows;
 
 pub use arguments::Arguments;
 pub(crate) use collective::{Collective, Share};
-pub use device::CudaDevice;
+pub use device::{device, device_over, engine_of};
 pub use driver::Driver;
 pub use engine::Engine;
 pub(crate) use engine::block;

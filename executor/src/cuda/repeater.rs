@@ -92,7 +92,7 @@ impl GraphRepeater {
     /// The outputs, if a graph has made them; `None` if nothing has run.
     fn repeat(
         &self,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         inputs: &[Value],
         walk: &mut Walk<'_>,
     ) -> Result<Option<Vec<Value>>> {
@@ -159,7 +159,7 @@ impl GraphRepeater {
 }
 
 impl Repeater for GraphRepeater {
-    fn run(&self, device: &Arc<dyn Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>> {
+    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>> {
         match self.repeat(device, &inputs, walk)? {
             Some(outputs) => Ok(outputs),
             None => walk(device, inputs),

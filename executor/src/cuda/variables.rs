@@ -30,7 +30,7 @@ impl Variables {
         inputs: &[Value],
         accesses: &[Access],
         handles: &[HandleInput<Variable>],
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
     ) -> Result<Option<Variables>> {
         let mut of_inputs = Vec::with_capacity(inputs.len());
         for (input, handle) in inputs.iter().zip(handles) {

@@ -26,7 +26,7 @@ pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
 
 /// A function of a graph.
 #[derive(Debug)]
-pub(crate) struct GraphFunction(pub Arc<Function>);
+pub(crate) struct GraphFunction(pub Arc<dyn Function>);
 
 impl ElementFunction for GraphFunction {
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
@@ -38,7 +38,7 @@ impl ElementFunction for GraphFunction {
         };
         self.0.call(
             &Arc::new(step),
-            placed::arguments(arguments),
+            placed::arguments(arguments).collect(),
             Box::new(move |result| done(result.and_then(|values| placed::element(&*device, values)))),
         );
     }

@@ -22,7 +22,7 @@ impl VariantObject for Components {
 ///
 /// # Errors
 /// Those of [`Device::keep`]; `Internal` for what is no tensor.
-pub(super) fn element(device: &dyn Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
+pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();
     }

@@ -40,9 +40,9 @@ impl Action {
     /// # Errors
     /// With the node's name: there is no kernel for it, or its op needs what the executor has not.
     pub(super) fn new(
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         kernels: &KernelCache,
-        functions: &Functions,
+        functions: &Arc<dyn Functions>,
         node: &Node,
         outputs: &PortTypes,
     ) -> Result<Action> {
@@ -58,7 +58,7 @@ impl Action {
                 // What variants hold is in memories of its own.
                 let is_variant = outputs.first().is_some_and(|port| port.dtype == DType::Variant);
                 let to_device =
-                    device.has_own_memory() && (is_variant || wanted.first() == Some(&Wanted::Own));
+                    device.processor().has_own_memory() && (is_variant || wanted.first() == Some(&Wanted::Own));
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
             Role::ControlTrigger => Ok(Action::Nothing),
@@ -90,9 +90,9 @@ pub(super) enum Way {
 }
 
 impl Way {
-    fn between(device: &dyn Device, other: &str) -> Result<Way> {
+    fn between(device: &Device, other: &str) -> Result<Way> {
         let (own, other) = (device.name(), DeviceName::parse(other)?);
-        Ok(match device.hands_over() && own.device_type == other.device_type {
+        Ok(match device.processor().can_adopt() && own.device_type == other.device_type {
             false => Way::Host,
             true if DeviceName { id: own.id, ..other } == *own => Way::HandOver,
             true => Way::Lend,
@@ -170,7 +170,7 @@ pub(super) enum Wanted {
 /// which choose branches, are on the host as a rule: what only steers leaves them where they are, and what receives
 /// integers does not bring them over.
 pub(super) fn memories(
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     node: &Node,
     args: &[graph::ops::spec::Arg],
     types: &PortTypes,
@@ -218,7 +218,7 @@ pub(super) fn constant(
     action: &Action,
     node: &Node,
     num_outputs: usize,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     step: &Arc<Step>,
 ) -> Option<Vec<Value>> {
     let Action::Kernel(kernel) = action else { return None };

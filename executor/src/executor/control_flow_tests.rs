@@ -3,7 +3,6 @@
 use super::action::Action;
 use super::*;
 use crate::cancel::Cancellation;
-use crate::device::CpuDevice;
 use crate::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
 use crate::value::Value;
 use graph::{Code, Tensor};
@@ -65,7 +64,7 @@ impl Text {
     fn executor_on(&self, threads: usize) -> Result<Arc<Executor>> {
         let lines: String = self.0.lines().map(|line| line.trim().to_owned() + "\n").collect();
         let graph = Graph::from_text(&lines)?;
-        let device: Arc<dyn Device> = Arc::new(CpuDevice::default());
+        let device: Arc<Device> = Arc::new(crate::kernels::cpu::lone_device());
         Ok(Arc::new(Executor::new(&graph, device, Pool::new(threads)?, &KernelCache::new())?))
     }
 

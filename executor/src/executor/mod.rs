@@ -34,6 +34,7 @@ pub use trace::{NodeTrace, OutputTrace, Trace};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::function::Functions;
+use crate::library_functions::LibraryFunctions;
 use crate::kernel::Step;
 use crate::kernel_cache::KernelCache;
 use crate::pool::Pool;
@@ -52,7 +53,7 @@ use straight::Straight;
 /// A compiled partition. Any number of its steps may run at once.
 pub struct Executor {
     plan: Plan,
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     pool: Arc<Pool>,
     /// What running each node took, ns, by recent experience; 0 before the first.
     costs: Box<[AtomicU32]>,
@@ -101,7 +102,7 @@ impl Executor {
     /// that is no loop.
     pub fn new(
         graph: &Graph,
-        device: Arc<dyn Device>,
+        device: Arc<Device>,
         pool: Arc<Pool>,
         kernels: &KernelCache,
     ) -> Result<Executor> {
@@ -115,22 +116,22 @@ impl Executor {
     /// As of [`Executor::new`].
     pub fn among(
         graph: &Graph,
-        device: Arc<dyn Device>,
-        devices: &Arc<[Arc<dyn Device>]>,
+        device: Arc<Device>,
+        devices: &Arc<[Arc<Device>]>,
         pool: Arc<Pool>,
         kernels: &KernelCache,
     ) -> Result<Executor> {
-        let functions = Functions::new(&graph.library, &device, devices, &pool);
+        let functions = LibraryFunctions::of_graph(&graph.library, &device, devices, &pool);
         Executor::of_function(graph, device, pool, kernels, &functions)
     }
 
     /// As [`Executor::new`], with the functions that the kernels may call.
     pub(crate) fn of_function(
         graph: &Graph,
-        device: Arc<dyn Device>,
+        device: Arc<Device>,
         pool: Arc<Pool>,
         kernels: &KernelCache,
-        functions: &Functions,
+        functions: &Arc<dyn Functions>,
     ) -> Result<Executor> {
         let plan = Plan::new(graph, &device, kernels, functions)?;
         let costs = plan.nodes.iter().map(|_| AtomicU32::new(0)).collect();

@@ -204,7 +204,7 @@ impl<F: Flow> Run<F> {
                 self.launch(
                     F::node(&task),
                     local,
-                    |done| device.lend(tensor, done),
+                    |done| device.processor().export(tensor, done),
                     move |run, local, value| run.sent(task, &key, value, started, local),
                 );
             }
@@ -354,11 +354,11 @@ impl<F: Flow> Run<F> {
                 local.ready.push(task);
             };
             match value {
-                Value::Host(tensor) => self.launch(id, local, |done| device.upload(tensor, done), place),
+                Value::Host(tensor) => self.launch(id, local, |done| device.processor().upload(tensor, done), place),
                 Value::Device(tensor) => self.launch(
                     id,
                     local,
-                    |done| device.download(tensor, done),
+                    |done| device.processor().download(tensor, done),
                     move |run, local, tensor| place(run, local, Value::Host(tensor)),
                 ),
                 Value::Ref(_) | Value::View(_) | Value::None => {}

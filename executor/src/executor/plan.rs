@@ -67,13 +67,13 @@ pub(super) struct PlanNode {
 
 impl PlanNode {
     /// What it gives in every step, if it does.
-    fn constant(&self, device: &Arc<dyn Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
+    fn constant(&self, device: &Arc<Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
         action::constant(&self.action, &self.node, self.outputs as usize, device, step)
     }
 
     /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable whose value
     /// is taken may be locked by who writes it; a reference that is passed on is not looked into.
-    fn is_brief(&self, device: &Arc<dyn Device>, takes_ref: &[bool]) -> bool {
+    fn is_brief(&self, device: &Arc<Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
             Action::Send { .. } | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
@@ -136,9 +136,9 @@ struct Source {
 impl Plan {
     pub(super) fn new(
         graph: &Graph,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         kernels: &KernelCache,
-        functions: &Functions,
+        functions: &Arc<dyn Functions>,
     ) -> Result<Plan> {
         if graph.len() >= Successor::ONLY as usize {
             crate::invalid!("a partition of {} nodes is too large", graph.len());
@@ -157,8 +157,8 @@ impl Plan {
         graph: &Graph,
         topology: &Topology,
         frames: Option<Frames>,
-        device: &Arc<dyn Device>,
-        made_from: (&KernelCache, &Functions),
+        device: &Arc<Device>,
+        made_from: (&KernelCache, &Arc<dyn Functions>),
     ) -> Result<Plan> {
         let mut plan = Plan {
             nodes: Vec::with_capacity(graph.len()),
@@ -202,7 +202,7 @@ impl Plan {
             }
         }
         plan.num_slots = plan.producers.len();
-        let segments = match device.repeats() {
+        let segments = match device.processor().can_capture() {
             true => segmented::find(&plan, graph, topology, frames.as_ref(), device)?,
             false => Vec::new(),
         };
@@ -232,8 +232,8 @@ impl Plan {
         graph: &Graph,
         topology: &Topology,
         id: NodeId,
-        device: &Arc<dyn Device>,
-        (kernels, functions): (&KernelCache, &Functions),
+        device: &Arc<Device>,
+        (kernels, functions): (&KernelCache, &Arc<dyn Functions>),
         passes_ref: &[bool],
     ) -> Result<PlanNode> {
         let node = graph.node(id);
@@ -259,7 +259,7 @@ impl Plan {
         let is_handed_on = |slot| hands_on && (slot < outputs.len() || outputs.is_empty());
         self.takes_ref
             .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
-        if device.has_own_memory() {
+        if device.processor().has_own_memory() {
             self.wanted.extend(memories(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
@@ -296,7 +296,7 @@ impl Plan {
     }
 
     /// Lays out what a segment takes, and gives to whom.
-    fn lay_out(&mut self, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Result<()> {
+    fn lay_out(&mut self, units: &Units, unit: u32, device: &Arc<Device>) -> Result<()> {
         let (segment, outputs) = segmented::segment(self, units, unit, device)?;
         let first = self.edges.len();
         for (output, slots) in outputs.iter().enumerate() {

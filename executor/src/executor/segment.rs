@@ -80,7 +80,7 @@ impl<F: Flow> Run<F> {
         // What fails from here on is named by the kernel that runs, if one does.
         local.current = segment.first();
         let current = &mut local.current;
-        let mut walk = |device: &Arc<dyn Device>, inputs: Vec<Value>| {
+        let mut walk = |device: &Arc<Device>, inputs: Vec<Value>| {
             let walked = self.walk(&task, segment, device, inputs, current);
             if walked.is_err() {
                 self.clear_segment(&task, segment);
@@ -159,7 +159,7 @@ impl<F: Flow> Run<F> {
         &self,
         task: &F::Task,
         segment: &Segment,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         inputs: Vec<Value>,
         current: &mut u32,
     ) -> Result<Vec<Value>> {
@@ -195,7 +195,7 @@ impl<F: Flow> Run<F> {
         &self,
         task: &F::Task,
         id: u32,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         outputs: &mut SmallVec<[Value; 4]>,
     ) -> Result<()> {
         let plan = &self.executor.plan;

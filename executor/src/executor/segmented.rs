@@ -72,7 +72,7 @@ pub(super) fn find(
     graph: &Graph,
     topology: &Topology,
     frames: Option<&Frames>,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
 ) -> Result<Vec<Vec<u32>>> {
     let mut given = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
@@ -98,7 +98,7 @@ fn part(
     node: &Node,
     given: &[Vec<Wanted>],
     arrivals: &Arrivals,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
 ) -> Result<Part> {
     let planned = &plan.nodes[id.index()];
     let inputs = node.input_types()?;
@@ -161,7 +161,7 @@ pub(super) fn segment(
     plan: &Plan,
     units: &Units,
     unit: u32,
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
 ) -> Result<(Segment, Vec<SmallVec<[u32; 2]>>)> {
     let nodes = units.nodes(unit);
     let slots_of = |&id: &u32| plan.slots(&plan.nodes[id as usize]);
@@ -176,12 +176,12 @@ pub(super) fn segment(
     let capture_of = |&id: &u32| device.find_kernel(&plan.nodes[id as usize].node).map(|def| def.capture);
     let works = nodes.iter().filter_map(capture_of).filter(|capture| capture.works()).count();
     let info = SegmentInfo { name, kernels: kernels.len(), works, inputs: accesses };
-    let repeater = device.repeater(info)?;
+    let repeater = device.processor().repeater(info)?;
     Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }
 
 /// What comes from outside: each value once for each memory that it is wanted in, whoever takes it.
-fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<dyn Device>) -> Result<Vec<Input>> {
+fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<Device>) -> Result<Vec<Input>> {
     let mut inputs: Vec<Input> = Vec::new();
     let mut numbers = FxHashMap::default();
     for &id in &*units.nodes(unit) {

@@ -6,7 +6,7 @@
 
 mod change;
 
-pub use change::{AccumulatorState, Change, State, Sum, VariableState, What};
+pub use change::{Change, ChangeKind, ReplicaState};
 
 use crate::error::{Error, Result};
 use crate::resource::Resource;
@@ -23,7 +23,7 @@ pub trait Replicated: Send + Sync + fmt::Debug {
     fn attach(&self, record: Record);
 
     /// What has changed of it to this extent.
-    fn state(&self, extent: &Extent) -> State;
+    fn state(&self, extent: &Extent) -> Box<dyn ReplicaState>;
 }
 
 /// How a process that follows a store comes to hold a resource of it.
@@ -123,7 +123,7 @@ impl Journal {
         let entry = self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
         let Some(entry) = entry else { return };
         entry.is_gone.store(true, Ordering::Release);
-        let what = What::Removed { kind: kind.into(), name: name.clone() };
+        let what = ChangeKind::Removed { kind: kind.into(), name: name.clone() };
         self.gone(Change { store, container: container.clone(), what });
     }
 
@@ -135,7 +135,7 @@ impl Journal {
             entry.is_gone.fetch_or(is_gone, Ordering::AcqRel);
             !is_gone
         });
-        self.gone(Change { store, container: container.clone(), what: What::Cleared });
+        self.gone(Change { store, container: container.clone(), what: ChangeKind::Cleared });
     }
 
     fn gone(&self, change: Change) {
@@ -204,9 +204,9 @@ impl Entry {
         if self.is_gone.load(Ordering::Acquire) {
             return None;
         }
-        let state = Box::new(self.resource.upgrade()?.state(extent));
+        let state = self.resource.upgrade()?.state(extent);
         let (store, container, kind, name) = self.key.clone();
-        Some(Change { store, container, what: What::State { kind: kind.into(), name, state } })
+        Some(Change { store, container, what: ChangeKind::State { kind: kind.into(), name, state } })
     }
 }
 

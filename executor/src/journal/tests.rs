@@ -5,9 +5,10 @@ use crate::accumulator::{Accumulator, Gradient, Reduction};
 use crate::cancel::Cancellation;
 use crate::queue::{Element, Kind, Queue, QueueSpec};
 use crate::resource::ResourceStore;
-use crate::variable::{RefVariable, Variable};
+use crate::variable::{RefVariable, Variable, VariableSlices};
 use graph::{Code, DType, PartialShape, Tensor};
 use smallvec::smallvec;
+use std::any::Any;
 use std::sync::atomic::AtomicI64;
 use std::thread;
 
@@ -40,12 +41,15 @@ impl Pair {
     fn take(&self) -> Result<Vec<String>> {
         let changes = self.journal.take();
         let told = changes.iter().map(|change| match &change.what {
-            What::State { name, state, .. } => match &**state {
-                State::Slices { numbers, .. } => format!("{name}{numbers:?}"),
-                _ => name.to_string(),
-            },
-            What::Removed { name, .. } => format!("-{name}"),
-            What::Cleared => format!("-{}/", change.container),
+            ChangeKind::State { name, state, .. } => {
+                let state: &dyn Any = &**state;
+                match state.downcast_ref::<VariableSlices>() {
+                    Some(slices) => format!("{name}{:?}", slices.numbers),
+                    None => name.to_string(),
+                }
+            }
+            ChangeKind::Removed { name, .. } => format!("-{name}"),
+            ChangeKind::Cleared => format!("-{}/", change.container),
         });
         let told = told.collect();
         self.follow(changes)?;

@@ -1,84 +1,57 @@
-//! The kernel tables, by device type.
+//! The kernels, by device type.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod support;
 
-pub use support::{kernel_priority, no_kernel, registered_kernels};
+use crate::kernel_table::KernelTable;
 
-use crate::kernel::KernelDef;
-use graph::{Node, Op, Role};
-use rustc_hash::FxHashMap;
-use std::sync::OnceLock;
+/// The kernel tables of this program, whether the machine has devices of the type or not.
+pub fn tables() -> Vec<&'static KernelTable> {
+    #[cfg(feature = "cuda")]
+    return vec![cpu::table(), cuda::table()];
+    #[cfg(not(feature = "cuda"))]
+    vec![cpu::table()]
+}
 
-/// The device types that have a table.
-#[cfg(feature = "cuda")]
-pub const DEVICE_TYPES: &[&str] = &["CPU", "GPU"];
-#[cfg(not(feature = "cuda"))]
-pub const DEVICE_TYPES: &[&str] = &["CPU"];
+/// The kernel table of a device type, if this program has one.
+pub fn table_of(device_type: &str) -> Option<&'static KernelTable> {
+    tables().into_iter().find(|table| table.device_type == device_type)
+}
 
-/// The device types that this process can offer, which is what messages name: as a TensorFlow without CUDA, a process
+/// The tables of the device types that this process can offer, which messages name: as a TensorFlow without CUDA, a process
 /// that finds no GPU knows of the CPU alone.
-pub fn offered_device_types() -> &'static [&'static str] {
+pub fn offered_tables() -> Vec<&'static KernelTable> {
     #[cfg(feature = "cuda")]
     if crate::cuda::are_present() {
-        return DEVICE_TYPES;
+        return tables();
     }
-    &["CPU"]
+    vec![cpu::table()]
 }
 
-/// The kernel of a device type for a node.
-pub fn find(device_type: &str, node: &Node) -> Option<&'static KernelDef> {
-    of_op(device_type, node.op.name()).iter().copied().find(|k| k.supports(node))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, Result};
+    use crate::kernel_table::no_kernel;
+    use graph::{DType, Node};
 
-/// All kernels of a device type for an op.
-pub fn of_op(device_type: &str, op: &str) -> &'static [&'static KernelDef] {
-    let table = match device_type {
-        "CPU" => cpu_table(),
-        #[cfg(feature = "cuda")]
-        "GPU" => gpu_table(),
-        _ => return &[],
-    };
-    table.get(op).map_or(&[], Vec::as_slice)
-}
-
-/// The device types that can run an op with some of its types.
-pub fn devices_of(op: &Op) -> Vec<&'static str> {
-    let runs = |device_type: &&str| {
-        op.role() != Role::Compute || of_op(device_type, op.name()).iter().any(|kernel| !kernel.is_absent)
-    };
-    DEVICE_TYPES.iter().copied().filter(runs).collect()
-}
-
-/// Whether a device type's kernel of chains has the op as a part of one.
-pub(crate) fn has_chains_of(device_type: &str, op: &str) -> bool {
-    match device_type {
-        "CPU" => cpu::fused::has_strip(op),
-        #[cfg(feature = "cuda")]
-        "GPU" => cuda::fused::has_function(op),
-        _ => false,
+    #[test]
+    fn a_node_without_a_kernel_is_told_which_there_are() -> Result<()> {
+        let op =
+            graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
+        let mut node = Node::new("a/b", op).with_attr("T", DType::Float);
+        let supported = |node: &Node| tables().iter().filter_map(|table| table.priority(node)).count();
+        assert_eq!(supported(&node), tables().len());
+        node.attrs.set("T", DType::String);
+        assert_eq!(supported(&node), 0);
+        let error = no_kernel(&offered_tables(), &node);
+        assert_eq!(error.code(), graph::Code::InvalidArgument);
+        let start = "No OpKernel was registered to support Op 'Maximum' used by {{node a/b}} with these attrs: \
+                     [T=DT_STRING]\nRegistered devices: [CPU]\nRegistered kernels:\n  device='CPU'; T in \
+                     [DT_FLOAT, DT_DOUBLE";
+        assert!(error.to_string().starts_with(start), "{error}");
+        assert!(error.to_string().ends_with("\n\t [[a/b]]"), "{error}");
+        Ok(())
     }
-}
-
-type Table = FxHashMap<&'static str, Vec<&'static KernelDef>>;
-
-fn cpu_table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| collect(cpu::FAMILIES))
-}
-
-#[cfg(feature = "cuda")]
-fn gpu_table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| collect(cuda::FAMILIES))
-}
-
-fn collect(families: &'static [&'static [KernelDef]]) -> Table {
-    let mut table = Table::default();
-    for kernel in families.iter().flat_map(|family| family.iter()) {
-        table.entry(kernel.op).or_default().push(kernel);
-    }
-    table
 }

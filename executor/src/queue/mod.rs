@@ -7,6 +7,7 @@ mod spec;
 mod taking;
 
 pub use order::Element;
+pub use replica::QueueState;
 pub use spec::{Kind, QueueSpec};
 pub(crate) use spec::{shapes_text, types_text};
 

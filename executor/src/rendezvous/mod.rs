@@ -37,7 +37,7 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
 
     /// Whether a tensor of the device's is to be sent where the receiver's device [sees](Device::sees) it, who is of another
     /// process. Until that is known, it is not.
-    fn lends(&self, _key: &Arc<RendezvousKey>, _device: &Arc<dyn Device>, _tensor: &DeviceTensor) -> bool {
+    fn lends(&self, _key: &Arc<RendezvousKey>, _device: &Arc<Device>, _tensor: &DeviceTensor) -> bool {
         false
     }
 

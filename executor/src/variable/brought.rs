@@ -23,7 +23,7 @@ pub struct Brought {
 
 impl Brought {
     /// Begins to bring a value of the device's. Whoever changes it there from now on comes after the copy.
-    pub(super) fn start(device: &dyn Device, variable: &str, value: DeviceTensor) -> Arc<Brought> {
+    pub(super) fn start(device: &Device, variable: &str, value: DeviceTensor) -> Arc<Brought> {
         let brought = Arc::new(Brought {
             variable: variable.to_owned(),
             dtype: value.dtype,
@@ -32,7 +32,7 @@ impl Brought {
             came: Condvar::new(),
         });
         let waits = brought.clone();
-        device.download(value, Box::new(move |tensor| waits.come(tensor)));
+        device.processor().download(value, Box::new(move |tensor| waits.come(tensor)));
         brought
     }
 

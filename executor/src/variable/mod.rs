@@ -7,6 +7,7 @@ mod set_aside;
 mod snapshot;
 
 pub use brought::Brought;
+pub use replica::{VariableSlices, VariableState};
 pub use set_aside::SetAside;
 pub use snapshot::{Aside, Snapshot};
 
@@ -91,7 +92,7 @@ impl Variable {
     ///
     /// # Errors
     /// As [`Variable::value`].
-    pub fn set_aside(self: &Arc<Variable>, device: &dyn Device) -> Result<Aside> {
+    pub fn set_aside(self: &Arc<Variable>, device: &Device) -> Result<Aside> {
         // Nobody changes it before the copy is enqueued.
         if let Some(value) = &*self.lock_device() {
             return Ok(Aside::Brought(Brought::start(device, &self.name, value.clone())));

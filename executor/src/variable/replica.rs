@@ -1,8 +1,28 @@
-//! What a standby knows of a variable.
+//! The states in which a standby's store receives a variable.
 
-use super::Variable;
-use crate::journal::{Extent, Record, Replicated, State, VariableState};
-use graph::{Shape, Tensor};
+use super::{RefVariable, Variable};
+use crate::error::{Error, Result};
+use crate::journal::{Extent, Record, ReplicaState, Replicated};
+use crate::resource::{Resource, ResourceStore};
+use graph::{DType, PartialShape, Shape, Tensor};
+use std::sync::Arc;
+
+/// A whole variable, with the means to make it.
+#[derive(Clone, Debug)]
+pub struct VariableState {
+    /// The name of the node that made it.
+    pub name: Arc<str>,
+    pub dtype: DType,
+    pub shape: PartialShape,
+    pub value: Option<Tensor>,
+}
+
+/// Slices of a variable, by number: a matrix with a row for each.
+#[derive(Clone, Debug)]
+pub struct VariableSlices {
+    pub numbers: Vec<usize>,
+    pub values: Tensor,
+}
 
 impl Replicated for Variable {
     fn attach(&self, record: Record) {
@@ -10,19 +30,65 @@ impl Replicated for Variable {
         let _is_first = self.record.set(record);
     }
 
-    fn state(&self, extent: &Extent) -> State {
+    fn state(&self, extent: &Extent) -> Box<dyn ReplicaState> {
         let held = self.held.lock();
         if let (Extent::Slices { length, numbers }, Some(value)) = (extent, &held.value)
             && let Some(values) = slices(value, *length, numbers.iter().copied())
         {
-            return State::Slices { numbers: numbers.iter().copied().collect(), values };
+            return Box::new(VariableSlices { numbers: numbers.iter().copied().collect(), values });
         }
-        State::Variable(VariableState {
+        Box::new(VariableState {
             name: self.name.clone(),
             dtype: self.dtype,
             shape: self.shape.clone(),
             value: held.value.clone(),
         })
+    }
+}
+
+impl ReplicaState for VariableState {
+    fn apply(self: Box<Self>, store: &ResourceStore, container: &str, kind: &str, name: &str) -> Result<()> {
+        let make = || Variable::new(self.name.clone(), self.dtype, self.shape.clone());
+        let variable = match kind {
+            RefVariable::KIND => {
+                store.lookup_or_create(container, name, || Ok(RefVariable(Arc::new(make()))))?.0.clone()
+            }
+            _ => store.lookup_or_create(container, name, || Ok(make()))?,
+        };
+        *variable.lock() = self.value;
+        Ok(())
+    }
+}
+
+impl ReplicaState for VariableSlices {
+    fn apply(self: Box<Self>, store: &ResourceStore, container: &str, kind: &str, name: &str) -> Result<()> {
+        let variable = match kind {
+            RefVariable::KIND => store.lookup::<RefVariable>(container, name)?.0.clone(),
+            _ => store.lookup::<Variable>(container, name)?,
+        };
+        variable.set_slices(&self.numbers, &self.values)
+    }
+}
+
+impl Variable {
+    fn set_slices(&self, numbers: &[usize], values: &Tensor) -> Result<()> {
+        let length = values.num_elements().checked_div(numbers.len()).unwrap_or(0);
+        let mut locked = self.lock();
+        let slices = locked.slices_mut(numbers.iter().copied(), length)?;
+        let value = slices.as_mut().ok_or_else(|| self.uninitialized())?;
+        let size = length * value.dtype().size().unwrap_or(0);
+        let from = values.bytes()?;
+        let to = value.bytes_mut()?;
+        for (row, number) in numbers.iter().enumerate() {
+            let from = from.get(row * size..(row + 1) * size);
+            let start = number.checked_mul(size);
+            let to = start.and_then(|start| to.get_mut(start..)?.get_mut(..size));
+            match (from, to) {
+                (Some(from), Some(to)) => to.copy_from_slice(from),
+                _ => return Err(Error::internal(format!("{} has no slice {number}", self.name()))),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use super::streams::Gpu;
 use super::training::run;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
-use anabranch_executor::testing::{LoneDevice, run_node_on};
+use anabranch_executor::testing::{lone_device, run_node_on};
 use anabranch_executor::{Value, fuse};
 use expect_test::{Expect, expect};
 use graph::{AttrList, AttrValue, DType, Graph, Node, Shape, Tensor};
@@ -305,7 +305,7 @@ fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fall
 #[test]
 fn chains_of_cpus_and_gpus_have_the_same_ops() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
-    let cpu = LoneDevice::default();
+    let cpu = lone_device();
     let mut count = 0;
     for op in graph::ops::all() {
         for inputs in ["x", "x, x"] {
@@ -314,7 +314,7 @@ fn chains_of_cpus_and_gpus_have_the_same_ops() -> Fallible {
                 op.name()
             );
             let Ok(graph) = Graph::from_text(&text) else { continue };
-            let is_fused = |device: &dyn Device| -> Fallible<bool> {
+            let is_fused = |device: &Device| -> Fallible<bool> {
                 Ok(fuse(graph.clone(), device)?.to_text().contains("_FusedElementwise"))
             };
             let (on_cpu, on_gpu) = (is_fused(&cpu)?, is_fused(&*gpu.device)?);

@@ -792,7 +792,7 @@ fn kernels_that_may_be_captured_end_when_they_return() -> Fallible {
     }
     // Those that draw numbers, and handles, are none of them.
     for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
-        let rows = anabranch_executor::kernels::of_op("GPU", op);
+        let rows = anabranch_executor::kernels::cuda::table().of_op(op);
         assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");
     }
     Ok(())

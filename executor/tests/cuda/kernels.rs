@@ -56,7 +56,7 @@ fn every_node_of_a_row_has_a_cpu_kernel_to_compare_with() -> Fallible {
         }
         for node in nodes {
             let types: Vec<_> = node.input_types()?.iter().map(|port| port.dtype).collect();
-            assert!(kernels::find("CPU", &node).is_some(), "{def:?} of {types:?} has no CPU kernel");
+            assert!(kernels::cpu::table().find(&node).is_some(), "{def:?} of {types:?} has no CPU kernel");
         }
     }
     Ok(())

@@ -61,7 +61,7 @@ use executor::gpus::GpuOptions;
 use std::sync::Arc;
 
 /// What tests that are shared with machines that have a GPU run on here: one that computes, in software, and a small one.
-fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<dyn Device>>> {
+fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     let driver = recording::Recording::new(1 << 30).that_computes().with_one_block();
     Ok(Some(streams::Gpu::over(driver, 0, options)?.device))
 }

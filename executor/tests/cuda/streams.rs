@@ -3,7 +3,7 @@
 use super::Fallible;
 use super::recording::Recording;
 use anabranch_executor::Value;
-use anabranch_executor::cuda::CudaDevice;
+use anabranch_executor::cuda::device_over;
 use anabranch_executor::device::{Device, DeviceTensor};
 use anabranch_executor::gpus::GpuOptions;
 use anabranch_executor::testing::run_node_on;
@@ -20,7 +20,7 @@ pub(crate) fn launching() -> GpuOptions {
 /// A GPU that records.
 pub(crate) struct Gpu {
     pub(crate) driver: Arc<Recording>,
-    pub(crate) device: Arc<dyn Device>,
+    pub(crate) device: Arc<Device>,
 }
 
 impl Gpu {
@@ -36,7 +36,7 @@ impl Gpu {
     pub(crate) fn over(driver: Recording, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
         let driver = Arc::new(driver);
         let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
-        let device = Arc::new(CudaDevice::over(driver.clone(), name, options)?);
+        let device = Arc::new(device_over(driver.clone(), name, options)?);
         Ok(Gpu { driver, device })
     }
 
@@ -50,7 +50,7 @@ impl Gpu {
 
     pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {
         let (sender, receiver) = channel();
-        self.device.upload(tensor, Box::new(move |value| drop(sender.send(value))));
+        self.device.processor().upload(tensor, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
@@ -58,14 +58,14 @@ impl Gpu {
         let tensor = on_gpu(&value)?;
         drop(value);
         let (sender, receiver) = channel();
-        self.device.download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
+        self.device.processor().download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
     /// Takes over what another GPU holds.
     pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
         let (sender, receiver) = channel();
-        self.device.adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        self.device.processor().adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
@@ -84,7 +84,7 @@ impl Gpu {
 
     pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {
         let (sender, receiver) = channel();
-        self.device.lend(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        self.device.processor().export(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 }
@@ -106,11 +106,11 @@ pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
 #[test]
 fn a_gpu_is_opened_when_it_is_first_used() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
-    gpu.device.synchronize()?;
+    gpu.device.processor().synchronize()?;
     assert_eq!(gpu.device.attributes().memory_limit, 1 << 20);
     assert_eq!((gpu.driver.log(), gpu.driver.synchronized()), (vec![], 0));
     gpu.upload(Tensor::try_from([1.0f32])?)?;
-    gpu.device.synchronize()?;
+    gpu.device.processor().synchronize()?;
     assert!(!gpu.driver.log().is_empty());
     assert_eq!(gpu.driver.synchronized(), 1);
     Ok(())
@@ -259,7 +259,7 @@ fn a_driver_without_memory_is_asked_again_after_all_has_ended() -> Fallible {
     let driver = Arc::new(Recording::new(1000));
     let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
     let options = launching();
-    let device: Arc<dyn Device> = Arc::new(CudaDevice::over(driver.clone(), name, &options)?);
+    let device: Arc<Device> = Arc::new(device_over(driver.clone(), name, &options)?);
     let gpu = Gpu { driver, device };
     let other = graph::Shape::new(&[200])?;
     let held = anabranch_executor::cuda::Driver::allocate(

@@ -5,7 +5,7 @@ use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use super::recording::Recording;
 use super::{Fallible, elements, saved};
 use anabranch_executor::CpuDevice;
-use anabranch_executor::cuda::CudaDevice;
+use anabranch_executor::cuda::device_over;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
 use client::{Server, ServerConfig, Session, SessionOptions};
@@ -40,10 +40,10 @@ impl Machine {
     fn of(gpus: Vec<Arc<Recording>>, graphs: bool) -> Fallible<Machine> {
         let config = ServerConfig { threads: 2, ..ServerConfig::default() };
         let name = |kind: &str, id: u32| DeviceName::new(&config.task, kind, id);
-        let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(CpuDevice::new(name("CPU", 0), 1, 1 << 30))];
+        let mut devices: Vec<Arc<Device>> = vec![Arc::new(CpuDevice::new(name("CPU", 0), 1, 1 << 30))];
         let options = GpuOptions { graphs, ..GpuOptions::default() };
         for (id, gpu) in (0..).zip(&gpus) {
-            devices.push(Arc::new(CudaDevice::over(gpu.clone(), name("GPU", id), &options)?));
+            devices.push(Arc::new(device_over(gpu.clone(), name("GPU", id), &options)?));
         }
         Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
     }

@@ -119,7 +119,7 @@ fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallibl
         "on the stream for other GPUs, behind the copy that filled the tensor"
     );
     let borrowed = borrowed(&lent)?;
-    assert!(pair.borrower.device.sees(&borrowed.window));
+    assert!(pair.borrower.device.processor().can_access(&borrowed.window));
     let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
     assert_eq!(
         pair.lender.driver.log(),
@@ -189,7 +189,7 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     let pair = Pair::new(false)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let borrowed = borrowed(&lent)?;
-    assert!(!pair.borrower.device.sees(&borrowed.window));
+    assert!(!pair.borrower.device.processor().can_access(&borrowed.window));
     assert!(!borrowed.is_unseen.load(Ordering::Acquire));
     let error = pair.borrower.adopt(&borrowed.tensor.clone().into()).err().ok_or("it is seen")?.to_string();
     assert!(error.contains("no memory to be mapped"), "{error}");
@@ -199,7 +199,7 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     let pair = Pair::new(true)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
-    assert!(!pair.borrower.device.sees(&window));
+    assert!(!pair.borrower.device.processor().can_access(&window));
     let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
     let told = Told { returned: Arc::default(), unseen: Arc::default() };
     assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(told)).is_none());
@@ -242,7 +242,7 @@ fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still
         let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
         block(&lent)?.sharing().tell(Arc::downgrade(&knows));
         let window = borrowed(&lent)?.window;
-        assert!(pair.borrower.device.sees(&window));
+        assert!(pair.borrower.device.processor().can_access(&window));
         pair.lender.driver.log();
         Ok(window)
     };
@@ -316,7 +316,7 @@ fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible 
     let tensor = numbers(3.0)?;
     let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
     let borrowed = borrowed(&lent)?;
-    assert!(pair.borrower.device.sees(&borrowed.window));
+    assert!(pair.borrower.device.processor().can_access(&borrowed.window));
     let first = block(&lent)?.sharing().id();
     block(&lent)?.sharing().give_up();
     drop(lent);

@@ -52,12 +52,12 @@ fn every_op_has_its_kernels() {
     for (names, types) in OPS {
         for name in *names {
             let Some(op) = graph::ops::lookup(name) else { panic!("no op {name}") };
-            assert!(!kernels::of_op("CPU", name).is_empty(), "{name}");
+            assert!(!kernels::cpu::table().of_op(name).is_empty(), "{name}");
             for &dtype in *types {
                 let node = Node::new("test", op).with_attr("T", dtype);
                 let spec = op.attr_spec("T").map(|s| s.check(&AttrValue::Type(dtype)));
                 assert_eq!(spec, Some(Ok(())), "{name} of {dtype}");
-                assert!(kernels::find("CPU", &node).is_some(), "{name} of {dtype}");
+                assert!(kernels::cpu::table().find(&node).is_some(), "{name} of {dtype}");
             }
         }
     }

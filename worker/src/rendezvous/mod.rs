@@ -306,7 +306,7 @@ impl Rendezvous for StepRendezvous {
         }
     }
 
-    fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<dyn Device>, tensor: &DeviceTensor) -> bool {
+    fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<Device>, tensor: &DeviceTensor) -> bool {
         // What waits until a standby has what changed waits on the host.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };

@@ -1,9 +1,10 @@
 //! Changes as messages.
 
 use executor::Placed;
-use executor::accumulator::Reduction;
-use executor::journal::{AccumulatorState, Change, State, Sum, VariableState, What};
-use executor::queue::{Element, Kind, QueueSpec};
+use executor::accumulator::{AccumulatorState, GradientSum, Reduction};
+use executor::journal::{Change, ChangeKind, ReplicaState};
+use executor::queue::{Element, Kind, QueueSpec, QueueState};
+use executor::variable::{VariableSlices, VariableState};
 use graph::{DType, PartialShape, Tensor};
 use proto::Status;
 use proto::convert::{
@@ -12,77 +13,95 @@ use proto::convert::{
 };
 use proto::replication::queue_state::Order;
 use proto::replication::{self as pb, change};
+use std::any::Any;
 
+/// The message of a change; without `what`, which no standby accepts, for a state of a kind that has no message.
 pub(super) fn to_proto(change: &Change) -> pb::Change {
     let (kind, name, what) = match &change.what {
-        What::State { kind, name, state } => (&**kind, &**name, state_to_proto(state)),
-        What::Removed { kind, name } => (&**kind, &**name, change::What::Removed(true)),
-        What::Cleared => ("", "", change::What::Cleared(true)),
+        ChangeKind::State { kind, name, state } => (&**kind, &**name, state_to_proto(&**state)),
+        ChangeKind::Removed { kind, name } => (&**kind, &**name, Some(change::What::Removed(true))),
+        ChangeKind::Cleared => ("", "", Some(change::What::Cleared(true))),
     };
     pb::Change {
         store: change.store,
         container: change.container.to_string(),
         kind: kind.to_owned(),
         name: name.to_owned(),
-        what: Some(what),
+        what,
     }
 }
 
-fn state_to_proto(state: &State) -> change::What {
-    match state {
-        State::Variable(state) => change::What::Variable(pb::VariableState {
-            name: state.name.to_string(),
-            dtype: state.dtype.number(),
-            shape: Some(partial_shape_to_proto(&state.shape)),
-            value: state.value.as_ref().map(tensor_to_proto),
-            zeros: None,
-        }),
-        State::Slices { numbers, values } => change::What::Slices(pb::Slices {
-            numbers: numbers.iter().map(|&number| number as u64).collect(),
-            values: Some(tensor_to_proto(values)),
-        }),
-        State::Queue { spec, elements, is_closed } => {
-            let (order, min_after_dequeue, (seed, seed2)) = match spec.kind {
-                Kind::Fifo => (Order::Fifo, 0, (0, 0)),
-                Kind::Padding => (Order::Padding, 0, (0, 0)),
-                Kind::Shuffle { min_after_dequeue, seeds } => (Order::Shuffle, min_after_dequeue, seeds),
-                Kind::Priority => (Order::Priority, 0, (0, 0)),
-            };
-            change::What::Queue(pb::QueueState {
-                order: order.into(),
-                min_after_dequeue,
-                seed,
-                seed2,
-                capacity: spec.capacity,
-                types: spec.types.iter().map(|dtype| dtype.number()).collect(),
-                shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
-                // A task with a standby has no device with memory of its own.
-                components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
-                is_closed: *is_closed,
-            })
+fn state_to_proto(state: &dyn ReplicaState) -> Option<change::What> {
+    let state: &dyn Any = state;
+    if let Some(state) = state.downcast_ref() {
+        Some(change::What::Variable(variable_to_proto(state)))
+    } else if let Some(state) = state.downcast_ref() {
+        Some(change::What::Slices(slices_to_proto(state)))
+    } else if let Some(state) = state.downcast_ref() {
+        Some(change::What::Queue(queue_to_proto(state)))
+    } else {
+        state.downcast_ref().map(|state| change::What::Accumulator(accumulator_to_proto(state)))
+    }
+}
+
+fn variable_to_proto(state: &VariableState) -> pb::VariableState {
+    pb::VariableState {
+        name: state.name.to_string(),
+        dtype: state.dtype.number(),
+        shape: Some(partial_shape_to_proto(&state.shape)),
+        value: state.value.as_ref().map(tensor_to_proto),
+        zeros: None,
+    }
+}
+
+fn slices_to_proto(slices: &VariableSlices) -> pb::Slices {
+    pb::Slices {
+        numbers: slices.numbers.iter().map(|&number| number as u64).collect(),
+        values: Some(tensor_to_proto(&slices.values)),
+    }
+}
+
+fn queue_to_proto(QueueState { spec, elements, is_closed }: &QueueState) -> pb::QueueState {
+    let (order, min_after_dequeue, (seed, seed2)) = match spec.kind {
+        Kind::Fifo => (Order::Fifo, 0, (0, 0)),
+        Kind::Padding => (Order::Padding, 0, (0, 0)),
+        Kind::Shuffle { min_after_dequeue, seeds } => (Order::Shuffle, min_after_dequeue, seeds),
+        Kind::Priority => (Order::Priority, 0, (0, 0)),
+    };
+    pb::QueueState {
+        order: order.into(),
+        min_after_dequeue,
+        seed,
+        seed2,
+        capacity: spec.capacity,
+        types: spec.types.iter().map(|dtype| dtype.number()).collect(),
+        shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
+        // A task with a standby has no device with memory of its own.
+        components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
+        is_closed: *is_closed,
+    }
+}
+
+fn accumulator_to_proto(state: &AccumulatorState) -> pb::AccumulatorState {
+    let (sum, indices, counts) = match &state.sum {
+        None => (None, Vec::new(), Vec::new()),
+        Some(GradientSum::Dense(sum)) => (Some(tensor_to_proto(sum)), Vec::new(), Vec::new()),
+        Some(GradientSum::Sparse { indices, values, counts }) => {
+            let counts = counts.iter().map(|&count| count as u64).collect();
+            (Some(tensor_to_proto(values)), indices.clone(), counts)
         }
-        State::Accumulator(state) => {
-            let (sum, indices, counts) = match &state.sum {
-                None => (None, Vec::new(), Vec::new()),
-                Some(Sum::Dense(sum)) => (Some(tensor_to_proto(sum)), Vec::new(), Vec::new()),
-                Some(Sum::Sparse { indices, values, counts }) => {
-                    let counts = counts.iter().map(|&count| count as u64).collect();
-                    (Some(tensor_to_proto(values)), indices.clone(), counts)
-                }
-            };
-            change::What::Accumulator(pb::AccumulatorState {
-                dtype: state.dtype.number(),
-                shape: Some(partial_shape_to_proto(&state.shape)),
-                is_sum: state.reduction == Reduction::Sum,
-                is_sparse: state.is_sparse,
-                step: state.step,
-                count: state.count as u64,
-                dropped: state.dropped,
-                sum,
-                indices,
-                counts,
-            })
-        }
+    };
+    pb::AccumulatorState {
+        dtype: state.dtype.number(),
+        shape: Some(partial_shape_to_proto(&state.shape)),
+        is_sum: state.reduction == Reduction::Sum,
+        is_sparse: state.is_sparse,
+        step: state.step,
+        count: state.count as u64,
+        dropped: state.dropped,
+        sum,
+        indices,
+        counts,
     }
 }
 
@@ -92,16 +111,16 @@ pub(super) fn from_proto(change: pb::Change) -> Result<Change, Status> {
     let pb::Change { store, container, kind, name, what } = change;
     let (kind, name) = (kind.into(), name.into());
     let what = match what.ok_or_else(|| Status::invalid("a change of nothing"))? {
-        change::What::Cleared(_) => What::Cleared,
-        change::What::Removed(_) => What::Removed { kind, name },
-        state => What::State { kind, name, state: Box::new(state_from_proto(state)?) },
+        change::What::Cleared(_) => ChangeKind::Cleared,
+        change::What::Removed(_) => ChangeKind::Removed { kind, name },
+        state => ChangeKind::State { kind, name, state: state_from_proto(state)? },
     };
     Ok(Change { store, container: container.into(), what })
 }
 
-fn state_from_proto(state: change::What) -> Result<State, Status> {
+fn state_from_proto(state: change::What) -> Result<Box<dyn ReplicaState>, Status> {
     Ok(match state {
-        change::What::Variable(state) => State::Variable(VariableState {
+        change::What::Variable(state) => Box::new(VariableState {
             name: state.name.into(),
             dtype: dtype_from_proto(state.dtype)?,
             shape: shape(state.shape)?,
@@ -111,19 +130,19 @@ fn state_from_proto(state: change::What) -> Result<State, Status> {
                 (None, None) => None,
             },
         }),
-        change::What::Slices(slices) => State::Slices {
+        change::What::Slices(slices) => Box::new(VariableSlices {
             numbers: slices.numbers.into_iter().map(number).collect::<Result<_, _>>()?,
             values: tensor_from_proto(slices.values.unwrap_or_default())?,
-        },
-        change::What::Queue(queue) => queue_from_proto(queue)?,
-        change::What::Accumulator(state) => State::Accumulator(accumulator_from_proto(state)?),
+        }),
+        change::What::Queue(queue) => Box::new(queue_from_proto(queue)?),
+        change::What::Accumulator(state) => Box::new(accumulator_from_proto(state)?),
         change::What::Removed(_) | change::What::Cleared(_) => {
             return Err(Status::invalid("a state of nothing"));
         }
     })
 }
 
-fn queue_from_proto(queue: pb::QueueState) -> Result<State, Status> {
+fn queue_from_proto(queue: pb::QueueState) -> Result<QueueState, Status> {
     let kind = match queue.order() {
         Order::Fifo => Kind::Fifo,
         Order::Padding => Kind::Padding,
@@ -140,15 +159,15 @@ fn queue_from_proto(queue: pb::QueueState) -> Result<State, Status> {
     let element = |components: &[Tensor]| components.iter().cloned().map(Placed::from).collect::<Element>();
     let elements = components.chunks(types.len().max(1)).map(element).collect();
     let spec = QueueSpec { kind, capacity: queue.capacity, types, shapes };
-    Ok(State::Queue { spec, elements, is_closed: queue.is_closed })
+    Ok(QueueState { spec, elements, is_closed: queue.is_closed })
 }
 
 fn accumulator_from_proto(state: pb::AccumulatorState) -> Result<AccumulatorState, Status> {
     let sum = state.sum.map(tensor_from_proto).transpose()?;
     let counts = state.counts.into_iter().map(number).collect::<Result<Vec<_>, _>>()?;
     let sum = sum.map(|values| match state.is_sparse {
-        true => Sum::Sparse { indices: state.indices, values, counts },
-        false => Sum::Dense(values),
+        true => GradientSum::Sparse { indices: state.indices, values, counts },
+        false => GradientSum::Dense(values),
     });
     Ok(AccumulatorState {
         dtype: dtype_from_proto(state.dtype)?,

@@ -1,18 +1,21 @@
 //! A change in messages that are each of bearable size: of a large variable first that it has zeros, then slices of it.
 
 use super::encode::to_proto;
-use executor::journal::{Change, State, VariableState, What};
-use graph::{Result, Shape, Tensor};
+use executor::journal::{Change, ChangeKind};
+use executor::variable::{VariableSlices, VariableState};
+use graph::{PartialShape, Result, Shape, Tensor};
 use proto::convert::{shape_to_proto, tensor_to_proto};
 use proto::pb::TensorProto;
 use proto::replication::{self as pb, change};
+use std::any::Any;
 use std::iter;
 
 /// The change in messages of about so many bytes at most, if it is a variable's; any other in one.
 pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
     let Some(slices) = Slices::of(&change, limit) else { return Box::new(iter::once(to_proto(&change))) };
     let head = zeros(&change);
-    let frame = pb::Change { what: None, ..to_proto(&without_values(change)) };
+    let frame = without_values(&change).map(|change| pb::Change { what: None, ..to_proto(&change) });
+    let frame = frame.unwrap_or_default();
     let a_message = (limit / slices.size()).max(1);
     let starts = (0..slices.count).step_by(a_message);
     let messages = starts.map(move |start| {
@@ -35,30 +38,36 @@ pub(super) fn size(change: &pb::Change) -> usize {
     }
 }
 
-/// Of a whole variable: that it has zeros.
-fn zeros(change: &Change) -> Option<pb::Change> {
-    let mut message = to_proto(&without_values(change.clone()));
-    match &mut message.what {
-        Some(change::What::Variable(state)) => {
-            let What::State { state: whole, .. } = &change.what else { return None };
-            let State::Variable(VariableState { value: Some(value), .. }) = &**whole else { return None };
-            state.zeros = Some(shape_to_proto(value.shape()));
-            Some(message)
-        }
-        _ => None,
-    }
+/// The state in a change, if it is of this kind.
+fn state_of<T: Any>(change: &Change) -> Option<&T> {
+    let ChangeKind::State { state, .. } = &change.what else { return None };
+    let state: &dyn Any = &**state;
+    state.downcast_ref()
 }
 
-/// The same of a variable without its value.
-fn without_values(mut change: Change) -> Change {
-    if let What::State { state, .. } = &mut change.what {
-        match &mut **state {
-            State::Variable(state) => state.value = None,
-            State::Slices { numbers, .. } => numbers.clear(),
-            State::Queue { .. } | State::Accumulator(_) => {}
-        }
-    }
-    change
+/// The message that gives a whole variable zeros for its value.
+fn zeros(change: &Change) -> Option<pb::Change> {
+    let value = state_of::<VariableState>(change)?.value.as_ref()?;
+    let mut message = to_proto(&without_values(change)?);
+    let Some(change::What::Variable(state)) = &mut message.what else { return None };
+    state.zeros = Some(shape_to_proto(value.shape()));
+    Some(message)
+}
+
+/// The same change of a variable without its value.
+fn without_values(change: &Change) -> Option<Change> {
+    let ChangeKind::State { kind, name, .. } = &change.what else { return None };
+    let state = match state_of::<VariableState>(change) {
+        Some(state) => VariableState { value: None, ..state.clone() },
+        None => VariableState {
+            name: name.clone(),
+            dtype: state_of::<VariableSlices>(change)?.values.dtype(),
+            shape: PartialShape::unknown(),
+            value: None,
+        },
+    };
+    let what = ChangeKind::State { kind: kind.clone(), name: name.clone(), state: Box::new(state) };
+    Some(Change { store: change.store, container: change.container.clone(), what })
 }
 
 /// Slices of a variable, side by side.
@@ -74,10 +83,9 @@ struct Slices {
 impl Slices {
     /// Of a change of more than `limit` bytes.
     fn of(change: &Change, limit: usize) -> Option<Slices> {
-        let What::State { state, .. } = &change.what else { return None };
-        let (values, numbers) = match &**state {
-            State::Variable(VariableState { value: Some(value), .. }) => (value.clone(), None),
-            State::Slices { numbers, values } => (values.clone(), Some(numbers.clone())),
+        let (values, numbers) = match (state_of::<VariableState>(change), state_of::<VariableSlices>(change)) {
+            (Some(variable), _) => (variable.value.clone()?, None),
+            (_, Some(slices)) => (slices.values.clone(), Some(slices.numbers.clone())),
             _ => return None,
         };
         let bytes = values.bytes().ok()?.len();
@@ -119,13 +127,14 @@ fn parts(elements: usize, least: usize) -> usize {
 mod tests {
     use super::super::encode::from_proto;
     use super::*;
+    use executor::journal::ReplicaState;
     use executor::resource::ResourceStore;
     use executor::variable::Variable;
-    use graph::{DType, PartialShape};
+    use graph::DType;
     use std::sync::Arc;
 
-    fn apply(store: &ResourceStore, state: State, limit: usize) -> usize {
-        let what = What::State { kind: "Var".into(), name: "v".into(), state: Box::new(state) };
+    fn apply(store: &ResourceStore, state: Box<dyn ReplicaState>, limit: usize) -> usize {
+        let what = ChangeKind::State { kind: "Var".into(), name: "v".into(), state };
         let change = Change { store: 0, container: "".into(), what };
         let pieces: Vec<pb::Change> = of(change, limit).collect();
         assert!(pieces.iter().all(|piece| size(piece) <= limit.max(4)));
@@ -146,7 +155,7 @@ mod tests {
             let numbers: Vec<f32> = (0..elements).map(|i| i as f32).collect();
             let value = Tensor::vector(&numbers)?;
             let state = || {
-                State::Variable(VariableState {
+                Box::new(VariableState {
                     name: "v".into(),
                     dtype: DType::Float,
                     shape: PartialShape::unknown(),
@@ -169,11 +178,11 @@ mod tests {
         let whole = Tensor::zeros(DType::Int32, Shape::new(&[100, 2])?)?;
         let shape = PartialShape::unknown();
         let (name, dtype, value) = ("v".into(), DType::Int32, Some(whole));
-        apply(&store, State::Variable(VariableState { name, dtype, shape, value }), 1_000_000);
+        apply(&store, Box::new(VariableState { name, dtype, shape, value }), 1_000_000);
         let numbers: Vec<usize> = (0..50).map(|i| 2 * i + 1).collect();
         let rows: Vec<i32> = (0..100).collect();
         let values = Tensor::from_slice(&rows, Shape::new(&[50, 2])?)?;
-        assert_eq!(apply(&store, State::Slices { numbers, values }, 64), 7);
+        assert_eq!(apply(&store, Box::new(VariableSlices { numbers, values }), 64), 7);
         let value = variable(&store)?.read().ok_or_else(|| graph::Error::invalid("no value"))?;
         let odd = value.values::<i32>()?.chunks(2).enumerate().all(|(row, pair)| {
             let first = if row % 2 == 1 { row as i32 - 1 } else { 0 };

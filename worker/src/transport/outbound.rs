@@ -208,7 +208,7 @@ impl Outbound {
     pub(crate) fn is_seen(
         &self,
         key: &RendezvousKey,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         tensor: &DeviceTensor,
     ) -> bool {
         let Reach::Memory = self.reach else { return false };
@@ -224,7 +224,7 @@ impl Outbound {
                 own.show(pair, lent);
             }
         };
-        device.lend(tensor.clone(), Box::new(lent));
+        device.processor().export(tensor.clone(), Box::new(lent));
         false
     }
 

@@ -77,10 +77,10 @@ impl PeerBlock {
     }
 
     /// Whether a device sees it. May wait.
-    pub(super) fn is_seen_by(&self, device: &dyn Device) -> bool {
+    pub(super) fn is_seen_by(&self, device: &Device) -> bool {
         match self {
             PeerBlock::Host(_) => false,
-            PeerBlock::Device(window) => device.sees(window),
+            PeerBlock::Device(window) => device.processor().can_access(window),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::super::*;
 use crate::cancel::Cancellation;
-use crate::device::{CpuDevice, Device, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
+use crate::device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
+use crate::kernel_table::KernelTable;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
 use crate::resource::{Resource, ResourceStore};
@@ -11,7 +12,7 @@ use crate::variable::Variable;
 use graph::ops::spec::{Arg, ArgType, AttrKind, AttrSpec};
 use graph::ops::{OpDef, Traits};
 use graph::{DType, NodeId, Op, Output, PartialShape, Role, Tensor};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 /// An op outside the table: float ports, and the attributes of Send and Recv.
@@ -180,11 +181,30 @@ pub(super) fn wants(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A device with the kernels above; with memory of its own, it notes each transfer and lets it end later.
+fn table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
+    TABLE.get_or_init(|| KernelTable::new("CPU", &[KERNELS], |_| false))
+}
+
+/// The processor of a device with the kernels above; with memory of its own, it logs each transfer and ends it later.
 #[derive(Debug)]
-pub(super) struct TestDevice {
-    cpu: CpuDevice,
+pub(super) struct TestProcessor {
+    log: OnceLock<Arc<Log>>,
     own_memory: bool,
+}
+
+impl TestProcessor {
+    fn device(own_memory: bool) -> Device {
+        let name = graph::DeviceName::new(&graph::TaskName::new("localhost", 0), "CPU", 0);
+        let attributes =
+            DeviceAttributes { name, memory_limit: 1 << 28, incarnation: 1, physical_description: String::new() };
+        let processor = Arc::new(TestProcessor { log: OnceLock::new(), own_memory });
+        let device = Device::new(attributes, processor.clone(), table());
+        if let Ok(log) = log(device.resources()) {
+            processor.log.get_or_init(|| log);
+        }
+        device
+    }
 }
 
 #[derive(Debug)]
@@ -196,34 +216,18 @@ impl DeviceMemory for Memory {
     }
 }
 
-impl TestDevice {
+impl TestProcessor {
     fn note<T: Send + 'static>(&self, what: &str, result: Result<T>, done: Transfer<T>) {
-        if let Ok(log) = log(self.resources()) {
+        if let Some(log) = self.log.get() {
             log.events.lock().push(what.into());
         }
         std::thread::spawn(move || done(result));
     }
 }
 
-impl Device for TestDevice {
-    fn attributes(&self) -> &DeviceAttributes {
-        self.cpu.attributes()
-    }
-
-    fn resources(&self) -> &ResourceStore {
-        self.cpu.resources()
-    }
-
-    fn isolated(&self, name: graph::DeviceName) -> Arc<dyn Device> {
-        self.cpu.isolated(name)
-    }
-
+impl Processor for TestProcessor {
     fn has_own_memory(&self) -> bool {
         self.own_memory
-    }
-
-    fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
-        KERNELS.iter().find(|def| def.op == node.op.name())
     }
 
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
@@ -242,7 +246,7 @@ impl Device for TestDevice {
 /// A graph under construction and what it runs on.
 pub(super) struct Bench {
     pub(super) graph: Graph,
-    pub(super) device: Arc<dyn Device>,
+    pub(super) device: Arc<Device>,
     pub(super) kernels: KernelCache,
     pub(super) threads: usize,
 }
@@ -257,7 +261,7 @@ impl Bench {
     pub(super) fn on(own_memory: bool) -> Bench {
         Bench {
             graph: Graph::new(),
-            device: Arc::new(TestDevice { cpu: CpuDevice::default(), own_memory }),
+            device: Arc::new(TestProcessor::device(own_memory)),
             kernels: KernelCache::new(),
             threads: 2,
         }

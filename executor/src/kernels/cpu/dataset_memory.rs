@@ -54,7 +54,7 @@ impl Resource for SharedCache {
 const DUMMY: &str = "DummyResource";
 
 /// A handle of this name and kind on a device.
-pub(super) fn handle(device: &Arc<dyn Device>, name: String, kind: &'static str) -> ResourceHandle {
+pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> ResourceHandle {
     ResourceHandle {
         device: device.name().to_string().into(),
         container: device.resources().default_container().clone(),

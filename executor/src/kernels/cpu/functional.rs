@@ -55,7 +55,7 @@ fn call(init: &KernelInit<'_>) -> Result<Kernel> {
 fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
     let (func, functions) = (init.attr::<FuncAttr>("f")?, init.functions.clone());
     let own = init.device.name().to_spec();
-    let known = Mutex::new(None::<(DeviceName, Arc<Function>, Arc<dyn Device>)>);
+    let known = Mutex::new(None::<(DeviceName, Arc<dyn Function>, Arc<Device>)>);
     let find = move |target: &Tensor| {
         let target = target_of(target, &own)?;
         let mut known = known.lock();
@@ -64,7 +64,7 @@ fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
         {
             return Ok((function.clone(), device.clone()));
         }
-        let (functions, device) = functions.elsewhere(&target)?;
+        let (functions, device) = functions.on_device(&target)?;
         let function = functions.get(&func)?;
         *known = Some((target, function.clone(), device.clone()));
         Ok((function, device))
@@ -128,29 +128,29 @@ type Values = SmallVec<[Value; 4]>;
 /// A loop under way: it goes on when a call ends, on whatever thread that is.
 struct Loop {
     step: Arc<Step>,
-    cond: Arc<Function>,
-    body: Arc<Function>,
+    cond: Arc<dyn Function>,
+    body: Arc<dyn Function>,
     done: Done,
 }
 
 fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
     let (cond, body) = (init.function("cond")?, init.function("body")?);
     if *cond.return_types() != [cond.return_types().first().copied().unwrap_or(DType::Bool)] {
-        crate::invalid!("the condition {} has {} outputs, not 1", cond.name(), cond.return_types().len());
+        crate::invalid!("the condition {} has {} outputs, not 1", cond.def().name, cond.return_types().len());
     }
-    check_loop(&body, init.outputs.len(), 0)?;
+    check_loop(&*body, init.outputs.len(), 0)?;
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { step, inputs, done, .. } = ctx;
         Loop { step, cond: cond.clone(), body: body.clone(), done }.ask(inputs);
     })
 }
 
-fn check_loop(body: &Function, state: usize, before: usize) -> Result<()> {
+fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
     let types = body.return_types();
     if types.len() != state || body.arg_types().get(before..) != Some(types) {
         crate::invalid!(
             "the body {} turns {:?} into {:?}: a loop of {state} values needs the same of both",
-            body.name(),
+            body.def().name,
             body.arg_types(),
             types
         );
@@ -197,7 +197,7 @@ fn truth_of(values: &Values) -> Result<bool> {
 /// The counting loop: the body takes the counter and the state.
 struct Count {
     step: Arc<Step>,
-    body: Arc<Function>,
+    body: Arc<dyn Function>,
     at: i64,
     limit: i64,
     delta: i64,
@@ -206,7 +206,7 @@ struct Count {
 
 fn for_(init: &KernelInit<'_>) -> Result<Kernel> {
     let body = init.function("body")?;
-    check_loop(&body, init.outputs.len(), 1)?;
+    check_loop(&*body, init.outputs.len(), 1)?;
     Kernel::asynchronous(move |mut ctx| {
         let bound = |i: usize, name: &str| ctx.input(i).and_then(|t| scalar_int(t, name));
         let bounds = bound(0, "start").and_then(|start| {
@@ -241,7 +241,7 @@ impl Count {
         self.at += self.delta;
         body.call(
             &step,
-            std::iter::once(counter).chain(state),
+            std::iter::once(counter).chain(state).collect(),
             Box::new(move |state| match state {
                 Ok(state) => self.go_on(state),
                 Err(error) => (self.done)(Err(error)),

@@ -67,7 +67,7 @@ fn missing(name: &str) -> Error {
 
 /// The tensors that one node has kept.
 struct KeptByNode {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     names: Mutex<Vec<Arc<str>>>,
 }
 

@@ -145,7 +145,7 @@ fn shared(init: &KernelInit<'_>, make: Make) -> Result<Kernel> {
 /// A table that ends with the step that made it.
 #[derive(Debug)]
 struct OfStep {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     handle: ResourceHandle,
 }
 

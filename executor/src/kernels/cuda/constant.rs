@@ -4,7 +4,7 @@ use super::moved::{Filler, Mover, SOURCE, taking, zeros};
 use super::support::{
     MOVED, NUMBERS, allocate, allocate_or_reuse, function, launch, moved_type_name, read, type_name, write,
 };
-use crate::cuda::{Arguments, CudaDevice};
+use crate::cuda::{Arguments, engine_of};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef, KernelInit};
 use crate::kernels::cpu::constant::{along_diagonal, band, diag_part, with_diagonal};
@@ -46,7 +46,7 @@ fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     if value.dtype() != dtype {
         crate::invalid!("a Const of {dtype} has a value of {}", value.dtype());
     }
-    let value = CudaDevice::engine_of(&**init.device)?.upload(&init.node.name, &value)?;
+    let value = engine_of(&**init.device)?.upload(&init.node.name, &value)?;
     Kernel::sync(move |ctx| {
         ctx.set_output(0, value.clone());
         Ok(())

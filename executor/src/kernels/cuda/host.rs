@@ -33,7 +33,7 @@ const fn passing(
 }
 
 fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
-    let def = kernels::find("CPU", init.node);
+    let def = kernels::cpu::table().find(init.node);
     let def = def.ok_or_else(|| Error::internal(format!("{} has no CPU kernel", init.node.op.name())))?;
     (def.make)(init)
 }

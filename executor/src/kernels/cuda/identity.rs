@@ -39,7 +39,7 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
         match enqueued {
             Ok(found) => {
                 let message = message.clone();
-                device.download(
+                device.processor().download(
                     found,
                     Box::new(move |found| {
                         let checked = found.and_then(|found| verdict(&found, &message, signed));

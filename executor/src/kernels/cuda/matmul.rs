@@ -39,7 +39,7 @@ fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
 
 fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel> {
     // A device that cannot be opened says so when the graph is registered.
-    crate::cuda::CudaDevice::engine_of(&**init.device)?;
+    crate::cuda::engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
         let (out, _) = multiply(ctx, flips, batches, None)?;
         ctx.set_output(0, out);

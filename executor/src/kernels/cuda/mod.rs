@@ -69,9 +69,17 @@ mod unique;
 mod variable;
 
 use crate::kernel::KernelDef;
+use crate::kernel_table::KernelTable;
+use std::sync::OnceLock;
+
+/// The GPU's kernels.
+pub fn table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
+    TABLE.get_or_init(|| KernelTable::new("GPU", FAMILIES, fused::has_function))
+}
 
 /// The families. Of several rows that take a node the first is its kernel.
-pub(super) const FAMILIES: &[&[KernelDef]] = &[
+const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
     host::HOSTED,
     activation::KERNELS,

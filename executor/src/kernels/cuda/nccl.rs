@@ -4,7 +4,7 @@
 use super::binary;
 use super::support::{allocate_or_reuse, function, launch, read, type_name, write};
 use crate::cuda::driver::Reduction;
-use crate::cuda::{Arguments, Collective, CudaDevice, Member, Share, Terms};
+use crate::cuda::{Arguments, Collective, engine_of, Member, Share, Terms};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
@@ -40,7 +40,7 @@ fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let shared_name: String = init.attr("shared_name")?;
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, step, mut inputs, done } = ctx;
-        let joined = CudaDevice::engine_of(&*device).and_then(|engine| {
+        let joined = engine_of(&*device).and_then(|engine| {
             let tensor = device_tensor(inputs.get_mut(0).map(std::mem::take))?;
             let make = || Ok(Collective::default());
             let meeting = step.resources.lookup_or_create_private("", &shared_name, make)?;

@@ -1,7 +1,7 @@
 //! What kernels of GPUs have in common: the names of types, the memory of inputs and outputs, how tensors are walked.
 
 use crate::cuda::driver::Address;
-use crate::cuda::{Arguments, CudaDevice, Function, Lane, Source, block};
+use crate::cuda::{Arguments, engine_of, Function, Lane, Source, block};
 use crate::device::DeviceTensor;
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
@@ -76,7 +76,7 @@ pub(super) fn moved_type_name(dtype: DType) -> Result<&'static str> {
 
 /// The kernel of a file, compiled for the node's device.
 pub(super) fn function(init: &KernelInit<'_>, source: &Source, name: String) -> Result<Arc<Function>> {
-    CudaDevice::engine_of(&**init.device)?.function(source.program(name))
+    engine_of(&**init.device)?.function(source.program(name))
 }
 
 /// Where the kernel enqueues.
@@ -86,7 +86,7 @@ pub(super) fn lane<'a>(ctx: &KernelContext<'a>) -> Result<Lane<'a>> {
 
 /// What the kernel has made on the host, in the GPU's memory: such a kernel is not captured.
 pub(super) fn upload(ctx: &KernelContext<'_>, tensor: &Tensor) -> Result<DeviceTensor> {
-    CudaDevice::engine_of(&**ctx.device())?.upload(&ctx.node().name, tensor)
+    engine_of(&**ctx.device())?.upload(&ctx.node().name, tensor)
 }
 
 /// Memory for an output.

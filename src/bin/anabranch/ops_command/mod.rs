@@ -24,7 +24,10 @@ pub(crate) struct OpsFlags {
 pub(crate) fn run(flags: &OpsFlags) -> io::Result<()> {
     let here: BTreeMap<&str, Vec<&str>> = ops::all()
         .iter()
-        .map(|op| (op.name(), kernels::devices_of(op)))
+        .map(|op| {
+            let tables = kernels::tables().into_iter().filter(|table| table.has_op(op));
+            (op.name(), tables.map(|table| table.device_type).collect::<Vec<&str>>())
+        })
         .filter(|(_, devices)| !devices.is_empty())
         .collect();
     let is_wanted = |name: &str| name.contains(&flags.part);

@@ -3,7 +3,7 @@
 
 use super::texts;
 use crate::error::{Error, Result};
-use crate::function::Functions;
+use crate::function::no_functions;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
 use crate::kernels::cpu::broadcast::Plan;
 use crate::value::Value;
@@ -198,7 +198,7 @@ impl Alone {
 
     fn make(&self, ctx: &KernelContext<'_>) -> Result<Box<SyncKernel>> {
         let (inputs, outputs) = (self.node.input_types()?, self.node.output_types()?);
-        let (node, device, functions) = (&self.node, ctx.device, Functions::none());
+        let (node, device, functions) = (&self.node, ctx.device, no_functions());
         match (self.def.make)(&KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions })? {
             Kernel::Sync(kernel) => Ok(kernel),
             Kernel::Async(_) => Err(Error::internal(format!("{} waits in a fused op", node.op.name()))),

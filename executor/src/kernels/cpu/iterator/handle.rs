@@ -60,7 +60,7 @@ pub(super) struct Name<T: Iterates> {
     container: String,
     name: String,
     /// Where the kernel's own iterator is.
-    own: Option<Arc<dyn Device>>,
+    own: Option<Arc<Device>>,
     iterator: PhantomData<fn() -> T>,
 }
 
@@ -80,7 +80,7 @@ impl<T: Iterates> Name<T> {
     /// The iterator, made where there is none, and its handle.
     pub(super) fn iterator(
         &self,
-        device: &Arc<dyn Device>,
+        device: &Arc<Device>,
         spec: &ElementSpec,
         make: impl FnOnce() -> T,
     ) -> Result<(Arc<T>, ResourceHandle)> {

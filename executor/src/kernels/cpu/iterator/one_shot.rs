@@ -20,8 +20,8 @@ use std::sync::Arc;
 struct OneShot {
     name: Name<IteratorResource>,
     spec: ElementSpec,
-    factory: Arc<Function>,
-    device: Arc<dyn Device>,
+    factory: Arc<dyn Function>,
+    device: Arc<Device>,
     state: Mutex<State>,
 }
 
@@ -144,7 +144,7 @@ impl OneShot {
                 landed.end(Err(error));
             }
         };
-        self.factory.call(&Arc::new(step), [], Box::new(done));
+        self.factory.call(&Arc::new(step), SmallVec::new(), Box::new(done));
     }
 
     fn make(&self, outputs: &[Value]) -> Result<ResourceHandle> {

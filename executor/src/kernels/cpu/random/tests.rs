@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit, Step};
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use crate::testing::LoneDevice;
+use crate::testing::lone_device;
 use crate::value::Value;
 use graph::{AttrValue, Code, Node, Shape, Tensor};
 use half::{bf16, f16};
@@ -19,7 +19,7 @@ fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) 
     for (name, value) in attrs {
         node.attrs.set(name, value.clone());
     }
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let (of_inputs, of_outputs) = (node.input_types()?, node.output_types()?);
     let def = KERNELS.iter().find(|k| k.op == op.name() && k.supports(&node));
     let def = def.ok_or_else(|| crate::Error::unimplemented(op.name()))?;
@@ -28,7 +28,7 @@ fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) 
         inputs: &of_inputs,
         outputs: &of_outputs,
         device: &device,
-        functions: crate::Functions::none(),
+        functions: crate::function::no_functions(),
     };
     let Kernel::Sync(kernel) = (def.make)(&init)? else {
         return Err(crate::Error::internal("asynchronous"));

@@ -2,18 +2,18 @@
 
 use super::*;
 use crate::device::Device;
-use crate::testing::{LoneDevice, run_node_on};
+use crate::testing::{lone_device, run_node_on};
 use crate::value::Value;
 use graph::{AttrValue, Node};
 
 struct Bench {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     handle: Tensor,
 }
 
 impl Bench {
     fn new(dtype: DType, shape: PartialShape) -> Result<Bench> {
-        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let device: Arc<Device> = Arc::new(lone_device());
         let attrs = [("dtype", dtype.into()), ("shape", shape.into()), ("shared_name", "rv".into())];
         let handle = run(&device, "VarHandleOp", &[], &attrs)?.swap_remove(0);
         Ok(Bench { device, handle })
@@ -34,7 +34,7 @@ impl Bench {
 }
 
 fn run(
-    device: &Arc<dyn Device>,
+    device: &Arc<Device>,
     op: &str,
     inputs: &[Tensor],
     attrs: &[(&str, AttrValue)],
@@ -140,7 +140,7 @@ fn types_and_shapes_must_fit() -> Result<()> {
 
 #[test]
 fn anonymous_handles_differ() -> Result<()> {
-    let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+    let device: Arc<Device> = Arc::new(lone_device());
     let attrs = [
         ("dtype", DType::Float.into()),
         ("shape", AttrValue::Shape([2].into())),

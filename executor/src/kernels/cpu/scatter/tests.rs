@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::device::Device;
-use crate::testing::{LoneDevice, run_node_on};
+use crate::testing::{lone_device, run_node_on};
 use crate::variable::Variable;
 use graph::{Node, PartialShape};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn scatter_with(
 ) -> Result<Tensor> {
     let mut results = Vec::new();
     for op in [op.to_owned(), format!("Resource{op}")] {
-        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let device: Arc<Device> = Arc::new(lone_device());
         let variable = device.resources().lookup_or_create("", "v", || {
             let variable = Variable::new("v", value.dtype(), PartialShape::from(value.shape()));
             *variable.lock() = Some(value.clone());

@@ -130,7 +130,7 @@ pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
 
 /// Adds by the device's own kernels, wherever what they add is.
 struct Adder<'a> {
-    device: &'a Arc<dyn Device>,
+    device: &'a Arc<Device>,
     /// Of the types that came so far.
     kernels: SmallVec<[(DType, Node, Kernel); 1]>,
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::Device;
 use crate::kernels::cpu::wide::Float;
-use crate::testing::{LoneDevice, run_node_on};
+use crate::testing::{lone_device, run_node_on};
 use crate::value::Value;
 use graph::{Code, Node, PartialShape};
 use half::{bf16, f16};
@@ -41,14 +41,14 @@ where
 
 /// Variables of one op under test: references or handles, with the same values.
 struct Bench {
-    device: Arc<dyn Device>,
+    device: Arc<Device>,
     inputs: Vec<Value>,
     variables: Vec<Arc<Variable>>,
 }
 
 impl Bench {
     fn new(values: Vec<Tensor>, by_handle: bool) -> Result<Bench> {
-        let device: Arc<dyn Device> = Arc::new(LoneDevice::default());
+        let device: Arc<Device> = Arc::new(lone_device());
         let (mut inputs, mut variables) = (Vec::new(), Vec::new());
         for (i, value) in values.into_iter().enumerate() {
             let name = format!("v{i}");

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::device::Device;
-use crate::testing::{LoneDevice, run_node_on};
+use crate::testing::{lone_device, run_node_on};
 use graph::{AttrValue, Node};
 
-fn device() -> Arc<dyn Device> {
-    Arc::new(LoneDevice::default())
+fn device() -> Arc<Device> {
+    Arc::new(lone_device())
 }
 
 fn node(name: &str, op: &str, attrs: &[(&str, AttrValue)]) -> Result<Node> {
@@ -22,7 +22,7 @@ fn declare(name: &str, dtype: DType, shape: PartialShape) -> Result<Node> {
     node(name, "VariableV2", &[("dtype", dtype.into()), ("shape", shape.into())])
 }
 
-fn reference(device: &Arc<dyn Device>, node: &Node) -> Result<Arc<Variable>> {
+fn reference(device: &Arc<Device>, node: &Node) -> Result<Arc<Variable>> {
     match run_node_on(device, node, Vec::new())?.swap_remove(0) {
         Value::Ref(variable) => Ok(variable),
         other => Err(Error::internal(format!("{other:?}"))),
@@ -32,19 +32,19 @@ fn reference(device: &Arc<dyn Device>, node: &Node) -> Result<Arc<Variable>> {
 /// A kernel that is made once and run often, as in a registered graph.
 struct Made<'a> {
     node: &'a Node,
-    device: &'a Arc<dyn Device>,
+    device: &'a Arc<Device>,
     kernel: Kernel,
 }
 
 impl Made<'_> {
-    fn new<'a>(device: &'a Arc<dyn Device>, node: &'a Node) -> Result<Made<'a>> {
+    fn new<'a>(device: &'a Arc<Device>, node: &'a Node) -> Result<Made<'a>> {
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
         let init = KernelInit {
             node,
             inputs: &inputs,
             outputs: &outputs,
             device,
-            functions: crate::Functions::none(),
+            functions: crate::function::no_functions(),
         };
         Ok(Made { node, device, kernel: variable(&init)? })
     }

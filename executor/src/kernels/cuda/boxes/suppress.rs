@@ -59,7 +59,7 @@ fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
                     let count: i32 = count?.item()?;
                     Ok(chosen.first(&*on, &node, count as usize)?.into_outputs(outputs))
                 };
-                device.download(count, Box::new(move |count| done(answer(count))));
+                device.processor().download(count, Box::new(move |count| done(answer(count))));
             }
             Err(error) => done(Err(error)),
         }
@@ -103,7 +103,7 @@ fn device_input(ctx: &AsyncContext, i: usize) -> Result<&DeviceTensor> {
 
 impl Chosen {
     /// The first so many.
-    fn first(self, device: &dyn Device, node: &Arc<Node>, count: usize) -> Result<Chosen> {
+    fn first(self, device: &Device, node: &Arc<Node>, count: usize) -> Result<Chosen> {
         let lane = Lane::of(device)?;
         let first = |of: DeviceTensor| {
             if of.shape.num_elements() == count {

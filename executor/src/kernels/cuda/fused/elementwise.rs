@@ -7,7 +7,7 @@
 
 use super::functions::{Function, function};
 use crate::cuda::driver::Address;
-use crate::cuda::{Arguments, CudaDevice, Program, Source};
+use crate::cuda::{Arguments, engine_of, Program, Source};
 use crate::device::DeviceTensor;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
@@ -33,7 +33,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let load = |has_patterns: bool| {
         let function = format!("chain<Chain, {element}, {has_patterns}>");
         let program = Program { file: KERNEL.file, text: text.clone().into(), function };
-        CudaDevice::engine_of(&**init.device)?.function(program)
+        engine_of(&**init.device)?.function(program)
     };
     let (flat, spread) = (load(false)?, load(true)?);
     let lanes = if is_short(&chain) { 16 / dtype.size().unwrap_or(16) } else { 1 };

@@ -1,7 +1,7 @@
 //! A product with what follows it. What the library does while it writes the product is a part of that call, and rounds
 //! with it; the rest are kernels of their own, in the product's memory.
 
-use crate::cuda::CudaDevice;
+use crate::cuda::engine_of;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelInit};
 use crate::kernels::cpu::fused::{Link, follow, fused_ops};
@@ -13,7 +13,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let ops = fused_ops(init, FACTORS)?;
     let (then, in_call) = in_call(&ops);
     // A device that cannot be opened says so when the graph is registered.
-    CudaDevice::engine_of(&**init.device)?;
+    engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
         let (out, has_all) = multiply(ctx, flips, single, then)?;
         ctx.set_output(0, out);
