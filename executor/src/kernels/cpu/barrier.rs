@@ -117,7 +117,8 @@ fn take(init: &KernelInit<'_>) -> Result<Kernel> {
             Err(error) => done(Err(error)),
             Ok((barrier, count)) => {
                 let source = barrier.clone();
-                let to_outputs = move |taken: Vec<Element>| Ok(source.batch(&taken)?.map(Value::Host).collect());
+                let to_outputs =
+                    move |taken: Vec<Element>| Ok(source.batch(&taken)?.map(Value::Host).collect());
                 let done = Box::new(move |taken: Result<Vec<Element>>| done(taken.and_then(to_outputs)));
                 barrier.take(&step.cancellation, count, allow_small, done);
             }

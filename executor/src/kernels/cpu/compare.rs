@@ -92,13 +92,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("LogicalAnd", &[], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalAnd>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalAnd>)
+        })
     }),
     KernelDef::of("LogicalOr", &[], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalOr>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalOr>)
+        })
     }),
     KernelDef::of("LogicalNot", &[], |_| {
-        Kernel::sync(|ctx| elementwise::unary::<Bool8, Bool8>(ctx, Cost::Cheap, &map_run::<Bool8, _, LogicalNot>))
+        Kernel::sync(|ctx| {
+            elementwise::unary::<Bool8, Bool8>(ctx, Cost::Cheap, &map_run::<Bool8, _, LogicalNot>)
+        })
     }),
 ];
 

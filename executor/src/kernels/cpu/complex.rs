@@ -54,10 +54,14 @@ const DOUBLE_PARTS: &[(&str, &[DType])] = &[("T", &[Complex128]), ("Tout", &[Dou
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Complex", &[("T", &[Float]), ("Tout", &[Complex64])], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
+        })
     }),
     KernelDef::of("Complex", &[("T", &[Double]), ("Tout", &[Complex128])], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
+        })
     }),
     part!("Real", Real, SINGLE_PARTS, f32),
     part!("Real", Real, DOUBLE_PARTS, f64),

@@ -196,7 +196,10 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     with_indices!(UInt8 u8, Int8 i8, Int32 i32, Int64 i64)
 }
 
-fn one_hot_with_index<E: Moved, I: Element + AsPrimitive<i64>>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+fn one_hot_with_index<E: Moved, I: Element + AsPrimitive<i64>>(
+    ctx: &mut KernelContext<'_>,
+    axis: i64,
+) -> Result<()> {
     let (indices, on, off) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
     let dims = indices.shape();
     let at = if axis == -1 { dims.rank() } else { usize::try_from(axis).unwrap_or(usize::MAX) };

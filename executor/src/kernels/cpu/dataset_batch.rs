@@ -1,6 +1,6 @@
 //! Kernels of datasets that combine elements into batches or windows, or split batches.
 
-use super::dataset_argument::{boolean, dataset, integer, dataset_kernel, spec, tensors};
+use super::dataset_argument::{boolean, dataset, dataset_kernel, integer, spec, tensors};
 use crate::dataset::batch::{batch, unbatch};
 use crate::dataset::padded_batch::padded_batch;
 use crate::dataset::rebatch::{rebatch, split};
@@ -14,7 +14,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         dataset_kernel(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
     }),
     KernelDef::of("BatchDatasetV2", &[], |_| {
-        dataset_kernel(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None))
+        dataset_kernel(|ctx| {
+            batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None)
+        })
     }),
     KernelDef::of("ParallelBatchDataset", &[], |_| {
         dataset_kernel(|ctx| {

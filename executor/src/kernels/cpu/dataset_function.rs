@@ -1,6 +1,8 @@
 //! Kernels of datasets that apply functions to elements.
 
-use super::dataset_argument::{boolean, captured, count, dataset, function, integer, dataset_kernel, spec, tensors};
+use super::dataset_argument::{
+    boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors,
+};
 use crate::dataset::interleave::{Interleaving, PulledAhead, interleave};
 use crate::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
 use crate::dataset::{grouped, map};
@@ -42,7 +44,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterDataset", &[], |init| {
         let predicate = function(init, "predicate")?;
-        dataset_kernel(move |ctx| map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+        dataset_kernel(move |ctx| {
+            map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+        })
     }),
     KernelDef::of("ParallelFilterDataset", &[], |init| {
         let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
@@ -160,7 +164,9 @@ fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
     let predicate = function(init, "predicate")?;
-    dataset_kernel(move |ctx| map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+    dataset_kernel(move |ctx| {
+        map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+    })
 }
 
 fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {

@@ -1,6 +1,6 @@
 //! Kernels that compute a result from a dataset: its cardinality, its single element, a reduction, or its graph.
 
-use super::dataset_argument::{count, dataset, function, dataset_kernel, spec};
+use super::dataset_argument::{count, dataset, dataset_kernel, function, spec};
 use super::dataset_memory::anonymous;
 use super::iterator::dataset_thread_kernel;
 use crate::dataset::function::Captured;
@@ -58,7 +58,8 @@ fn to_graph(_: &KernelInit<'_>) -> Result<Kernel> {
 fn from_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let [name] = ctx.input(0)?.as_strings()? else { crate::invalid!("graph_def must be a scalar") };
-        let Some(stored) = ctx.step().resources.find::<NamedDataset>("", &String::from_utf8_lossy(name)) else {
+        let Some(stored) = ctx.step().resources.find::<NamedDataset>("", &String::from_utf8_lossy(name))
+        else {
             return Err(Error::unimplemented(
                 "a dataset from a graph that was not made by DatasetToGraph in the same step on the same device",
             ));

@@ -1,6 +1,8 @@
 //! Kernels that make datasets without an input dataset.
 
-use super::dataset_argument::{boolean, captured, count, function, integer, dataset_kernel, spec, string, tensors};
+use super::dataset_argument::{
+    boolean, captured, count, dataset_kernel, function, integer, spec, string, tensors,
+};
 use super::dataset_memory::seed_source;
 use super::parsing::csv::scalar;
 use crate::dataset::csv::{Columns, Csv};
@@ -28,7 +30,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("SparseTensorSliceDataset", &[], |_| {
-        dataset_kernel(|ctx| SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?))
+        dataset_kernel(|ctx| {
+            SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?)
+        })
     }),
     KernelDef::of("ListDataset", &[], |init| {
         let spec = spec(init)?;
@@ -36,7 +40,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let all = tensors(ctx, 0..ctx.num_inputs())?;
             let components = spec.dtypes.len();
             if components == 0 || all.len() % components != 0 {
-                crate::invalid!("{} tensors cannot be split into elements of {components} components", all.len());
+                crate::invalid!(
+                    "{} tensors cannot be split into elements of {components} components",
+                    all.len()
+                );
             }
             let elements = all.chunks_exact(components).map(<[_]>::to_vec).collect();
             Elements::dataset("List", spec.clone(), elements)
@@ -63,7 +70,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Random::dataset(seeds, spec.clone())
         })
     }),
-    KernelDef::of("TextLineDataset", &[], |_| dataset_kernel(|ctx| text_lines(files(ctx, Some(1), Some(2))?))),
+    KernelDef::of("TextLineDataset", &[], |_| {
+        dataset_kernel(|ctx| text_lines(files(ctx, Some(1), Some(2))?))
+    }),
     KernelDef::of("TFRecordDataset", &[], |_| {
         dataset_kernel(|ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
     }),
@@ -88,7 +97,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
-    let [init_func, next_func, finalize_func] = ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
+    let [init_func, next_func, finalize_func] =
+        ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
     let (init_func, next_func, finalize_func, spec) = (init_func?, next_func?, finalize_func?, spec(init)?);
     let (init_args, next_args) = (count(init, "Tinit_func_args")?, count(init, "Tnext_func_args")?);
     dataset_kernel(move |ctx| {

@@ -1,6 +1,6 @@
 //! Kernels of datasets that select, repeat, reorder or cache the elements of their inputs.
 
-use super::dataset_argument::{dataset, integer, dataset_kernel, string};
+use super::dataset_argument::{dataset, dataset_kernel, integer, string};
 use super::dataset_memory::{cache_source, seed_generator, seed_source};
 use super::dataset_source::seeds;
 use crate::dataset::cache::{CacheSource, cache};
@@ -15,7 +15,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         dataset_kernel(|ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
     }),
     KernelDef::of("ZipDataset", &[], |_| {
-        dataset_kernel(|ctx| transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?))
+        dataset_kernel(|ctx| {
+            transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?)
+        })
     }),
     KernelDef::of("RepeatDataset", &[], |_| {
         dataset_kernel(|ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))

@@ -90,9 +90,7 @@ fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
     // A short name, such as "CPU:0", may lack the prefix "/device:".
     let spec = DeviceSpec::parse(&target)
         .or_else(|error| DeviceSpec::parse(&format!("/device:{target}")).map_err(|_| error))?;
-    spec.or(own)
-        .to_name()
-        .ok_or_else(|| Error::invalid(format!("{target} does not name a device")))
+    spec.or(own).to_name().ok_or_else(|| Error::invalid(format!("{target} does not name a device")))
 }
 
 fn if_(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -227,7 +225,8 @@ fn for_(init: &KernelInit<'_>) -> Result<Kernel> {
             Err(error) => (ctx.done)(Err(error)),
             Ok((at, limit, delta)) => {
                 let state = ctx.inputs.drain(..).skip(3).collect();
-                ForLoop { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }.run_body(state);
+                ForLoop { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }
+                    .run_body(state);
             }
         }
     })

@@ -43,7 +43,8 @@ pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, name);
     blocking(move |ctx| {
         let values = snapshot.object(|_| Ok(Snapshot::default()))?.take().ok_or_else(|| {
-            let message = format!("there is no snapshot in {object_name}: run its KeepSnapshot before each save");
+            let message =
+                format!("there is no snapshot in {object_name}: run its KeepSnapshot before each save");
             Error::new(Code::FailedPrecondition, message)
         })?;
         let prefix = prefix(ctx)?;

@@ -27,7 +27,9 @@ pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     // An opacity channel may be requested for a file without one.
     let is_made_opaque = (file_channels, channels) == (3, 4);
     if channels != 0 && channels != file_channels && !is_made_opaque {
-        crate::invalid!("channels attribute {channels} does not match bits per pixel from file {file_channels}");
+        crate::invalid!(
+            "channels attribute {channels} does not match bits per pixel from file {file_channels}"
+        );
     }
     let (Ok(start), Ok(columns)) = (usize::try_from(start), usize::try_from(width)) else {
         crate::invalid!("header size and width must be positive, got {start} and {width}");

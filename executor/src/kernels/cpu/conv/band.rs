@@ -203,7 +203,8 @@ impl Band {
         let line = &mut line[slices.start * span..slices.end * span];
         let pixels = from.chunks_exact(depth).enumerate();
         let are_all_read = self.stride[1] as isize <= self.reach[1][1] - self.reach[1][0] + 1;
-        for (column, pixel) in pixels.filter(|(column, _)| are_all_read || self.is_read(1, *column as isize)) {
+        for (column, pixel) in pixels.filter(|(column, _)| are_all_read || self.is_read(1, *column as isize))
+        {
             let slices = line.chunks_exact_mut(span);
             for (to, from) in slices.zip(pixel[channels.clone()].chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];

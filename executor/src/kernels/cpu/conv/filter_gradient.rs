@@ -1,7 +1,7 @@
 //! The gradient of a convolution over `f32` images with respect to its filter: the transposed matrix of patches
 //! times the incoming gradient `dy`. Patches are not copied; the images are read in place.
 
-use super::band::{self, Band, LineCopies, BandLines, AccessPattern};
+use super::band::{self, AccessPattern, Band, BandLines, LineCopies};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
@@ -68,14 +68,23 @@ impl FilterGradient<'_> {
     pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
         // Pixels that lie far apart fall into few sets of the cache: with strides always, otherwise if sets have
         // few ways. A 1x1 filter reads each pixel once, from memory, which is best read in storage order.
-        let is_read_once = sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > PREFETCHED_CHANNELS;
-        FilterGradient::with_layout(sizes, sizes.columns.stride > 1 || !cache::has_many_ways() || is_read_once)
+        let is_read_once =
+            sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > PREFETCHED_CHANNELS;
+        FilterGradient::with_layout(
+            sizes,
+            sizes.columns.stride > 1 || !cache::has_many_ways() || is_read_once,
+        )
     }
 
     /// Plans the gradient with channels stored in slices (`crowded`) or where they are.
     fn with_layout(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
         let phase = Phase::forward(sizes);
-        let band = Band::new(Image::input(sizes), &phase, AccessPattern::Channels { crowded }, sizes.filter_channels);
+        let band = Band::new(
+            Image::input(sizes),
+            &phase,
+            AccessPattern::Channels { crowded },
+            sizes.filter_channels,
+        );
         (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
@@ -185,7 +194,8 @@ impl FilterGradient<'_> {
         rows: usize,
     ) -> Later<'i> {
         let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
-        let gradient_len = self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
+        let gradient_len =
+            self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
         let is_large = gradient_len * size_of::<f32>() > cache::second_level() / CACHE_FRACTION;
         if is_large || self.sizes.columns.output < FLOATS {
             return Later::default();

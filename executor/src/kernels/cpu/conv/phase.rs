@@ -97,7 +97,8 @@ impl Phase {
             (position.rem_euclid(stride) == 0).then(|| Tap { offset: position.div_euclid(stride), number })
         };
         // Taps later in the filter have smaller offsets, hence the reverse order.
-        let taps = |w: &Window, first: usize| (0..w.filter).rev().filter_map(|t| tap_at(w, first, t)).collect();
+        let taps =
+            |w: &Window, first: usize| (0..w.filter).rev().filter_map(|t| tap_at(w, first, t)).collect();
         let rows = 0..axes[0].stride.min(axes[0].input);
         let firsts = rows.flat_map(|y| (0..axes[1].stride.min(axes[1].input)).map(move |x| [y, x]));
         let phase = |first: [usize; 2]| Phase {

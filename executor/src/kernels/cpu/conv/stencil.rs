@@ -2,7 +2,7 @@
 //! matrix is read from the images in place, without copying patches. Neighbouring taps of a row of the filter form
 //! one run of the inner dimension.
 
-use super::band::{self, Band, LineCopies, AccessPattern};
+use super::band::{self, AccessPattern, Band, LineCopies};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::cache::rows_alias;
@@ -245,7 +245,11 @@ impl Stencil {
                 }
                 if first < from.len() {
                     let steps = plan.steps(taps, self.depth);
-                    pixel_groups.push(PixelGroup { pixels: first..from.len(), taps: taps.map(Range::clone), steps });
+                    pixel_groups.push(PixelGroup {
+                        pixels: first..from.len(),
+                        taps: taps.map(Range::clone),
+                        steps,
+                    });
                 }
             }
         }

@@ -134,7 +134,8 @@ impl<T: Real> Beam<T> {
                 label += input[last];
             }
             let with_blank = old.total + input[blank];
-            self.prefixes[b].new = LogProbabilities { total: log_sum(with_blank, label), blank: with_blank, label };
+            self.prefixes[b].new =
+                LogProbabilities { total: log_sum(with_blank, label), blank: with_blank, label };
         }
         self.leaves.clone_from(&branches);
         let mut least = self.least();
