@@ -79,17 +79,20 @@ pub(super) fn relu<W: Rectifiable>(x: W) -> W {
     if x <= W::ZERO { W::ZERO } else { x }
 }
 
+/// The gradient of [`relu`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn relu_gradient<W: Number>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO)
 }
 
+/// Returns `min(max(x, 0), 6)`.
 #[inline(always)]
 pub(super) fn relu6<W: Rectifiable>(x: W) -> W {
     let y = relu(x);
     if y > W::SIX { W::SIX } else { y }
 }
 
+/// The gradient of [`relu6`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn relu6_gradient<W: Rectifiable>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO && x < W::SIX)
@@ -102,21 +105,25 @@ fn masked<W: Number>(gradient: W, open: bool) -> W {
     gradient.times(if open { W::ONE } else { W::ZERO })
 }
 
+/// Returns `x` if positive, else `exp(x) - 1`.
 #[inline(always)]
 pub(super) fn elu<W: Real>(x: W) -> W {
     if x < W::ZERO { x.exp_m1() } else { x }
 }
 
+/// The gradient of [`elu`], from the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn elu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { (y + W::ONE) * gradient } else { gradient }
 }
 
+/// Returns the scaled exponential linear unit.
 #[inline(always)]
 pub(super) fn selu<W: Real>(x: W) -> W {
     if x < W::ZERO { W::of(SCALE_ALPHA) * x.exp_m1() } else { W::of(SCALE) * x }
 }
 
+/// The gradient of [`selu`], from the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn selu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { gradient * (y + W::of(SCALE_ALPHA)) } else { gradient * W::of(SCALE) }
@@ -136,16 +143,19 @@ pub(super) fn softplus<W: Real>(x: W) -> W {
     }
 }
 
+/// The gradient of [`softplus`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softplus_gradient<W: Real>(gradient: W, x: W) -> W {
     gradient / ((-x).exp() + W::ONE)
 }
 
+/// Returns `x / (1 + |x|)`.
 #[inline(always)]
 pub(super) fn softsign<W: Real>(x: W) -> W {
     x / (W::ONE + x.abs())
 }
 
+/// The gradient of [`softsign`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softsign_gradient<W: Real>(gradient: W, x: W) -> W {
     let s = W::ONE + x.abs();

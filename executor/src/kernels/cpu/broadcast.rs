@@ -18,6 +18,7 @@ pub(crate) struct Plan {
     axes: SmallVec<[Axis; 4]>,
 }
 
+/// An axis of the output, or several merged axes.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,

@@ -19,6 +19,7 @@ trait To<R> {
     fn to(self) -> R;
 }
 
+/// The conversion to `R` as an element-wise function.
 struct Convert<R>(PhantomData<R>);
 
 impl<A: To<R>, R> Unary<A> for Convert<R> {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn print_passes_its_input_on() -> Result<()> {
+    fn print_forwards_its_input() -> Result<()> {
         let x = Tensor::try_from([1.0f32])?;
         let attrs = [("T", DType::Float.into()), ("U", vec![DType::Float].into())];
         assert_eq!(run_op("Print", &[x.clone(), x.clone()], &attrs)?, [x]);

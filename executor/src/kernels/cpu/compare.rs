@@ -31,6 +31,7 @@ functions! {
     GreaterEqual: Number, |x, y| x >= y;
 }
 
+/// An element type whose elements can be equal.
 trait Comparable: Copy + PartialEq {}
 impl<T: Copy + PartialEq> Comparable for T {}
 

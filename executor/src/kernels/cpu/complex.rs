@@ -29,6 +29,7 @@ parts! {
     Angle, |z| z.arg();
 }
 
+/// The construction of a complex number from its parts, as an element-wise function.
 struct FromParts;
 
 impl<P: num_traits::Float> Binary<P> for FromParts {

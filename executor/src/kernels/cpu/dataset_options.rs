@@ -11,7 +11,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionsDataset", &[], |init| {
         let options = init.attr::<Bytes>("serialized_options")?;
         let deterministic = message::deterministic(&options)
-            .ok_or_else(|| Error::invalid("serialized_options is no message of options"))?;
+            .ok_or_else(|| Error::invalid("serialized_options is not a serialized Options message"))?;
         dataset_kernel(move |ctx| transform::options(dataset(ctx, 0)?, deterministic))
     }),
     KernelDef::of("FinalizeDataset", &[], pass_through),

@@ -118,7 +118,7 @@ fn buffer_size(ctx: &KernelContext<'_>) -> Result<i64> {
 fn check_in_memory(ctx: &KernelContext<'_>) -> Result<()> {
     match string(ctx, 1, "filename")?.is_empty() {
         true => Ok(()),
-        false => Err(Error::unimplemented(format!("{} in a file", ctx.node().op.name()))),
+        false => Err(Error::unimplemented(format!("{} with a file name", ctx.node().op.name()))),
     }
 }
 

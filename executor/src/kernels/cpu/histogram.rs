@@ -138,6 +138,7 @@ pub(in crate::kernels) struct Counted {
 }
 
 impl Counted {
+    /// Checks the inputs of `Bincount` or `DenseBincount`.
     pub(in crate::kernels) fn of(ctx: &KernelContext<'_>) -> Result<Counted> {
         let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
         let dense = ctx.node().op.name() == "DenseBincount";

@@ -254,7 +254,7 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
             0 => 0,
             rest => words.below((rest + 1) as u32) as usize,
         };
-        // The column is drawn before the row.
+        // The column is drawn before the row, like in TensorFlow, so that the same seeds give the same crops.
         let left = offset(width, columns);
         let top = offset(height, rows);
         let mut out = ctx.allocate(image.dtype(), Shape::new(&[rows, columns, channels])?)?;

@@ -24,6 +24,7 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Reads the attributes of a decoding op.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Options> {
         let ratio: i64 = init.attr("ratio")?;
         if !matches!(ratio, 1 | 2 | 4 | 8) {

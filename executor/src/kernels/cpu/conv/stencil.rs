@@ -412,7 +412,7 @@ mod tests {
 
     /// Each thread has at most a sixteenth more work than its share, or as little as if each line were a tile.
     #[test]
-    fn no_thread_idles_for_long() -> Result<()> {
+    fn tiles_divide_the_work_evenly() -> Result<()> {
         for (side, filter) in [(14, 1), (14, 5), (7, 3), (30, 3)] {
             for batch in 1..70 {
                 let sizes = sizes([batch, side, side, 16], [filter, filter, 16, 8], 1)?;

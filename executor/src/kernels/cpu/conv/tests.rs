@@ -6,6 +6,7 @@ use crate::testing::run_op;
 use graph::{AttrValue, Code};
 use half::{bf16, f16};
 
+/// A convolution to test.
 struct Case {
     input: [usize; 4],
     filter: [usize; 4],
@@ -219,7 +220,7 @@ fn channels_first() -> Result<()> {
 }
 
 #[test]
-fn other_types() -> Result<()> {
+fn other_dtypes() -> Result<()> {
     for dtype in [DType::Double, DType::Half, DType::BFloat16, DType::Int32] {
         CASES[..8].iter().try_for_each(|case| check(case, dtype, DataFormat::Nhwc))?;
     }

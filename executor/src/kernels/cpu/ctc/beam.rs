@@ -19,6 +19,7 @@ pub(super) struct BeamSearch {
 }
 
 impl BeamSearch {
+    /// Reads the attributes of the op.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<BeamSearch> {
         let size = |name: &str| -> Result<usize> {
             let value: i64 = init.attr(name)?;

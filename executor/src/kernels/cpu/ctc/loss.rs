@@ -20,6 +20,7 @@ pub(super) struct LossOptions {
 }
 
 impl LossOptions {
+    /// Reads the attributes of the op.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<LossOptions> {
         Ok(LossOptions {
             collapsed: init.attr("preprocess_collapse_repeated")?,

@@ -73,7 +73,7 @@ impl<F> Chain<F> {
         let (operands, op_names) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
         if op_names.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
             crate::invalid!(
-                "a fused op of {} ops and {inputs} inputs, where {MOST_FUSED_OPS} ops are the most",
+                "a fused op has {} ops and {inputs} inputs; at most {MOST_FUSED_OPS} ops are supported",
                 op_names.len()
             );
         }
@@ -214,7 +214,10 @@ impl UnfusedOp {
         let (node, device, functions) = (&self.node, ctx.device, Functions::none());
         match (self.def.make)(&KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions })? {
             Kernel::Sync(kernel) => Ok(kernel),
-            Kernel::Async(_) => Err(Error::internal(format!("{} waits in a fused op", node.op.name()))),
+            Kernel::Async(_) => Err(Error::internal(format!(
+                "{} is asynchronous, so a fused op cannot contain it",
+                node.op.name()
+            ))),
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) enum StripFunction<W: 'static> {
 }
 
 impl<W> StripOp<W> {
+    /// Returns the arity of the op.
     pub(super) fn form(&self) -> Form {
         match self.run {
             StripFunction::Map(_) => Form::Map,

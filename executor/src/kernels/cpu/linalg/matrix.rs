@@ -73,11 +73,13 @@ impl<F: Entry> Matrix<F> {
         out
     }
 
+    /// Returns the entry in a row and a column.
     #[inline]
     pub(super) fn at(&self, row: usize, column: usize) -> F {
         self.values[row * self.columns + column]
     }
 
+    /// Sets the entry in a row and a column.
     #[inline]
     pub(super) fn put(&mut self, row: usize, column: usize, value: F) {
         self.values[row * self.columns + column] = value;
@@ -95,6 +97,7 @@ impl<F: Entry> Matrix<F> {
         Matrix::new(rows, columns, values.collect())
     }
 
+    /// Exchanges two rows.
     pub(super) fn swap_rows(&mut self, a: usize, b: usize) {
         if a != b {
             (0..self.columns).for_each(|j| self.values.swap(a * self.columns + j, b * self.columns + j));
