@@ -90,12 +90,12 @@ fn fill(
     cancelled: &dyn Fn() -> Result<()>,
 ) -> Result<(Vec<i64>, usize)> {
     let mut tries = 0usize;
-    let mut seen = FxHashSet::default();
+    let mut drawn = FxHashSet::default();
     for slot in out.iter_mut() {
         loop {
             tries += 1;
             let class = draw();
-            if !unique || seen.insert(class) {
+            if !unique || drawn.insert(class) {
                 *slot = class;
                 break;
             }

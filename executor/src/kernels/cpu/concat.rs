@@ -306,21 +306,21 @@ pub(in crate::kernels) fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
 /// Returns the split of `SplitV`, into parts of the sizes in input 1, of which one may be -1.
 pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     let at = split_axis(ctx, 0, 2)?;
-    let given = ctx.input(1)?;
+    let requested = ctx.input(1)?;
     let num = ctx.num_outputs();
-    if given.shape().rank() != 1 || given.num_elements() != num {
+    if requested.shape().rank() != 1 || requested.num_elements() != num {
         invalid!(
             "size of the split_tensor must be 1-D and have the same elements as outputs got {} -D and {} elements",
-            given.shape().rank(),
-            given.num_elements()
+            requested.shape().rank(),
+            requested.num_elements()
         );
     }
-    let given = match given.dtype() {
-        DType::Int8 => given.values::<i8>()?.iter().map(|&s| s.into()).collect(),
-        _ => given.to_i64s()?,
+    let requested = match requested.dtype() {
+        DType::Int8 => requested.values::<i8>()?.iter().map(|&s| s.into()).collect(),
+        _ => requested.to_i64s()?,
     };
     let size = ctx.shape(0)?[at];
-    if let [single] = given[..]
+    if let [single] = requested[..]
         && single != size as i64
     {
         invalid!(
@@ -330,7 +330,7 @@ pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     let mut open = None;
     let mut determined = 0usize;
     let mut sizes: SmallVec<[usize; 8]> = SmallVec::new();
-    for (i, &s) in given.iter().enumerate() {
+    for (i, &s) in requested.iter().enumerate() {
         if s == -1 {
             if open.replace(i).is_some() {
                 invalid!("There can only be one -1 in the input.");

@@ -306,11 +306,11 @@ pub(in crate::kernels) fn band(ctx: &KernelContext<'_>) -> Result<([usize; 2], [
     let &[.., rows, columns] = input.dims() else {
         invalid!("input must be at least 2-dim, received shape: {input}");
     };
-    let bound = |i: usize, name: &str, what: &str, most: usize| -> Result<i64> {
+    let bound = |i: usize, name: &str, unit: &str, most: usize| -> Result<i64> {
         let value = ctx.scalar(i, &format!("num_{name}"))?.to_i64s()?[0];
         if value > most as i64 {
             invalid!(
-                "num_{name} must be negative or less or equal to number of {what} ({most}) got: {value}"
+                "num_{name} must be negative or less or equal to number of {unit} ({most}) got: {value}"
             );
         }
         Ok(if value < 0 { i64::MAX } else { value })

@@ -170,12 +170,12 @@ fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, d
 /// Returns the shape of the convolution's input, given as all its sizes, or, for images, as rows and columns only.
 pub(in crate::kernels) fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
     let (filter, dy) = (ctx.shape(1)?, ctx.shape(2)?);
-    let given = sizes_input(ctx, 0, "input_sizes")?;
-    Ok(match (given.as_slice(), dy.dims(), filter.dims()) {
+    let input_sizes = sizes_input(ctx, 0, "input_sizes")?;
+    Ok(match (input_sizes.as_slice(), dy.dims(), filter.dims()) {
         (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
             Shape::from_i64(&conv.input_shape([h, w], n as i64, c as i64))?
         }
-        _ => Shape::from_i64(&given)?,
+        _ => Shape::from_i64(&input_sizes)?,
     })
 }
 

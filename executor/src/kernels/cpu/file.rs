@@ -40,13 +40,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
                     patterns.shape()
                 );
             }
-            let mut found = Vec::new();
+            let mut paths = Vec::new();
             for pattern in patterns.as_strings()? {
-                found.append(&mut checkpoint::pattern::matching(&String::from_utf8_lossy(pattern))?);
+                paths.append(&mut checkpoint::pattern::matching(&String::from_utf8_lossy(pattern))?);
             }
-            found.sort_unstable();
-            let shape = Shape::new(&[found.len()])?;
-            Ok(smallvec![Tensor::strings(found.into_iter().map(Bytes::from).collect(), shape)?.into()])
+            paths.sort_unstable();
+            let shape = Shape::new(&[paths.len()])?;
+            Ok(smallvec![Tensor::strings(paths.into_iter().map(Bytes::from).collect(), shape)?.into()])
         })
     }),
 ];

@@ -74,9 +74,9 @@ impl Link {
         }
         let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
         let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-        let made =
+        let kernel =
             (def.make)(&KernelInit { node: &node, inputs: &input_types, outputs: &output_types, ..*init })?;
-        let Kernel::Sync(kernel) = made else { return Err(unknown()) };
+        let Kernel::Sync(kernel) = kernel else { return Err(unknown()) };
         Ok(Link { kernel, inputs, outputs: output_types.len(), node })
     }
 }
@@ -187,8 +187,8 @@ fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> R
     let further = link.inputs - inputs.len();
     inputs.extend((next..next + further).map(|i| ctx.take_value(i)));
     let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, link.outputs);
-    let mut of_link = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
-    (link.kernel)(&mut of_link)?;
+    let mut link_ctx = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
+    (link.kernel)(&mut link_ctx)?;
     for (whole, value) in ctx.outputs.iter_mut().zip(outputs) {
         if matches!(whole, Value::None) {
             *whole = value;

@@ -266,18 +266,18 @@ fn scatter_slices(ctx: &KernelContext<'_>, ignore: bool) -> Result<(SliceStarts,
     if shape.num_elements() == 0 && (indices.num_elements() > 0 || updates.num_elements() > 0) {
         invalid!("Indices and updates specified for empty output.  indices shape: {}", indices.shape());
     }
-    let (count, given) = (outer.len(), updates.shape());
-    if given.get(..count) != Some(outer) {
+    let (count, updates_shape) = (outer.len(), updates.shape());
+    if updates_shape.get(..count) != Some(outer) {
         invalid!(
-            "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
+            "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={updates_shape}]",
             indices.shape()
         );
     }
-    if depth > shape.rank() || given[count..] != shape[depth..] {
+    if depth > shape.rank() || updates_shape[count..] != shape[depth..] {
         invalid!(
-            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of updates[shape={given}]",
+            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of updates[shape={updates_shape}]",
             shape.rank(),
-            given.rank()
+            updates_shape.rank()
         );
     }
     let slices = slice_starts(indices, &shape, ignore, |fact| format!("{fact} shape {shape}"))?;

@@ -151,8 +151,9 @@ impl Counted {
         let size = size.to_i64s()?[0];
         let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
         let is_weighted = weights.num_elements() > 0;
-        let alike = if dense { weights == input } else { weights.num_elements() == input.num_elements() };
-        if is_weighted && !alike {
+        let has_matching_shape =
+            if dense { weights == input } else { weights.num_elements() == input.num_elements() };
+        if is_weighted && !has_matching_shape {
             invalid!(
                 "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
                 weights equal to 1. Received {weights}"

@@ -67,13 +67,13 @@ mod tests {
 
     #[test]
     fn values_are_made_at_the_second_call_and_after_changes() -> Result<()> {
-        let (kept, mut made) = (Kept::default(), 0);
+        let (cache, mut calls) = (Kept::default(), 0);
         let mut get = |operand: &Tensor, key: u32| -> Result<Option<i32>> {
             let make = || {
-                made += 1;
-                Ok(made)
+                calls += 1;
+                Ok(calls)
             };
-            Ok(kept.get(operand, key, make)?.map(|value| *value))
+            Ok(cache.get(operand, key, make)?.map(|value| *value))
         };
         let mut x = Tensor::full(1f32, Shape::new(&[10])?)?;
         assert_eq!([get(&x, 0)?, get(&x, 0)?, get(&x.clone(), 0)?], [None, Some(1), Some(1)]);

@@ -281,8 +281,8 @@ fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Res
     let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
     let (mut values, mut all) = (Vec::new(), Vec::new());
     for matrix in &batch.matrices {
-        let (found, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
-        values.extend(found.into_iter().map(F::from_real));
+        let (eigenvalues, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
+        values.extend(eigenvalues.into_iter().map(F::from_real));
         all.extend(v.values);
     }
     let (dtype, n) = (ctx.input(0)?.dtype(), batch.rows);

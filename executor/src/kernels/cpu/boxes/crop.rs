@@ -240,7 +240,7 @@ where
     let crops = Crops::new(boxes, index, dims, crop)?;
     let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
     let (values, all_grads) = (image.values::<T>()?, grads.values::<f32>()?);
-    for (number, of_box) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
+    for (number, box_gradient_row) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
         let (image, grads) = (crops.images[number], &all_grads[number * crops.crop_len()..]);
         crops.for_each_pixel(number, |at, [i, j], y, x| {
             let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
@@ -259,8 +259,8 @@ where
                     1 => 0.5 * last,
                     size => place as f32 * (last / (size - 1) as f32),
                 };
-                of_box[axis] += slope * (last - end);
-                of_box[axis + 2] += slope * end;
+                box_gradient_row[axis] += slope * (last - end);
+                box_gradient_row[axis + 2] += slope * end;
             }
         });
     }

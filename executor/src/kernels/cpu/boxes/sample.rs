@@ -187,11 +187,11 @@ fn covers(crop: &Rectangle, least: f32, boxes: &[Rectangle]) -> bool {
 }
 
 /// Returns the boxes in pixels; their relative coordinates must be in [0, 1].
-fn boxes(given: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
-    if given.shape().rank() != 3 || given.shape()[2] != 4 {
-        crate::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", given.shape());
+fn boxes(relative: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
+    if relative.shape().rank() != 3 || relative.shape()[2] != 4 {
+        crate::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", relative.shape());
     }
-    let (corners, _) = given.values::<f32>()?.as_chunks::<4>();
+    let (corners, _) = relative.values::<f32>()?.as_chunks::<4>();
     let mut out = Vec::with_capacity(corners.len());
     for &[top, left, bottom, right] in corners {
         if [top, left, bottom, right].iter().any(|v| !(0.0..=1.0).contains(v)) {
@@ -236,14 +236,14 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
         let (&[rows, columns], &[_]) = (size.values::<i64>()?, size.shape().dims()) else {
             crate::invalid!("size must be a vector of two elements, got shape {}", size.shape());
         };
-        let within = |wanted: i64, given: usize, name: &str| {
-            let Ok(size) = usize::try_from(wanted) else {
-                crate::invalid!("target_{name} must not be negative, is {wanted}");
+        let within = |target: i64, image_side: usize, name: &str| {
+            let Ok(size) = usize::try_from(target) else {
+                crate::invalid!("target_{name} must not be negative, is {target}");
             };
-            if size > given {
+            if size > image_side {
                 return Err(Error::new(
                     Code::FailedPrecondition,
-                    format!("{name} must be >= target_{name}: {name} = {given}, target_{name} = {size}"),
+                    format!("{name} must be >= target_{name}: {name} = {image_side}, target_{name} = {size}"),
                 ));
             }
             Ok(size)

@@ -51,8 +51,8 @@ impl Rules {
     /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
     /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
     /// overlaps lower scores.
-    pub(in crate::kernels) fn of(dtype: DType, given: &[&Tensor]) -> Result<Rules> {
-        let [most, overlap, others @ ..] = given else {
+    pub(in crate::kernels) fn of(dtype: DType, inputs: &[&Tensor]) -> Result<Rules> {
+        let [most, overlap, others @ ..] = inputs else {
             return Err(Error::internal("no thresholds"));
         };
         let sigma = others.get(1).map_or(Ok(0.0), |sigma| number(sigma, "soft_nms_sigma"))?;
@@ -127,14 +127,14 @@ fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) 
     let sorted = |r: &[f32; 4]| [min(r[0], r[2]), min(r[1], r[3]), max(r[0], r[2]), max(r[1], r[3])];
     let (a, b) = (sorted(a), sorted(b));
     let area = |r: [f32; 4]| rounded(rounded(r[2] - r[0]) * rounded(r[3] - r[1]));
-    let (of_a, of_b) = (area(a), area(b));
-    if of_a <= 0.0 || of_b <= 0.0 {
+    let (area_a, area_b) = (area(a), area(b));
+    if area_a <= 0.0 || area_b <= 0.0 {
         return 0.0;
     }
     let height = max(rounded(min(a[2], b[2]) - max(a[0], b[0])), 0.0);
     let width = max(rounded(min(a[3], b[3]) - max(a[1], b[1])), 0.0);
     let common = rounded(height * width);
-    rounded(common / rounded(rounded(of_a + of_b) - common))
+    rounded(common / rounded(rounded(area_a + area_b) - common))
 }
 
 /// Returns a tensor of `float` or `half` as `float`.
@@ -143,11 +143,11 @@ fn single(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the scalar in an input called `name`.
-fn number(given: &Tensor, name: &str) -> Result<f32> {
-    if given.shape().rank() != 0 {
-        crate::invalid!("{name} must be 0-D, got shape {}", given.shape());
+fn number(tensor: &Tensor, name: &str) -> Result<f32> {
+    if tensor.shape().rank() != 0 {
+        crate::invalid!("{name} must be 0-D, got shape {}", tensor.shape());
     }
-    Ok(single(given)?.item()?)
+    Ok(single(tensor)?.item()?)
 }
 
 /// Checks that an overlap threshold is in [0, 1].
@@ -158,11 +158,11 @@ fn check_iou_threshold(value: f32) -> Result<f32> {
     Ok(value)
 }
 
-fn count(given: &Tensor) -> Result<usize> {
-    if given.shape().rank() != 0 {
-        crate::invalid!("max_output_size must be 0-D, got shape {}", given.shape());
+fn count(tensor: &Tensor) -> Result<usize> {
+    if tensor.shape().rank() != 0 {
+        crate::invalid!("max_output_size must be 0-D, got shape {}", tensor.shape());
     }
-    let most: i32 = given.item()?;
+    let most: i32 = tensor.item()?;
     usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
 }
 

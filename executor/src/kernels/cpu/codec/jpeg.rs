@@ -65,7 +65,7 @@ pub(super) fn decode(
     let channels = match channels {
         0 if components == 1 => 1,
         0 => 3,
-        given => given,
+        requested => requested,
     };
     sample_count(height, width, 3)?;
     if has_separate_scans(file) {
@@ -74,9 +74,9 @@ pub(super) fn decode(
     // The decoder converts colours to grey by their luminance; grey is expanded to colours below.
     let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
-    let wanted = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
+    let decoder_options = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
     let is_whole = options.recover || has_end_marker(file);
-    let bytes = if is_whole { decoder(file, wanted).decode().ok() } else { None };
+    let bytes = if is_whole { decoder(file, decoder_options).decode().ok() } else { None };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
     let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
     if let Some([y, x, rows, columns]) = window {
@@ -118,9 +118,9 @@ fn has_separate_scans(file: &[u8]) -> bool {
     let frame = segments.iter().find(|(marker, _)| matches!(marker, 0xc0 | 0xc1));
     let scan = segments.iter().find(|(marker, _)| *marker == 0xda);
     // The number of components follows the frame's size in the header.
-    let of_frame = frame.and_then(|(_, frame)| frame.get(5));
-    let of_scan = scan.and_then(|(_, scan)| scan.first());
-    of_frame.zip(of_scan).is_some_and(|(frame, scan)| scan < frame)
+    let frame_components = frame.and_then(|(_, frame)| frame.get(5));
+    let scan_components = scan.and_then(|(_, scan)| scan.first());
+    frame_components.zip(scan_components).is_some_and(|(frame, scan)| scan < frame)
 }
 
 /// Returns whether the file contains the marker that ends an image.
@@ -141,8 +141,8 @@ fn shrink(bytes: Vec<u8>, [height, width, channels]: [usize; 3], ratio: usize) -
             let xs = column * ratio..((column + 1) * ratio).min(width);
             let count = ys.len() * xs.len();
             for c in 0..channels {
-                let of_line = |y: usize| xs.clone().map(move |x| (y * width + x) * channels + c);
-                let sum: usize = ys.clone().flat_map(of_line).map(|at| usize::from(bytes[at])).sum();
+                let line_samples = |y: usize| xs.clone().map(move |x| (y * width + x) * channels + c);
+                let sum: usize = ys.clone().flat_map(line_samples).map(|at| usize::from(bytes[at])).sum();
                 out.push(((sum + count / 2) / count) as u8);
             }
         }

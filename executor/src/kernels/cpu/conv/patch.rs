@@ -84,9 +84,9 @@ pub(super) fn scatter<T: Number>(
     let pixels = sizes.planes.input * sizes.rows.input * sizes.columns.input;
     let start = image * pixels * sizes.in_channels;
     for (i, patch) in patches.chunks_exact(patch_len(sizes)).enumerate() {
-        for_each_part(sizes, group, first + i, |of_patch, to| {
+        for_each_part(sizes, group, first + i, |patch_range, to| {
             let to = &mut output[to.start - start..to.end - start];
-            to.iter_mut().zip(&patch[of_patch]).for_each(|(o, &v)| *o = o.plus(v));
+            to.iter_mut().zip(&patch[patch_range]).for_each(|(o, &v)| *o = o.plus(v));
         });
     }
 }

@@ -181,14 +181,14 @@ mod tests {
         ] {
             let phase = phase(offsets, stride, count);
             let spans = phase.spans(0, size);
-            let seen: Vec<Range<usize>> =
+            let taps_inside: Vec<Range<usize>> =
                 spans.iter().flat_map(|span| span.pixels.clone().map(|_| span.taps.clone())).collect();
-            assert_eq!(seen.len(), count, "{offsets:?}");
-            for (pixel, seen) in seen.into_iter().enumerate() {
+            assert_eq!(taps_inside.len(), count, "{offsets:?}");
+            for (pixel, taps_inside) in taps_inside.into_iter().enumerate() {
                 for (i, tap) in phase.taps[0].iter().enumerate() {
                     let position = (pixel * stride) as isize + tap.offset;
                     let is_inside = (0..size as isize).contains(&position);
-                    assert_eq!(seen.contains(&i), is_inside, "pixel {pixel} of {offsets:?}");
+                    assert_eq!(taps_inside.contains(&i), is_inside, "pixel {pixel} of {offsets:?}");
                     assert_eq!(phase.inside(0, *tap, size).contains(&pixel), is_inside, "{offsets:?}");
                 }
             }

@@ -397,8 +397,8 @@ mod tests {
             let run = |is_gradient: bool, is_spaced: fn(usize) -> bool| {
                 let i = usize::from(is_gradient);
                 let phases = if is_gradient { Phase::backward(&sizes) } else { vec![Phase::forward(&sizes)] };
-                let made = Stencil::new(sizes, is_gradient, images[i], images[1 - i], phases, is_spaced);
-                let stencil = made.ok_or_else(|| crate::Error::internal("out of proportion"))?;
+                let planned = Stencil::new(sizes, is_gradient, images[i], images[1 - i], phases, is_spaced);
+                let stencil = planned.ok_or_else(|| crate::Error::internal("out of proportion"))?;
                 let mut out = vec![f32::NAN; len[1 - i]];
                 stencil.run(&noise(len[i]), &stencil.pack(&w)?, &mut out);
                 Ok::<_, crate::Error>(out)

@@ -49,27 +49,27 @@ fn labels(ctx: &KernelContext<'_>, batch: usize) -> Result<Vec<Vec<usize>>> {
     let (indices, _) = indices.as_chunks::<2>();
     for (&[sequence, _], &label) in indices.iter().zip(values.values::<i32>()?) {
         let row = usize::try_from(sequence).ok().and_then(|b| out.get_mut(b));
-        let Some(of_sequence) = row else {
+        let Some(sequence_labels) = row else {
             crate::invalid!("labels batch index must be between 0 and {batch} but saw: {sequence}");
         };
         let Ok(label) = usize::try_from(label) else {
             crate::invalid!("All labels must be nonnegative integers, batch: {sequence} labels: {label}");
         };
-        of_sequence.push(label);
+        sequence_labels.push(label);
     }
     Ok(out)
 }
 
 impl LossOptions {
     /// Returns the labels that the loss uses, without the null labels at the end.
-    fn prepared(&self, given: &[usize], blank: usize, length: usize, b: usize) -> Result<Vec<usize>> {
-        if given.is_empty() {
+    fn prepare_labels(&self, labels: &[usize], blank: usize, length: usize, b: usize) -> Result<Vec<usize>> {
+        if labels.is_empty() {
             crate::invalid!("Labels length is zero in batch {b}");
         }
-        let mut out = Vec::with_capacity(given.len());
+        let mut out = Vec::with_capacity(labels.len());
         let mut ended = false;
-        for (i, &label) in given.iter().enumerate() {
-            if self.collapsed && i > 0 && given[i - 1] == label {
+        for (i, &label) in labels.iter().enumerate() {
+            if self.collapsed && i > 0 && labels[i - 1] == label {
                 continue;
             }
             if label >= blank {
@@ -77,7 +77,7 @@ impl LossOptions {
             } else if ended {
                 crate::invalid!(
                     "Saw a non-null label (index >= num_classes - 1) following a null label, batch: {b} \
-                     num_classes: {} labels: {given:?}",
+                     num_classes: {} labels: {labels:?}",
                     blank + 1
                 );
             } else {
@@ -106,19 +106,19 @@ impl LossOptions {
 
     /// Returns the loss of one sequence and its gradient by time; the gradient is `None` if no alignment is
     /// possible.
-    fn of_sequence<T: Real>(
+    fn sequence_loss<T: Real>(
         &self,
-        chances: &[Vec<T>],
+        log_probabilities: &[Vec<T>],
         labels: &[usize],
         blank: usize,
     ) -> (T, Option<Vec<Vec<T>>>) {
-        let (time, zero) = (chances.len(), T::neg_infinity());
+        let (time, zero) = (log_probabilities.len(), T::neg_infinity());
         // A blank before, between and after the labels.
         let path: Vec<usize> = labels.iter().flat_map(|&l| [blank, l]).chain([blank]).collect();
         let states = path.len();
         let mut forward = vec![vec![zero; states]; time];
         for u in 0..states.min(2) {
-            forward[0][u] = chances[0][path[u]];
+            forward[0][u] = log_probabilities[0][path[u]];
         }
         for t in 1..time {
             for u in 0..states {
@@ -130,14 +130,14 @@ impl LossOptions {
                 if u > 1 && self.may_skip(path[u], path[u - 2], blank) {
                     sum = log_sum(sum, before[u - 2]);
                 }
-                forward[t][u] = sum + chances[t][path[u]];
+                forward[t][u] = sum + log_probabilities[t][path[u]];
             }
         }
         let mut backward = vec![vec![zero; states]; time];
         backward[time - 1][states.saturating_sub(2)..].fill(T::zero());
         for t in (0..time - 1).rev() {
             for u in 0..states {
-                let after = |v: usize| backward[t + 1][v] + chances[t + 1][path[v]];
+                let after = |v: usize| backward[t + 1][v] + log_probabilities[t + 1][path[v]];
                 let mut sum = if self.may_stay(path[u], blank) { after(u) } else { zero };
                 if u + 1 < states {
                     sum = log_sum(sum, after(u + 1));
@@ -152,14 +152,14 @@ impl LossOptions {
         if total == zero {
             return (T::infinity(), None);
         }
-        let slope = |t: usize| {
-            let mut sums = vec![zero; chances[t].len()];
+        let gradient_at = |t: usize| {
+            let mut sums = vec![zero; log_probabilities[t].len()];
             for u in 0..states {
                 sums[path[u]] = log_sum(sums[path[u]], forward[t][u] + backward[t][u]);
             }
-            chances[t].iter().zip(sums).map(|(c, s)| c.exp() - (s - total).exp()).collect()
+            log_probabilities[t].iter().zip(sums).map(|(c, s)| c.exp() - (s - total).exp()).collect()
         };
-        (-total, Some((0..time).map(slope).collect()))
+        (-total, Some((0..time).map(gradient_at).collect()))
     }
 }
 
@@ -170,8 +170,9 @@ pub(super) fn loss<T: Element + Real>(ctx: &mut KernelContext<'_>, options: Loss
         crate::invalid!("seq_len({b}) < 0");
     }
     let blank = scores.classes - 1;
-    let given = labels(ctx, scores.batch)?;
-    let prepared = given.iter().enumerate().map(|(b, l)| options.prepared(l, blank, scores.lengths[b], b));
+    let labels = labels(ctx, scores.batch)?;
+    let prepared =
+        labels.iter().enumerate().map(|(b, l)| options.prepare_labels(l, blank, scores.lengths[b], b));
     let prepared: Vec<Vec<usize>> = prepared.collect::<Result<_>>()?;
     let parts: Vec<(T, Option<Vec<Vec<T>>>)> = (0..scores.batch)
         .into_par_iter()
@@ -180,8 +181,8 @@ pub(super) fn loss<T: Element + Real>(ctx: &mut KernelContext<'_>, options: Loss
             if length == 0 || prepared[b].len() > length {
                 return (T::zero(), None);
             }
-            let chances: Vec<Vec<T>> = (0..length).map(|t| log_softmax(scores.at(t, b))).collect();
-            options.of_sequence(&chances, &prepared[b], blank)
+            let log_probabilities: Vec<Vec<T>> = (0..length).map(|t| log_softmax(scores.at(t, b))).collect();
+            options.sequence_loss(&log_probabilities, &prepared[b], blank)
         })
         .collect();
     let mut gradient = Tensor::zeros(T::DTYPE, Shape::new(&[scores.time, scores.batch, scores.classes])?)?;

@@ -149,8 +149,8 @@ pub(super) fn anonymously<T: ElementIterator>(
 
 /// Returns the iterator behind a handle, a resource of the step or of the device.
 fn find<T: ElementIterator>(store: &ResourceStore, step: &Step, handle: &ResourceHandle) -> Result<Arc<T>> {
-    if let Some(found) = step.resources.find(&handle.container, &handle.name) {
-        return Ok(found);
+    if let Some(iterator) = step.resources.find(&handle.container, &handle.name) {
+        return Ok(iterator);
     }
     store.lookup(&handle.container, &handle.name)
 }

@@ -107,8 +107,8 @@ pub(super) fn triangular_solve<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, lower: bo
     let mut x = b.clone();
     for step in 0..n {
         let i = if lower { step } else { n - 1 - step };
-        let known = if lower { 0..i } else { i + 1..n };
-        for k in known {
+        let solved = if lower { 0..i } else { i + 1..n };
+        for k in solved {
             let factor = a.at(i, k);
             for j in 0..columns {
                 let value = x.at(i, j).minus(factor.times(x.at(k, j)));

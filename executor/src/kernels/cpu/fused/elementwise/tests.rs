@@ -197,11 +197,11 @@ fn random_chains_of_random_shapes() -> Result<()> {
             let zips = rng.random_bool(0.6);
             let all = if zips { ZIPS } else { MAPS };
             ops.push(all[rng.random_range(0..all.len())]);
-            let known = (inputs.len() + at) as i64;
-            let newest = if at > 0 { known - 1 } else { rng.random_range(0..known) };
+            let available = (inputs.len() + at) as i64;
+            let newest = if at > 0 { available - 1 } else { rng.random_range(0..available) };
             operands.push(newest);
             if zips {
-                operands.push(rng.random_range(0..known));
+                operands.push(rng.random_range(0..available));
             }
         }
         check(&ops, &operands, &inputs)?;
@@ -252,12 +252,12 @@ fn the_result_reuses_the_buffer_of_an_unshared_operand() -> Result<()> {
     };
     let node = node(DType::Float, 2, &["Mul", "Sub"], &[0, 1, 2, 1])?;
     let [x, y] = operands()?;
-    let (of_x, held) = (x.values::<f32>()?.as_ptr(), y.clone());
+    let (x_pointer, shared) = (x.values::<f32>()?.as_ptr(), y.clone());
     let out = run_node(&node, vec![Value::Host(x), Value::Host(y)])?;
     let [Value::Host(out)] = out.as_slice() else { panic!("{out:?}") };
-    assert_eq!(out.values::<f32>()?.as_ptr(), of_x);
+    assert_eq!(out.values::<f32>()?.as_ptr(), x_pointer);
     assert!(out.values::<f32>()?.iter().all(|v| *v == 3.0));
-    assert!(held.values::<f32>()?.iter().all(|v| *v == 3.0));
+    assert!(shared.values::<f32>()?.iter().all(|v| *v == 3.0));
     Ok(())
 }
 
