@@ -43,7 +43,7 @@ impl Resource for NamedDataset {
     const KIND: &'static str = "DatasetGraph";
 }
 
-/// `DatasetToGraph`: outputs a name instead of a graph.
+/// `DatasetToGraph`: stores the dataset for the step and outputs its name instead of a serialized graph.
 fn to_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let (dataset, name) = (ctx.input(0)?.clone(), anonymous(NamedDataset::KIND));

@@ -244,8 +244,7 @@ fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, d
     for row in 0..rows {
         let inputs = &inputs[row * width..(row + 1) * width];
         for value in &values_to_find[row * count..(row + 1) * count] {
-            // A comparison with NaN is false, so for a lower bound NaN precedes everything and for an upper bound
-            // it follows.
+            // Comparisons with NaN are false: the lower bound of a NaN value is position 0, its upper bound the end.
             let is_before =
                 |x: &T| if upper { value.partial_cmp(x) != Some(Ordering::Less) } else { x < value };
             positions.push(partition_point(inputs, is_before) as i64);

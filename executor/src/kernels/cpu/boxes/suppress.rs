@@ -119,8 +119,8 @@ fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
     chosen
 }
 
-/// Returns the area that two boxes have in common, divided by the area that either covers. Corners may be in any
-/// order; each result is rounded. A corner that is NaN makes the overlap NaN.
+/// Returns the intersection of two boxes divided by their union. Corners may be in any order; each intermediate
+/// result is rounded. A corner that is NaN makes the overlap NaN.
 fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
     let min = |a: f32, b: f32| if b < a { b } else { a };
     let max = |a: f32, b: f32| if a < b { b } else { a };

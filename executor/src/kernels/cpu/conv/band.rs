@@ -11,7 +11,7 @@ pub(super) struct Band {
     image: Image,
     /// The least and the greatest offset of the pixels read, for rows and for columns.
     reach: [[isize; 2]; 2],
-    /// Set if zeros surround the image as far as it is read. No tap is then left out.
+    /// Set if zeros are stored around the image as far as taps reach, so that no tap is left out.
     pub(super) has_margins: bool,
     /// Pixels of a line.
     columns: usize,

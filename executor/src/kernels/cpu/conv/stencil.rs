@@ -325,7 +325,8 @@ struct PixelGroup {
 /// Returns how many of `all` lines or images a tile has, at most `most`: the largest number that gives all threads
 /// about equal work, or else the number that leaves the busiest thread the least work.
 fn tile_share(all: usize, most: usize, threads: usize) -> usize {
-    // Among tile sizes that give the same number of tiles, the smallest makes the last tile the least smaller.
+    // Among tile sizes that give the same number of tiles the smallest is taken, so that the last tile is nearly as
+    // large as the others.
     let each = || (1..=most.min(all)).rev().map(|each| all.div_ceil(all.div_ceil(each)));
     let even = each().find(|&each| is_even(all, each, threads));
     even.or_else(|| each().min_by_key(|&each| busiest_work(all, each, threads))).unwrap_or(1)

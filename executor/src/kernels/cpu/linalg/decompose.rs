@@ -242,7 +242,7 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
 
 /// Returns the singular values in descending order, and complete unitary matrices with the left and right singular
 /// vectors as columns: one-sided Jacobi's method. `None` if it does not converge.
-#[allow(clippy::type_complexity, reason = "three parts that have names where they are weights apart")]
+#[allow(clippy::type_complexity, reason = "three parts that get names where the tuple is destructured")]
 pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matrix<F>)> {
     if a.rows < a.columns {
         let (s, u, v) = svd(&a.adjoint())?;
