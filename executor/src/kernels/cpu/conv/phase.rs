@@ -87,8 +87,8 @@ impl Phase {
         }
     }
 
-    /// Returns the phases of the gradient with respect to the input. Output pixel `o` read input pixel `o * stride
-    /// + t * dilation - pad` through tap `t`.
+    /// Returns the phases of the gradient with respect to the input. Through tap `t`, output pixel `o` read the input
+    /// pixel `o * stride + t * dilation - pad`.
     pub(super) fn backward(sizes: &ConvSizes) -> Vec<Phase> {
         let axes = [&sizes.rows, &sizes.columns];
         let tap_at = |w: &Window, input: usize, number: usize| {
