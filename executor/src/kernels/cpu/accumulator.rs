@@ -1,4 +1,4 @@
-//! Kernels of accumulators of gradients.
+//! Kernels of gradient accumulators: creation, adding gradients, and taking their mean or sum.
 
 use crate::accumulator::{Accumulator, Gradient, Reduction, SparseGradient};
 use crate::error::Result;
@@ -46,11 +46,11 @@ fn count() -> impl Fn(&mut KernelContext<'_>) -> Result<()> {
     }
 }
 
-/// The step in input 1.
-fn step(ctx: &KernelContext<'_>, what: &str) -> Result<i64> {
+/// Returns the global step in input 1; errors call that input `argument`.
+fn step(ctx: &KernelContext<'_>, argument: &str) -> Result<i64> {
     let step = ctx.input(1)?;
     if step.num_elements() != 1 {
-        crate::invalid!("Argument {what} must be scalar, but had bad shape {}", step.shape());
+        crate::invalid!("Argument {argument} must be scalar, but had bad shape {}", step.shape());
     }
     Ok(step.item::<i64>()?)
 }
@@ -95,7 +95,7 @@ fn take(init: &KernelInit<'_>, is_sparse: bool) -> Result<Kernel> {
     let dtype = init.attr::<DType>("dtype")?;
     Kernel::asynchronous(move |ctx| {
         let value = ctx.inputs.first().cloned().unwrap_or_default();
-        let found = handle.get(&ctx.device, &value).and_then(|accumulator| {
+        let resolved = handle.get(&ctx.device, &value).and_then(|accumulator| {
             accumulator.check(dtype, is_sparse)?;
             let required = ctx.input(1)?;
             if required.num_elements() != 1 {
@@ -107,17 +107,17 @@ fn take(init: &KernelInit<'_>, is_sparse: bool) -> Result<Kernel> {
             Ok((accumulator, required.item::<i32>()?))
         });
         let AsyncContext { step, done, .. } = ctx;
-        match found {
+        match resolved {
             Err(error) => done(Err(error)),
             Ok((accumulator, required)) => {
-                let give = |gradient: Gradient| match gradient {
+                let to_outputs = |gradient: Gradient| match gradient {
                     Gradient::Dense(tensor) => Ok(smallvec![Value::Host(tensor)]),
                     Gradient::Sparse(SparseGradient { indices, values, shape: Some(shape) }) => {
                         Ok(smallvec![Value::Host(indices), Value::Host(values), Value::Host(shape)])
                     }
                     Gradient::Sparse(_) => Err(crate::Error::internal("a sparse gradient without a shape")),
                 };
-                let done = Box::new(move |taken: Result<Gradient>| done(taken.and_then(give)));
+                let done = Box::new(move |taken: Result<Gradient>| done(taken.and_then(to_outputs)));
                 accumulator.take(&step.cancellation, required, done);
             }
         }

@@ -16,7 +16,7 @@ const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 
-/// A kernel of one input.
+/// Defines a kernel with one input.
 macro_rules! kernel {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
@@ -25,7 +25,7 @@ macro_rules! kernel {
     };
 }
 
-/// A kernel of a gradient and what the function took or gave.
+/// Defines a gradient kernel: input 0 is the incoming gradient, input 1 the activation's input or its output.
 macro_rules! gradient {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
@@ -62,66 +62,75 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("L2Loss", FLOAT, |i| dispatch!(float, i.input_type(0), T => Kernel::sync(l2_loss::<T>))),
 ];
 
-/// What the rectifiers compute in, of integers as of floats.
-pub(super) trait Rectified: Number {
+/// A number type, integer or floating-point, in which the rectifiers compute.
+pub(super) trait Rectifiable: Number {
     const SIX: Self;
 }
 
-macro_rules! rectified {
-    ($($t:ty = $six:expr),*) => { $(impl Rectified for $t { const SIX: $t = $six; })* };
+macro_rules! rectifiable {
+    ($($t:ty = $six:expr),*) => { $(impl Rectifiable for $t { const SIX: $t = $six; })* };
 }
 
-rectified! { f32 = 6.0, f64 = 6.0, i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6 }
+rectifiable! { f32 = 6.0, f64 = 6.0, i8 = 6, i16 = 6, i32 = 6, i64 = 6, u8 = 6, u16 = 6, u32 = 6, u64 = 6 }
 
-/// NaN stays NaN.
+/// Returns `max(x, 0)`; NaN stays NaN because the comparison is false for it.
 #[inline(always)]
-pub(super) fn relu<W: Rectified>(x: W) -> W {
+pub(super) fn relu<W: Rectifiable>(x: W) -> W {
     if x <= W::ZERO { W::ZERO } else { x }
 }
 
+/// The gradient of [`relu`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn relu_gradient<W: Number>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO)
 }
 
+/// Returns `min(max(x, 0), 6)`.
 #[inline(always)]
-pub(super) fn relu6<W: Rectified>(x: W) -> W {
+pub(super) fn relu6<W: Rectifiable>(x: W) -> W {
     let y = relu(x);
     if y > W::SIX { W::SIX } else { y }
 }
 
+/// The gradient of [`relu6`], from the incoming gradient and the activation's input.
 #[inline(always)]
-pub(super) fn relu6_gradient<W: Rectified>(gradient: W, x: W) -> W {
+pub(super) fn relu6_gradient<W: Rectifiable>(gradient: W, x: W) -> W {
     masked(gradient, x > W::ZERO && x < W::SIX)
 }
 
-/// The gradient where `open`; NaN of NaN also elsewhere.
+/// Returns the gradient where `open`, else 0. Multiplying, instead of selecting, keeps a NaN gradient NaN where
+/// `open` is false.
 #[inline(always)]
 fn masked<W: Number>(gradient: W, open: bool) -> W {
     gradient.times(if open { W::ONE } else { W::ZERO })
 }
 
+/// Returns `x` if positive, else `exp(x) - 1`.
 #[inline(always)]
 pub(super) fn elu<W: Real>(x: W) -> W {
     if x < W::ZERO { x.exp_m1() } else { x }
 }
 
+/// The gradient of [`elu`], from the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn elu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { (y + W::ONE) * gradient } else { gradient }
 }
 
+/// Returns the scaled exponential linear unit.
 #[inline(always)]
 pub(super) fn selu<W: Real>(x: W) -> W {
     if x < W::ZERO { W::of(SCALE_ALPHA) * x.exp_m1() } else { W::of(SCALE) * x }
 }
 
+/// The gradient of [`selu`], from the incoming gradient and the activation's output.
 #[inline(always)]
 pub(super) fn selu_gradient<W: Real>(gradient: W, y: W) -> W {
     if y < W::ZERO { gradient * (y + W::of(SCALE_ALPHA)) } else { gradient * W::of(SCALE) }
 }
 
-/// `ln(1 + exp(x))`, with the ends where one of both terms is below rounding cut short.
+/// Returns `ln(1 + exp(x))`. Beyond the thresholds one of the two terms is below rounding, so the result is `x` or
+/// `exp(x)`.
 #[inline(always)]
 pub(super) fn softplus<W: Real>(x: W) -> W {
     let threshold = W::epsilon().ln() + W::of(2.0);
@@ -134,16 +143,19 @@ pub(super) fn softplus<W: Real>(x: W) -> W {
     }
 }
 
+/// The gradient of [`softplus`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softplus_gradient<W: Real>(gradient: W, x: W) -> W {
     gradient / ((-x).exp() + W::ONE)
 }
 
+/// Returns `x / (1 + |x|)`.
 #[inline(always)]
 pub(super) fn softsign<W: Real>(x: W) -> W {
     x / (W::ONE + x.abs())
 }
 
+/// The gradient of [`softsign`], from the incoming gradient and the activation's input.
 #[inline(always)]
 pub(super) fn softsign_gradient<W: Real>(gradient: W, x: W) -> W {
     let s = W::ONE + x.abs();
@@ -159,7 +171,7 @@ fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
     Ok(T::Wide::of(init.attr::<f32>("alpha")?.into()))
 }
 
-/// Output 0: each element of input 0 through `op`.
+/// Sets output 0 to `op` of each element of input 0.
 fn map<T: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
@@ -168,7 +180,7 @@ fn map<T: Lane>(
     elementwise::unary::<T, T>(ctx, cost, &|out, x| map_run_with(out, x, &op))
 }
 
-/// Output 0: inputs 0 and 1, of one shape, pair by pair through `op`.
+/// Sets output 0 to `op` of each pair of elements of inputs 0 and 1, which must have equal shapes.
 fn zip<T: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
@@ -190,7 +202,7 @@ fn zip<T: Lane>(
     Ok(())
 }
 
-/// Half the sum of squares. Partial sums of blocks keep the rounding error from growing with the length.
+/// Computes half the sum of squares. Summing blocks first keeps the rounding error from growing with the length.
 fn l2_loss<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
     const LANES: usize = 16;
     let x = ctx.input(0)?.values::<T>()?;
@@ -276,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slope_over_one_falls_below_zero() -> Result<()> {
+    fn leaky_relu_slope_may_exceed_one() -> Result<()> {
         let alpha: &[(&str, AttrValue)] = &[("alpha", 2.0f32.into())];
         assert_eq!(run("LeakyRelu", &[&[1.0, -1.0]], alpha)?, [1.0, -2.0]);
         assert_eq!(run("LeakyReluGrad", &[&[1.0, 1.0], &[1.0, -1.0]], alpha)?, [1.0, 2.0]);
@@ -306,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn long_inputs_are_cut_without_loss() -> Result<()> {
+    fn long_inputs_are_split_among_threads() -> Result<()> {
         let x: Vec<f32> = (0..super::super::threads::PARALLEL * 4 + 7).map(|i| i as f32 - 1000.0).collect();
         let y = run("Relu", &[&x], &[])?;
         let g = run("ReluGrad", &[&x, &x], &[])?;
@@ -325,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_of_other_shapes_are_refused() {
+    fn gradients_of_mismatched_shapes_are_refused() {
         let error = run("ReluGrad", &[&[1.0, 2.0], &[1.0]], &[]);
         assert!(error.is_err_and(|e| e.code() == graph::Code::InvalidArgument
             && e.to_string().contains("Input 0: [2] != input 1: [1]")));

@@ -1,4 +1,4 @@
-//! Kernels of barriers.
+//! Kernels of barriers, which collect the components of keyed elements and release complete elements.
 
 use crate::barrier::Barrier;
 use crate::error::Result;
@@ -36,10 +36,10 @@ fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     if shapes.len() != types.len() {
         crate::invalid!("All of the component shapes must be specified");
     }
-    let (wanted_types, wanted_shapes) = (types.clone(), shapes.clone());
+    let (expected_types, expected_shapes) = (types.clone(), shapes.clone());
     Owner::new(init, ObjectName::of(init, true)?).kernel(
         move |_, name| Ok(Barrier::new(name.clone(), types.clone(), shapes.clone())),
-        move |_, barrier: &Barrier| barrier.check_same(&wanted_types, &wanted_shapes),
+        move |_, barrier: &Barrier| barrier.check_same(&expected_types, &expected_shapes),
     )
 }
 
@@ -58,31 +58,31 @@ fn insert(init: &KernelInit<'_>) -> Result<Kernel> {
     let index = init.attr::<i64>("component_index")?;
     Kernel::asynchronous(move |ctx| {
         let value = ctx.inputs.first().cloned().unwrap_or_default();
-        let found = handle.get(&ctx.device, &value).and_then(|barrier| {
+        let resolved = handle.get(&ctx.device, &value).and_then(|barrier| {
             let (keys, values) = (ctx.input(1)?.clone(), ctx.input(2)?.clone());
-            let place = usize::try_from(index).ok().filter(|&i| i < barrier.types().len());
-            let Some(place) = place else {
+            let component = usize::try_from(index).ok().filter(|&i| i < barrier.types().len());
+            let Some(component) = component else {
                 crate::invalid!(
                     "The component ID is out of range {index} > num_components (= {})",
                     barrier.types().len()
                 );
             };
-            let expected = barrier.types()[place];
+            let expected = barrier.types()[component];
             if values.dtype() != expected {
                 crate::invalid!(
                     "Signature mismatch, have: string_ref, string, {}-> expected: string_ref, string, {expected}->",
                     values.dtype()
                 );
             }
-            Ok((barrier, keys, values, place))
+            Ok((barrier, keys, values, component))
         });
         let AsyncContext { step, done, .. } = ctx;
-        match found {
+        match resolved {
             Err(error) => done(Err(error)),
-            Ok((barrier, keys, values, place)) => {
+            Ok((barrier, keys, values, component)) => {
                 let done =
                     Box::new(move |result: Result<Vec<Element>>| done(result.map(|_| SmallVec::new())));
-                barrier.insert(&step.cancellation, &keys, &values, place, done);
+                barrier.insert(&step.cancellation, &keys, &values, component, done);
             }
         }
     })
@@ -97,7 +97,7 @@ fn take(init: &KernelInit<'_>) -> Result<Kernel> {
     }
     Kernel::asynchronous(move |ctx| {
         let value = ctx.inputs.first().cloned().unwrap_or_default();
-        let found = handle.get(&ctx.device, &value).and_then(|barrier| {
+        let resolved = handle.get(&ctx.device, &value).and_then(|barrier| {
             if barrier.types() != types {
                 crate::invalid!(
                     "Signature mismatch, have: string_ref, int32->int64, string, {} expected: string_ref, \
@@ -113,12 +113,13 @@ fn take(init: &KernelInit<'_>) -> Result<Kernel> {
             Ok((barrier, count))
         });
         let AsyncContext { step, done, .. } = ctx;
-        match found {
+        match resolved {
             Err(error) => done(Err(error)),
             Ok((barrier, count)) => {
-                let of = barrier.clone();
-                let give = move |taken: Vec<Element>| Ok(of.batch(&taken)?.map(Value::Host).collect());
-                let done = Box::new(move |taken: Result<Vec<Element>>| done(taken.and_then(give)));
+                let source = barrier.clone();
+                let to_outputs =
+                    move |taken: Vec<Element>| Ok(source.batch(&taken)?.map(Value::Host).collect());
+                let done = Box::new(move |taken: Result<Vec<Element>>| done(taken.and_then(to_outputs)));
                 barrier.take(&step.cancellation, count, allow_small, done);
             }
         }

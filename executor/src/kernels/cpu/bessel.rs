@@ -1,5 +1,5 @@
-//! Bessel functions of orders 0 and 1, computed in double precision: by their series where arguments are small, by
-//! their asymptotic expansions or integrals where they are not (Abramowitz and Stegun 9.6 and 9.7).
+//! Bessel functions of orders 0 and 1, computed in double precision: by power series for small arguments, and by
+//! asymptotic expansions or integrals for large ones (Abramowitz and Stegun 9.6 and 9.7).
 
 use super::elementwise::{self, Unary, map_run};
 use super::threads::Cost;
@@ -39,7 +39,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("BesselK1e", K1e),
 ];
 
-/// Functions of `x` in the type `T`, of which `f` computes a part in double precision.
+/// Defines functions of `x` for `f32` and `f64`, where `T` names the element type. Their bodies call helpers that
+/// compute in double precision.
 macro_rules! functions {
     ($($name:ident = |$x:ident: $T:ident| $value:expr;)*) => {$(
         struct $name;
@@ -57,7 +58,8 @@ macro_rules! functions {
     };
 }
 
-// Without their `e` they are products in the element's type, which overflow where its exponential does.
+// The functions without the suffix `e` multiply in the element's type, so they overflow where the exponential of
+// that type does.
 functions! {
     I0e = |x: T| first_scaled(0, x as f64) as T;
     I1e = |x: T| first_scaled(1, x as f64) as T;
@@ -70,16 +72,18 @@ functions! {
     J0 = |x: T| if x.is_infinite() { T::NAN } else { libm::j0(x as f64) as T };
     J1 = |x: T| if x.is_infinite() { T::NAN } else { libm::j1(x as f64) as T };
     Y0 = |x: T| at_positive(x as f64, libm::y0) as T;
-    // TensorFlow has no sign at the pole in single precision.
+    // TensorFlow returns NaN, not -infinity, at the pole in single precision.
     Y1 = |x: T| if x == 0.0 && T::DIGITS == f32::DIGITS { T::NAN } else { at_positive(x as f64, libm::y1) as T };
 }
 
-/// A modified function of the second kind, whose pole stays one.
+/// Returns `scaled * decay`, a modified function of the second kind; an infinite `scaled`, its pole, stays infinite
+/// even if `decay` is 0.
 fn times_decay<T: num_traits::Float>(scaled: T, decay: T) -> T {
     if scaled.is_infinite() { scaled } else { scaled * decay }
 }
 
-/// An oscillating function of the second kind: no number has a value below its pole at 0, nor at infinity.
+/// Evaluates an oscillating function of the second kind: -infinity for arguments up to its pole at 0, NaN at
+/// infinity.
 fn at_positive(x: f64, function: fn(f64) -> f64) -> f64 {
     if x <= 0.0 {
         return f64::NEG_INFINITY;
@@ -87,10 +91,10 @@ fn at_positive(x: f64, function: fn(f64) -> f64) -> f64 {
     if x == f64::INFINITY { f64::NAN } else { function(x) }
 }
 
-/// From where on the expansion for large arguments is exact to the last digit.
+/// The argument above which the asymptotic expansion is exact to the last digit.
 const LARGE: f64 = 30.0;
 
-/// `e^-|x| I(x)`
+/// Returns `e^-|x| I(x)`.
 fn first_scaled(order: u32, x: f64) -> f64 {
     let size = x.abs();
     let value = if size <= LARGE {
@@ -112,7 +116,7 @@ fn first_scaled(order: u32, x: f64) -> f64 {
     if order == 1 { value.copysign(x) } else { value }
 }
 
-/// `I(x)` by its power series, of `x` that is not negative.
+/// Returns `I(x)`, computed by its power series; `x` must not be negative.
 fn first_series(order: u32, x: f64) -> f64 {
     let quarter = x * x / 4.0;
     let mut term = if order == 0 { 1.0 } else { x / 2.0 };
@@ -127,7 +131,7 @@ fn first_series(order: u32, x: f64) -> f64 {
     sum
 }
 
-/// `e^x K(x)`; infinite of what is not positive.
+/// Returns `e^x K(x)`; infinity if `x` is 0 or negative.
 fn second_scaled(order: u32, x: f64) -> f64 {
     if x <= 0.0 {
         return f64::INFINITY;
@@ -138,13 +142,13 @@ fn second_scaled(order: u32, x: f64) -> f64 {
     if x <= 1.0 { x.exp() * second_series(order, x) } else { second_integral(order, x) }
 }
 
-/// `K(x)` by its series around 0.
+/// Returns `K(x)`, computed by its series around 0.
 fn second_series(order: u32, x: f64) -> f64 {
     /// Euler's constant.
     const GAMMA: f64 = 0.577_215_664_901_532_9;
     let quarter = x * x / 4.0;
     let log = (x / 2.0).ln() + GAMMA;
-    // Harmonic numbers of k and of k + order.
+    // Harmonic numbers of `k` and of `k + order`.
     let (mut low, mut high) = (0.0, f64::from(order));
     let mut power = if order == 0 { 1.0 } else { x / 2.0 };
     let mut sum = 0.0;
@@ -160,14 +164,14 @@ fn second_series(order: u32, x: f64) -> f64 {
     if order == 0 { sum - log * first } else { 1.0 / x + log * first - sum }
 }
 
-/// `e^x K(x)`, the integral of `e^(-x (cosh t - 1)) cosh(order t)` over all `t` from 0: the trapezoidal rule converges
-/// as fast as the integrand decays.
+/// Returns `e^x K(x)`, the integral of `e^(-x (cosh t - 1)) cosh(order t)` over `t` from 0 to infinity. The
+/// trapezoidal rule converges as fast as the integrand decays.
 fn second_integral(order: u32, x: f64) -> f64 {
     let step = (0.5 / x.sqrt()).min(0.125);
     let mut sum = 0.5;
     for n in 1..1000 {
         let t = step * f64::from(n);
-        // cosh t - 1 without cancellation.
+        // `cosh t - 1`, without cancellation, is `2 sinh²(t / 2)`.
         let half = (t / 2.0).sinh();
         let exponent = 2.0 * x * half * half;
         if exponent > 45.0 {
@@ -182,7 +186,7 @@ fn second_integral(order: u32, x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The product of both kinds' neighbours is `1 / x` (Abramowitz and Stegun 9.6.15), in every regime.
+    /// The Wronskian `I0 K1 + I1 K0` is `1 / x` (Abramowitz and Stegun 9.6.15) in every range of arguments.
     #[test]
     fn the_wronskian_is_the_reciprocal() {
         for x in [1e-8, 0.3, 0.999, 1.0, 1.001, 2.0, 15.9, 16.1, 29.9, 30.1, 700.0, 1e5, 1e12] {

@@ -1,4 +1,4 @@
-//! Bias vectors added to a channel axis.
+//! `BiasAdd` and its gradient: a bias vector is added along the channel axis.
 
 use super::dispatch::{NUMBERS, dispatch};
 use super::scalar::Semiring;
@@ -30,7 +30,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A value's axes as three: before the channels, the channels, after them.
+/// Returns the product of the dimensions before the channel axis, the number of channels, and the product of the
+/// dimensions after it.
 pub(in crate::kernels) fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
     if shape.rank() < 2 {
         crate::invalid!("Input tensor must be at least 2D: {shape}");
@@ -43,6 +44,7 @@ pub(in crate::kernels) fn axes(shape: &Shape, format: DataFormat) -> Result<[usi
     }
 }
 
+/// Sets output 0 to input 0 plus the bias of each channel; works in place if no other reader holds input 0.
 fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
     let mut value = ctx.take_input(0)?;
     let bias = ctx.take_input(1)?;
@@ -79,7 +81,8 @@ fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<(
     Ok(())
 }
 
-/// Adds biases to `x`, or to what is in `out`; each is for `inner` elements.
+/// Adds biases to `x`, or to the values in `out` if `x` is `None`; each bias applies to `inner` consecutive
+/// elements.
 struct AddRows<'a, T> {
     out: &'a mut [T],
     x: Option<&'a [T]>,
@@ -110,8 +113,8 @@ impl<T: Semiring> Vector for AddRows<'_, T> {
     }
 }
 
-/// Rows are summed in blocks, and the blocks' sums in turn: the rounding error grows slowly with the number
-/// of rows, and the blocks do not depend on how many threads there are.
+/// Rows per partial sum. Rows are summed in blocks and then the block sums are added, so that the rounding error
+/// grows slowly with the number of rows and the result does not depend on the number of threads.
 const BLOCK_ROWS: usize = 512;
 
 fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
@@ -142,7 +145,7 @@ fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat)
     Ok(())
 }
 
-/// Adds rows up, `inner` elements to a sum.
+/// Adds rows to `sums`, `inner` consecutive elements to each sum.
 struct SumRows<'a, T: Lane> {
     rows: &'a [T],
     sums: &'a mut [T::Wide],
@@ -163,7 +166,8 @@ impl<T: Lane<Wide: Semiring>> Vector for SumRows<'_, T> {
             }
             return;
         }
-        // Four rows at a time: a sum waits for the one before.
+        // Four rows are added pairwise before each sum is updated, because successive additions to one sum must
+        // wait for each other.
         let mut fours = rows.chunks_exact(4 * channels);
         for four in &mut fours {
             let (low, high) = four.split_at(2 * channels);
@@ -179,7 +183,7 @@ impl<T: Lane<Wide: Semiring>> Vector for SumRows<'_, T> {
     }
 }
 
-/// Several sums side by side, which the processor adds at once.
+/// Returns the sum of a plane. Several partial sums side by side let the processor use vector additions.
 #[inline(always)]
 fn sum_plane<T: Lane<Wide: Semiring>>(plane: &[T]) -> T::Wide {
     const LANES: usize = 16;

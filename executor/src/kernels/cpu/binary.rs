@@ -1,4 +1,4 @@
-//! Arithmetic of two operands, element by element, with broadcasting.
+//! Element-wise arithmetic of two operands, with broadcasting.
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
@@ -15,7 +15,7 @@ use half::{bf16, f16};
 use num_traits::Zero;
 use std::marker::PhantomData;
 
-/// Functions of two elements, by the types they are defined for.
+/// Defines functions of two elements; `kind` is the trait of the element types.
 macro_rules! functions {
     ($($name:ident: $kind:ident, |$x:ident, $y:ident| $value:expr;)*) => {$(
         pub(super) struct $name;
@@ -54,8 +54,8 @@ functions! {
     ShiftRight: Integer, |x, y| x.shifted_right(y);
 }
 
-/// Whole quotients of half-precision numbers: the quotient is rounded to the type before it is cut, as a division
-/// in that type would, which moves quotients just below a whole number.
+/// Floor or truncating division of half-precision numbers. The quotient is rounded to half precision before the
+/// fraction is dropped, like a division in that type, which changes quotients just below a whole number.
 struct HalfQuotient<N, F>(PhantomData<(N, F)>);
 
 impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotient<N, F> {
@@ -66,7 +66,7 @@ impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotie
     }
 }
 
-/// As `division`, with quotients of half-precision numbers rounded.
+/// Defines the half-precision kernels of a [`division!`] op, with rounded quotients.
 macro_rules! whole_division {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", &[Half, BFloat16])], |init| match init.input_type(0) {
@@ -92,7 +92,7 @@ macro_rules! kernel {
     };
 }
 
-/// As `kernel`, where integers must not be divided by zero: `by_zero` is the error.
+/// Defines a kernel that refuses to divide integers by zero; `by_zero` is the error.
 macro_rules! division {
     ($op:literal, $types:expr, $Function:ident) => {
         division!($op, $types, $Function, || Error::invalid("Integer division by zero"))
@@ -107,11 +107,11 @@ macro_rules! division {
     };
 }
 
-/// Types of `Add`, which has a string form besides.
+/// Types of `Add`, which also has a kernel for strings.
 const ADD: &[DType] =
     &[BFloat16, Half, Float, Double, UInt8, Int8, Int16, Int32, Int64, Complex64, Complex128];
 const POW: &[DType] = &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64];
-/// Reals without half precision.
+/// Real types except half precision.
 const WIDE: &[DType] = &[Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 const MOD: &[DType] = &[BFloat16, Half, Float, Double, Int32, Int64];
 
@@ -167,7 +167,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| tensor_list::add_n::<Tensor>()),
 ];
 
-/// An error if any element of input 1 is `bad`; where there is nothing to compute nothing is.
+/// Returns an error if `applies` to the dtype and any element of input 1 is `bad`. If input 0 is empty nothing is
+/// computed, so nothing is refused.
 fn refuse<T: Lane + Zero>(
     ctx: &KernelContext<'_>,
     applies: fn(DType) -> bool,
@@ -180,7 +181,7 @@ fn refuse<T: Lane + Zero>(
     Ok(())
 }
 
-/// What the peer says of a division by zero whose op it does not know to have any, and clients have learnt to expect.
+/// TensorFlow's error for a division by zero in ops that it assumes cannot fail; clients rely on its text.
 fn unexpected() -> Error {
     Error::internal("Unexpected error in binary operator (only integer div and mod should have errors)")
 }
@@ -206,8 +207,8 @@ fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Adds up block by block, so that each input is read once and the sum stays in the cache: for that the sum may
-/// replace any input.
+/// Adds the inputs block by block, so that each input is read once and the sum stays in the cache. The sum can
+/// therefore overwrite any input that no other reader holds.
 fn add_n<T: Lane>(ctx: &mut KernelContext<'_>) -> Result<()>
 where
     T::Wide: Arithmetic,
@@ -237,15 +238,15 @@ where
         ctx.set_output(0, out);
         return Ok(());
     }
-    let place = inputs.iter().position(Tensor::is_unique);
-    let mut out = match place {
+    let reused = inputs.iter().position(Tensor::is_unique);
+    let mut out = match reused {
         Some(i) => std::mem::replace(&mut inputs[i], Tensor::scalar(0u8)),
         None => Tensor::unspecified(T::DTYPE, shape)?,
     };
     let others = inputs
         .iter()
         .enumerate()
-        .map(|(i, t)| if Some(i) == place { Ok(None) } else { Ok(Some(t.values::<T>()?)) })
+        .map(|(i, t)| if Some(i) == reused { Ok(None) } else { Ok(Some(t.values::<T>()?)) })
         .collect::<Result<Vec<_>>>()?;
     let out_values = out.values_mut::<T>()?;
     let chunk = chunk_size(out_values.len(), Cost::Cheap);

@@ -1,4 +1,4 @@
-//! Boxes in images: cutting out, drawing, sampling and choosing among them.
+//! Kernels of bounding boxes in images: cropping, drawing, random sampling and non-maximum suppression.
 
 pub(in crate::kernels) mod crop;
 mod draw;
@@ -29,14 +29,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
             &[("T", &[DType::Float, DType::Half, DType::Double])],
             |i| {
                 let method = crop::Method::of(i)?;
-                dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::of_image::<T>(ctx, method)))
+                dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::image_gradient::<T>(ctx, method)))
             },
         )
     },
     KernelDef::of(
         "CropAndResizeGradBoxes",
         PLAIN,
-        |i| dispatch!(real, i.input_type(1), T => Kernel::sync(crop::of_boxes::<T>)),
+        |i| dispatch!(real, i.input_type(1), T => Kernel::sync(crop::box_gradient::<T>)),
     ),
     KernelDef::of(
         "DrawBoundingBoxes",
@@ -59,17 +59,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RandomCrop", PLAIN, sample::random_crop),
     KernelDef::of("NonMaxSuppression", &[], |i| {
         let threshold = i.attr("iou_threshold")?;
-        Kernel::sync(move |ctx| suppress::first(ctx, threshold))
+        Kernel::sync(move |ctx| suppress::version_1(ctx, threshold))
     }),
-    KernelDef::of("NonMaxSuppressionV2", SCORES, |_| Kernel::sync(suppress::second)),
-    KernelDef::of("NonMaxSuppressionV3", SCORES, |_| Kernel::sync(suppress::second)),
+    KernelDef::of("NonMaxSuppressionV2", SCORES, |_| Kernel::sync(suppress::versions_2_and_3)),
+    KernelDef::of("NonMaxSuppressionV3", SCORES, |_| Kernel::sync(suppress::versions_2_and_3)),
     KernelDef::of("NonMaxSuppressionV4", SCORES, |i| {
         let padded = i.attr("pad_to_max_output_size")?;
-        Kernel::sync(move |ctx| suppress::fourth(ctx, padded))
+        Kernel::sync(move |ctx| suppress::version_4(ctx, padded))
     }),
     KernelDef::of("NonMaxSuppressionV5", SCORES, |i| {
         let padded = i.attr("pad_to_max_output_size")?;
-        Kernel::sync(move |ctx| suppress::fifth(ctx, padded))
+        Kernel::sync(move |ctx| suppress::version_5(ctx, padded))
     }),
     KernelDef::of("NonMaxSuppressionWithOverlaps", &[], |_| Kernel::sync(suppress::with_overlaps)),
 ];

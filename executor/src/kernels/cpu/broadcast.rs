@@ -1,5 +1,5 @@
-//! Functions of two tensors, element by element, where an axis of size 1, or one that is missing in front,
-//! repeats along the other tensor's.
+//! Element-wise functions of two tensors with broadcasting: an axis of size 1, or a missing leading axis, repeats
+//! along the other tensor's axis.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
@@ -10,29 +10,32 @@ use bytemuck::Zeroable;
 use graph::{Element, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// How two shapes fit together. Neighbouring axes that both tensors walk alike are one.
+/// How two shapes broadcast. Neighbouring axes along which each tensor continues the same way are merged into one.
 #[derive(Debug)]
 pub(crate) struct Plan {
     shape: Shape,
-    /// Outermost first, none of size 1. The innermost one's steps are 0 or 1.
+    /// The output's axes, outermost first, without axes of size 1. The innermost axis has steps of 0 or 1.
     axes: SmallVec<[Axis; 4]>,
 }
 
+/// An axis of the output, or several merged axes.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,
-    /// Elements to the next index, in each tensor: 0 where it repeats.
+    /// Elements from one index to the next in each tensor; 0 where the tensor repeats.
     step: [usize; 2],
 }
 
 impl Plan {
+    /// Returns how `x` and `y` broadcast.
+    ///
     /// # Errors
     /// `InvalidArgument` if the shapes do not broadcast.
     pub(crate) fn new(x: &Shape, y: &Shape) -> Result<Plan> {
         Plan::fit(x, y)?.ok_or_else(|| Error::invalid(format!("Incompatible shapes: {x} vs. {y}")))
     }
 
-    /// `None` if the shapes do not broadcast.
+    /// Returns how `x` and `y` broadcast, or `None` if they do not.
     pub(crate) fn fit(x: &Shape, y: &Shape) -> Result<Option<Plan>> {
         if x == y {
             let axes = SmallVec::from_slice(&[Axis { size: x.num_elements(), step: [1, 1] }]);
@@ -56,7 +59,8 @@ impl Plan {
             }
             let step = [0, 1].map(|i| if sizes[i] == 1 { 0 } else { passed[i] });
             match axes.last_mut() {
-                // `passed` grows only along axes that do not repeat: equal kinds continue each other.
+                // `passed` grows only along axes that do not repeat, so an axis that repeats in the same tensors as
+                // the inner one continues it.
                 Some(inner) if [0, 1].iter().all(|&i| (inner.step[i] == 0) == (step[i] == 0)) => {
                     inner.size = inner.size.saturating_mul(out);
                 }
@@ -71,23 +75,26 @@ impl Plan {
         Ok(Some(Plan { shape: Shape::new(&dims)?, axes }))
     }
 
-    /// Both tensors have `x`'s elements in `x`'s order, whatever the second one's shape.
+    /// Returns the plan for two tensors of equally many elements, paired in order; the result has the shape `x`.
     pub(crate) fn flat(x: &Shape) -> Plan {
         let axes = SmallVec::from_slice(&[Axis { size: x.num_elements(), step: [1, 1] }]);
         Plan { shape: x.clone(), axes }
     }
 
+    /// The shape of the result.
     pub(crate) fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Each axis's size, outermost first, and how many elements further its next index is in each tensor.
+    /// Returns, for each axis from the outermost, its size and the elements from one index to the next in each
+    /// tensor.
     #[cfg(feature = "cuda")]
     pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }
 
-    /// After how many elements the second tensor begins anew, if it is one run of elements that repeats.
+    /// Returns the number of elements after which the second tensor repeats, if it is a contiguous run that
+    /// repeats.
     pub(crate) fn period(&self) -> Option<usize> {
         match self.axes.as_slice() {
             [outer, inner] => (outer.step[1] == 0 && inner.step[1] == 1).then_some(inner.size),
@@ -95,13 +102,13 @@ impl Plan {
         }
     }
 
-    /// Whether each tensor repeats along the innermost axis.
+    /// Returns, for each tensor, whether it repeats along the innermost axis.
     pub(crate) fn repeats(&self) -> [bool; 2] {
         self.axes.last().map_or([false, false], |a| a.step.map(|s| s == 0))
     }
 
-    /// Calls `visit` with runs of the output's elements `start..start + len`, in order: the run's position
-    /// relative to `start`, its length, and where it starts in each tensor.
+    /// Calls `visit` with runs of the output's elements `start..start + len`, in order. Its arguments are the run's
+    /// position relative to `start`, its length, and its start in each tensor.
     pub(crate) fn walk(&self, start: usize, len: usize, mut visit: impl FnMut(usize, usize, [usize; 2])) {
         let Some((inner, outer)) = self.axes.split_last() else { return };
         if len == 0 || inner.size == 0 {
@@ -137,23 +144,25 @@ impl Plan {
     }
 }
 
-/// A function of two elements.
+/// A function of two elements, as a type without values.
+/// The type of the result.
 pub(crate) trait Binary<T> {
+    /// Returns the function's value.
     type Out;
     fn apply(x: T, y: T) -> Self::Out;
 }
 
-/// One side of a run: an element for each of the output's, or one for all.
+/// One side of a run: one element per output element, or a single element that repeats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operand<'a, T> {
     Many(&'a [T]),
     One(T),
 }
 
-/// A function of two runs of elements.
+/// A function that combines two runs of elements into a run of results.
 pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], &Operand<'_, A>, &Operand<'_, A>) + Sync + 'f;
 
-/// The loop over two runs of elements.
+/// The loop over two runs of elements, compiled for each vector instruction set.
 pub(crate) struct ZipLoop<'a, T, R, F> {
     pub(crate) out: &'a mut [R],
     pub(crate) x: Operand<'a, T>,
@@ -194,13 +203,13 @@ pub(crate) fn zip_run_with<T: Copy, R: Copy>(
     op: impl Fn(T, T) -> R,
 ) {
     match (*x, *y) {
-        // Scalars, most often: they have no use for vectors.
+        // Mostly scalars, which gain nothing from vector instructions.
         (Operand::One(x), Operand::One(y)) => out.fill(op(x, y)),
         (x, y) => vectorized(ZipLoop { out, x, y, op }),
     }
 }
 
-/// Applies `O` to each pair of elements of a run.
+/// Applies the function `O` to each pair of elements of a run.
 pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
     out: &mut [R],
     x: &Operand<'_, T>,
@@ -209,13 +218,13 @@ pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
     zip_run_with(out, x, y, O::apply);
 }
 
-/// A kernel's whole work: output 0 is `zip` of inputs 0 and 1.
+/// Computes a whole kernel: output 0 is `zip` of inputs 0 and 1.
 pub(super) fn binary<A: Lane, R: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
     zip: &Zip<'_, A::Wide, R::Wide>,
 ) -> Result<()> {
-    // Scalars are read where they are: graphs are full of them, and moving one costs as much as what is done to it.
+    // Scalars are read in place: they are frequent in graphs, and moving one costs as much as the computation.
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     if x.shape().rank() == 0 && y.shape().rank() == 0 {
         let mut out = [R::Wide::zeroed()];
@@ -230,14 +239,15 @@ pub(super) fn binary<A: Lane, R: Lane>(
     Ok(())
 }
 
-/// Where an operand's elements are.
-enum Source<'a, A> {
-    Own(&'a [A]),
-    /// In the output's memory, at the output's positions.
+/// The location of an operand's elements.
+enum OperandSource<'a, A> {
+    Slice(&'a [A]),
+    /// The output's buffer, at the output's positions.
     Output,
 }
 
-/// `zip` of two tensors, in the memory of one of them where its type and size allow it and nobody else reads it.
+/// Computes `zip` of two tensors. The result reuses the buffer of an operand if dtype and size allow it and the
+/// tensor has no other reader.
 pub(super) fn zip_tensors<A: Lane, R: Lane>(
     plan: &Plan,
     x: Tensor,
@@ -253,7 +263,7 @@ pub(super) fn zip_tensors<A: Lane, R: Lane>(
         drop(x);
         let y = y.values::<A>()?;
         for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-            zip_part::<A, R>(plan, start, part, [Source::Output, Source::Own(y)], zip);
+            zip_part::<A, R>(plan, start, part, [OperandSource::Output, OperandSource::Slice(y)], zip);
         });
         return Ok(out);
     }
@@ -262,30 +272,30 @@ pub(super) fn zip_tensors<A: Lane, R: Lane>(
         drop(y);
         let x = x.values::<A>()?;
         for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-            zip_part::<A, R>(plan, start, part, [Source::Own(x), Source::Output], zip);
+            zip_part::<A, R>(plan, start, part, [OperandSource::Slice(x), OperandSource::Output], zip);
         });
         return Ok(out);
     }
     let mut out = Tensor::unspecified(R::DTYPE, plan.shape.clone())?;
     let (x, y) = (x.values::<A>()?, y.values::<A>()?);
     for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-        zip_part::<A, R>(plan, start, part, [Source::Own(x), Source::Own(y)], zip);
+        zip_part::<A, R>(plan, start, part, [OperandSource::Slice(x), OperandSource::Slice(y)], zip);
     });
     Ok(out)
 }
 
-/// The output's elements from `start` on.
+/// Computes the output's elements from position `start` on.
 fn zip_part<A: Lane, R: Lane>(
     plan: &Plan,
     start: usize,
     out: &mut [R],
-    sources: [Source<'_, A>; 2],
+    sources: [OperandSource<'_, A>; 2],
     zip: &Zip<'_, A::Wide, R::Wide>,
 ) {
     let repeats = plan.repeats();
     if A::NATIVE
         && R::NATIVE
-        && let [Source::Own(x), Source::Own(y)] = sources
+        && let [OperandSource::Slice(x), OperandSource::Slice(y)] = sources
     {
         let (x, y): (&[A::Wide], &[A::Wide]) = (bytemuck::cast_slice(x), bytemuck::cast_slice(y));
         plan.walk(start, out.len(), |at, len, [i, j]| {
@@ -309,9 +319,9 @@ fn zip_part<A: Lane, R: Lane>(
     });
 }
 
-/// The elements of one operand for the block of output in `out`, `done` elements into a run.
+/// Returns the elements of one operand for the block of output in `out`, which begins `done` elements into a run.
 fn operand<'a, A: Lane, R: Element>(
-    source: &Source<'a, A>,
+    source: &OperandSource<'a, A>,
     repeats: bool,
     offset: usize,
     done: usize,
@@ -319,12 +329,12 @@ fn operand<'a, A: Lane, R: Element>(
     buffer: &'a mut [A::Wide],
 ) -> Operand<'a, A::Wide> {
     match source {
-        Source::Own(values) if repeats => Operand::One(load(&values[offset..offset + 1], buffer)[0]),
-        Source::Own(values) => {
+        OperandSource::Slice(values) if repeats => Operand::One(load(&values[offset..offset + 1], buffer)[0]),
+        OperandSource::Slice(values) => {
             let from = offset + done;
             Operand::Many(load(&values[from..from + out.len()], buffer))
         }
-        Source::Output => {
+        OperandSource::Output => {
             let buffer = &mut buffer[..out.len()];
             A::widen(bytemuck::cast_slice(out), buffer);
             Operand::Many(buffer)

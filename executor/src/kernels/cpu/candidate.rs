@@ -1,4 +1,4 @@
-//! Sampling of classes, as sampled losses need it: the same classes as TensorFlow for the same seeds.
+//! Candidate samplers, which draw the classes of sampled losses: the same classes as TensorFlow for the same seeds.
 
 mod sampler;
 
@@ -9,7 +9,7 @@ use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{Shape, Tensor};
 use rustc_hash::{FxHashMap, FxHashSet};
-use sampler::{All, FixedUnigram, LogUniform, Sampler, Uniform, Unigram};
+use sampler::{AllClasses, FixedUnigram, LogUniform, Sampler, Uniform, Unigram};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UniformCandidateSampler", &[], |i| kernel(i, Box::new(Uniform::new(range(i)?)))),
@@ -21,20 +21,22 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FixedUnigramCandidateSampler", &[], |i| {
         kernel(i, Box::new(FixedUnigram::new(i, range(i)?)?))
     }),
-    KernelDef::of("AllCandidateSampler", &[], |i| kernel(i, Box::new(All(i.attr("num_sampled")?)))),
+    KernelDef::of("AllCandidateSampler", &[], |i| kernel(i, Box::new(AllClasses(i.attr("num_sampled")?)))),
     KernelDef::of("ComputeAccidentalHits", &[], |init| {
         let num_true: i64 = init.attr("num_true")?;
         Kernel::sync(move |ctx| accidental_hits(ctx, num_true))
     }),
 ];
 
+/// Returns the number of classes.
 fn range(init: &KernelInit<'_>) -> Result<i64> {
     init.attr("range_max")
 }
 
-/// Numbers of the stream that are set aside for each class that is sampled.
+/// Random numbers that the stream sets aside for each sampled class.
 const RESERVED: u64 = 2048 / 4;
 
+/// Makes the kernel of a sampler: the sampled classes, and the expected counts of the true and sampled classes.
 fn kernel(init: &KernelInit<'_>, sampler: Box<dyn Sampler>) -> Result<Kernel> {
     let num_true: i64 = init.attr("num_true")?;
     let unique: bool = init.attr("unique")?;
@@ -79,7 +81,8 @@ fn kernel(init: &KernelInit<'_>, sampler: Box<dyn Sampler>) -> Result<Kernel> {
     })
 }
 
-/// Fills the batch and says what it holds and how often was drawn; `unique`: what is there already is drawn again.
+/// Fills a batch of classes and returns it with the number of draws. If `unique`, classes already in the batch are
+/// drawn again.
 fn fill(
     out: &mut [i64],
     unique: bool,
@@ -87,13 +90,13 @@ fn fill(
     cancelled: &dyn Fn() -> Result<()>,
 ) -> Result<(Vec<i64>, usize)> {
     let mut tries = 0usize;
-    let mut seen = FxHashSet::default();
-    for place in out.iter_mut() {
+    let mut drawn = FxHashSet::default();
+    for slot in out.iter_mut() {
         loop {
             tries += 1;
             let class = draw();
-            if !unique || seen.insert(class) {
-                *place = class;
+            if !unique || drawn.insert(class) {
+                *slot = class;
                 break;
             }
             if tries.is_multiple_of(1 << 16) {
@@ -107,7 +110,7 @@ fn fill(
     Ok((out.to_vec(), tries))
 }
 
-/// How often a class is expected in a batch that took so many tries to fill.
+/// Returns the expected number of occurrences of a class in a batch that took `tries` draws to fill.
 fn expected_count(probability: f32, batch: usize, tries: usize) -> f32 {
     if tries == batch {
         return probability * batch as f32;
@@ -115,7 +118,7 @@ fn expected_count(probability: f32, batch: usize, tries: usize) -> f32 {
     -(tries as f32 * (-probability).ln_1p()).exp_m1()
 }
 
-/// Where a true class was sampled by chance: its row, and its place among the sampled ones.
+/// `ComputeAccidentalHits`: true classes that were also sampled, as their row and their index among the samples.
 fn accidental_hits(ctx: &mut KernelContext<'_>, num_true: i64) -> Result<()> {
     let (classes, sampled) = (ctx.input(0)?, ctx.input(1)?);
     let [batch, columns] = *classes.shape().dims() else {
@@ -127,15 +130,15 @@ fn accidental_hits(ctx: &mut KernelContext<'_>, num_true: i64) -> Result<()> {
     if sampled.shape().rank() != 1 {
         invalid!("sampled_candidates must be a vector, which is typically an output from CandidateSampler");
     }
-    let places: FxHashMap<i64, i64> =
+    let indices: FxHashMap<i64, i64> =
         sampled.values::<i64>()?.iter().enumerate().map(|(i, &class)| (class, i as i64)).collect();
     let (mut rows, mut ids) = (Vec::new(), Vec::new());
     let classes = classes.values::<i64>()?;
     for row in 0..batch {
         for class in &classes[row * columns..(row + 1) * columns] {
-            if let Some(&place) = places.get(class) {
+            if let Some(&index) = indices.get(class) {
                 rows.push(row as i32);
-                ids.push(place);
+                ids.push(index);
             }
         }
     }

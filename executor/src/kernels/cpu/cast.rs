@@ -1,4 +1,4 @@
-//! Conversions between element types, by value and by bits.
+//! `Cast` and `Bitcast`: conversions between element types by value and by bits.
 
 use super::dispatch::dispatch;
 use super::elementwise::{Unary, map_run, map_tensor};
@@ -13,11 +13,13 @@ use std::marker::PhantomData;
 pub(super) const KERNELS: &[KernelDef] =
     &[KernelDef::of("Cast", &[], make_cast), KernelDef::of("Bitcast", &[], make_bitcast)];
 
-/// The value of one element in another type.
+/// Conversion of an element's value to the type `R`.
+/// The converted value.
 trait To<R> {
     fn to(self) -> R;
 }
 
+/// The conversion to `R` as an element-wise function.
 struct Convert<R>(PhantomData<R>);
 
 impl<A: To<R>, R> Unary<A> for Convert<R> {
@@ -28,7 +30,7 @@ impl<A: To<R>, R> Unary<A> for Convert<R> {
     }
 }
 
-/// Between numbers as `as` does, except from floats to integers.
+/// Conversions between numbers like `as`, except those from floats to integers.
 macro_rules! plain {
     ($($from:ident => [$($to:ident),*];)*) => {$(
         $(impl To<$to> for $from {
@@ -66,8 +68,9 @@ impl To<Bool8> for Bool8 {
     }
 }
 
-/// From floats to integers as x86 converts: towards zero; what a register of 32 bits (64 for the wider types)
-/// does not hold, NaN included, becomes its least value; narrower types then take the low bits.
+/// Conversions from floats to integers like x86's: rounding towards zero. A value that a 32-bit register (64-bit
+/// for the wider types) cannot hold, NaN included, becomes the register's least value; narrower types then take its
+/// low bits.
 macro_rules! truncating {
     ($($float:ident),*) => {$(
         impl To<i32> for $float {
@@ -105,7 +108,7 @@ macro_rules! truncating {
 
 truncating!(f32, f64);
 
-/// Of a complex number its real part is converted; a real number gets an imaginary part of 0.
+/// Conversions of complex numbers: a real result takes the real part; a real operand gets an imaginary part of 0.
 macro_rules! complex {
     ($part:ident: $($real:ident),*) => {
         $(impl To<$real> for Complex<$part> {
@@ -138,7 +141,7 @@ fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
             Ok(())
         });
     }
-    let refused = || Error::unimplemented(format!("Cast {from} to {to} is not supported"));
+    let unsupported = || Error::unimplemented(format!("Cast {from} to {to} is not supported"));
     if init.attr::<bool>("Truncate")?
         && let Some(bits) = lost_bits(from, to)
     {
@@ -148,10 +151,10 @@ fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
         });
     }
     dispatch!(any, from, A => dispatch!(any, to, R => Kernel::sync(|ctx| cast::<A, R>(ctx, None))))
-        .map_err(|_| refused())
+        .map_err(|_| unsupported())
 }
 
-/// Bits of the fraction that a narrower float has no place for; `None` where `Truncate` has no effect.
+/// Returns the number of fraction bits that the narrower float lacks; `None` if `Truncate` has no effect.
 fn lost_bits(from: DType, to: DType) -> Option<u32> {
     let fraction = |d| match d {
         DType::Double => Some(52),
@@ -164,7 +167,8 @@ fn lost_bits(from: DType, to: DType) -> Option<u32> {
     if lost > 0 && matches!(from, DType::Float | DType::Double) { u32::try_from(lost).ok() } else { None }
 }
 
-/// Converts; with `truncate`, clears that many low bits first, so that the conversion rounds towards zero.
+/// Converts input 0. With `truncate`, clears that many low bits of each element first, so that the conversion
+/// rounds towards zero.
 fn cast<A: Lane, R: Lane>(ctx: &mut KernelContext<'_>, truncate: Option<u32>) -> Result<()>
 where
     A::Wide: To<R::Wide> + Copy,
@@ -212,7 +216,8 @@ fn make_bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Elements of a smaller type get an axis of their own; for a larger one the last axis must make up one element.
+/// Returns the shape of the result of `Bitcast`. A smaller element type adds an axis; for a larger one the last
+/// axis must make up exactly one element.
 pub(in crate::kernels) fn bitcast_shape(shape: &Shape, from: DType, to: DType) -> Result<Shape> {
     let mut dims = shape.dims().to_vec();
     let (Some(from_size), Some(to_size)) = (from.size(), to.size()) else {

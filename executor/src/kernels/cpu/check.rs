@@ -1,4 +1,4 @@
-//! Kernels of assertions and messages.
+//! Kernels of assertions and of printing: `Assert`, `Print`, `PrintV2`, `StringFormat`.
 
 mod text;
 
@@ -16,7 +16,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("Print", &[], print),
     KernelDef::of("PrintV2", &[], |init| {
-        let stream = Stream::parse(&init.attr::<String>("output_stream")?)?;
+        let stream = PrintStream::parse(&init.attr::<String>("output_stream")?)?;
         let end = init.attr::<Bytes>("end")?;
         Kernel::sync(move |ctx| stream.write(&[text_of(ctx.input(0)?)?, &end[..]].concat()))
     }),
@@ -51,7 +51,7 @@ fn print(init: &KernelInit<'_>) -> Result<Kernel> {
                 line.push_str(&format!("[{}]", text::summary(value, summarize)));
             }
             line.push('\n');
-            Stream::Stderr("").write(line.as_bytes())?;
+            PrintStream::Stderr("").write(line.as_bytes())?;
         }
         let value = ctx.take_value(0);
         ctx.set_output(0, value);
@@ -59,25 +59,26 @@ fn print(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Where `PrintV2` writes.
-enum Stream {
+/// The output stream of `PrintV2`.
+enum PrintStream {
     Stdout,
-    /// With a prefix that says how severe it is.
+    /// Standard error, with a prefix that states the severity.
     Stderr(&'static str),
-    /// Appended to.
+    /// A file to which the text is appended.
     File(String),
 }
 
-impl Stream {
-    fn parse(name: &str) -> Result<Stream> {
+impl PrintStream {
+    /// Parses the attribute `output_stream`.
+    fn parse(name: &str) -> Result<PrintStream> {
         Ok(match name {
-            "stdout" => Stream::Stdout,
-            "stderr" => Stream::Stderr(""),
-            "log(info)" => Stream::Stderr("INFO "),
-            "log(warning)" => Stream::Stderr("WARNING "),
-            "log(error)" => Stream::Stderr("ERROR "),
+            "stdout" => PrintStream::Stdout,
+            "stderr" => PrintStream::Stderr(""),
+            "log(info)" => PrintStream::Stderr("INFO "),
+            "log(warning)" => PrintStream::Stderr("WARNING "),
+            "log(error)" => PrintStream::Stderr("ERROR "),
             other => match other.strip_prefix("file://") {
-                Some(path) => Stream::File(path.to_owned()),
+                Some(path) => PrintStream::File(path.to_owned()),
                 None => crate::invalid!(
                     "Unknown output stream: {other}, valid streams are: stdout, stderr, log(info), log(warning), \
                      log(error), file://<path>"
@@ -86,19 +87,19 @@ impl Stream {
         })
     }
 
-    /// One write, so that messages of several steps do not mix.
+    /// Writes the text in one call, so that messages of concurrent steps do not mix.
     fn write(&self, text: &[u8]) -> Result<()> {
         match self {
-            // A terminal that is gone is no reason for a step to fail.
-            Stream::Stdout => {
+            // A closed terminal must not fail the step.
+            PrintStream::Stdout => {
                 let _ = std::io::stdout().lock().write_all(text);
                 Ok(())
             }
-            Stream::Stderr(prefix) => {
+            PrintStream::Stderr(prefix) => {
                 let _ = std::io::stderr().lock().write_all(&[prefix.as_bytes(), text].concat());
                 Ok(())
             }
-            Stream::File(path) => std::fs::OpenOptions::new()
+            PrintStream::File(path) => std::fs::OpenOptions::new()
                 .create(true)
                 .append(true)
                 .open(path)
@@ -108,6 +109,7 @@ impl Stream {
     }
 }
 
+/// Returns the string in a scalar tensor.
 fn text_of(value: &Tensor) -> Result<&[u8]> {
     match value.as_strings()? {
         [text] if value.shape().rank() == 0 => Ok(text),
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn print_passes_its_input_on() -> Result<()> {
+    fn print_forwards_its_input() -> Result<()> {
         let x = Tensor::try_from([1.0f32])?;
         let attrs = [("T", DType::Float.into()), ("U", vec![DType::Float].into())];
         assert_eq!(run_op("Print", &[x.clone(), x.clone()], &attrs)?, [x]);

@@ -1,4 +1,4 @@
-//! Kernels that save variables to files and restore them.
+//! Kernels that save tensors to checkpoint files and restore them.
 
 mod snapshot;
 
@@ -42,26 +42,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RestoreSlice", &[], |init| restore_legacy(init, true)),
 ];
 
-/// The names in input 1 and the parts in input 2, which belong together; an empty part means the whole.
-fn names_and_parts(ctx: &AsyncContext) -> Result<(&[Bytes], &[Bytes])> {
-    let (names, parts) = (ctx.input(1)?, ctx.input(2)?);
-    if names.shape().rank() != 1 || parts.shape().rank() != 1 {
+/// Returns the tensor names in input 1 and the slice specs in input 2, one per name; an empty spec stands for the
+/// whole tensor.
+fn names_and_slices(ctx: &AsyncContext) -> Result<(&[Bytes], &[Bytes])> {
+    let (names, slices) = (ctx.input(1)?, ctx.input(2)?);
+    if names.shape().rank() != 1 || slices.shape().rank() != 1 {
         crate::invalid!(
             "Input tensor_names and shape_and_slices should be an 1-D tensors, got {} and {} instead.",
             names.shape(),
-            parts.shape()
+            slices.shape()
         );
     }
-    if names.num_elements() != parts.num_elements() {
+    if names.num_elements() != slices.num_elements() {
         crate::invalid!(
             "tensor_names and shape_and_slices have different number of elements: {} vs. {}",
             names.num_elements(),
-            parts.num_elements()
+            slices.num_elements()
         );
     }
-    Ok((names.as_strings()?, parts.as_strings()?))
+    Ok((names.as_strings()?, slices.as_strings()?))
 }
 
+/// Returns the checkpoint prefix in input 0.
 fn prefix(ctx: &AsyncContext) -> Result<PathBuf> {
     let prefix = ctx.input(0)?;
     match prefix.as_strings()? {
@@ -73,19 +75,20 @@ fn prefix(ctx: &AsyncContext) -> Result<PathBuf> {
     }
 }
 
-fn spec(part: &Bytes) -> Result<Option<SliceSpec>> {
-    if part.is_empty() { Ok(None) } else { Ok(Some(SliceSpec::parse(&String::from_utf8_lossy(part))?)) }
+/// Parses a slice spec; `None` if it is empty.
+fn parse_spec(slice: &Bytes) -> Result<Option<SliceSpec>> {
+    if slice.is_empty() { Ok(None) } else { Ok(Some(SliceSpec::parse(&String::from_utf8_lossy(slice))?)) }
 }
 
-/// What part of which whole the tensor is, checked against its shape.
-fn spec_of(part: &Bytes, shape: &Shape) -> Result<Option<SliceSpec>> {
-    let spec = spec(part)?;
+/// Parses the slice spec of a tensor that is saved and checks it against the tensor's shape.
+fn checked_spec(slice: &Bytes, shape: &Shape) -> Result<Option<SliceSpec>> {
+    let spec = parse_spec(slice)?;
     if let Some(spec) = &spec
         && spec.slice_shape()? != *shape
     {
         crate::invalid!(
             "Slice in shape_and_slice specification does not match the shape of the tensor to  save: {}, tensor: {}",
-            String::from_utf8_lossy(part),
+            String::from_utf8_lossy(slice),
             shape
         );
     }
@@ -94,25 +97,25 @@ fn spec_of(part: &Bytes, shape: &Shape) -> Result<Option<SliceSpec>> {
 
 fn save(ctx: &mut AsyncContext) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
-    // An update of a variable that nobody else reads has nothing to copy.
+    // The inputs are released below, so that an update of a variable that no other reader holds need not copy it.
     let tensors = (3..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
     ctx.inputs.truncate(3);
     write(ctx, tensors, || bundle::Writer::create(prefix))?;
     Ok(SmallVec::new())
 }
 
-/// Writes a bundle of contents, each under its name; each is let go of when it has been written.
+/// Writes a bundle of contents, each under its name; each content is dropped once written.
 fn write<C: Content>(
     ctx: &AsyncContext,
     contents: Vec<C>,
     create: impl FnOnce() -> checkpoint::Result<bundle::Writer>,
 ) -> Result<()> {
-    let (names, parts) = names_and_parts(ctx)?;
+    let (names, slices) = names_and_slices(ctx)?;
     check_count(names.len(), contents.len())?;
     let mut writer = create()?;
-    for ((name, part), content) in names.iter().zip(parts).zip(contents) {
+    for ((name, slice), content) in names.iter().zip(slices).zip(contents) {
         ctx.step.cancellation.check()?;
-        match spec_of(part, content.shape())? {
+        match checked_spec(slice, content.shape())? {
             Some(spec) => writer.add_slice(name, &spec, &content)?,
             None => writer.add(name, &content)?,
         }
@@ -120,7 +123,7 @@ fn write<C: Content>(
     Ok(writer.finish()?)
 }
 
-/// Every input from `first` on has a name.
+/// Checks that there are as many names as tensors.
 fn check_count(names: usize, tensors: usize) -> Result<()> {
     if names != tensors {
         crate::invalid!("Got {names} tensor names but {tensors} tensors.");
@@ -128,24 +131,25 @@ fn check_count(names: usize, tensors: usize) -> Result<()> {
     Ok(())
 }
 
-/// From a bundle; without one, from a checkpoint of the first format, as TensorFlow does.
+/// `RestoreV2`: reads from a bundle, or, if there is no bundle, from a checkpoint of the V1 format, like
+/// TensorFlow.
 fn restore(ctx: &mut AsyncContext, dtypes: &[DType]) -> Result<SmallVec<[Value; 4]>> {
     let prefix = prefix(ctx)?;
-    let (names, parts) = names_and_parts(ctx)?;
+    let (names, slices) = names_and_slices(ctx)?;
     if names.len() != dtypes.len() {
         crate::invalid!("Got {} tensor names, but {} expected dtypes.", names.len(), dtypes.len());
     }
-    let wanted = || names.iter().zip(parts).zip(dtypes);
+    let requests = || names.iter().zip(slices).zip(dtypes);
     if !store::exists(bundle::index_file(&prefix))? {
         let mut reader = legacy::Reader::open(&prefix.to_string_lossy())?;
-        let read = |((name, part), &dtype): ((&Bytes, &Bytes), &DType)| {
+        let read = |((name, slice), &dtype): ((&Bytes, &Bytes), &DType)| {
             ctx.step.cancellation.check()?;
-            Ok(restored(&mut reader, name, spec(part)?, dtype)?.into())
+            Ok(read_legacy(&mut reader, name, parse_spec(slice)?, dtype)?.into())
         };
-        return wanted().map(read).collect();
+        return requests().map(read).collect();
     }
     let mut reader = bundle::Reader::open(&prefix)?;
-    for ((name, _), &dtype) in wanted() {
+    for ((name, _), &dtype) in requests() {
         let stored = reader.lookup(name)?.0;
         if stored != dtype {
             crate::invalid!(
@@ -156,17 +160,18 @@ fn restore(ctx: &mut AsyncContext, dtypes: &[DType]) -> Result<SmallVec<[Value; 
             );
         }
     }
-    let read = |(name, part): (&Bytes, &Bytes)| {
+    let read = |(name, slice): (&Bytes, &Bytes)| {
         ctx.step.cancellation.check()?;
-        Ok(match spec(part)? {
+        Ok(match parse_spec(slice)? {
             Some(spec) => reader.read_slice(name, &spec)?,
             None => reader.read(name)?,
         }
         .into())
     };
-    names.iter().zip(parts).map(read).collect()
+    names.iter().zip(slices).map(read).collect()
 }
 
+/// Sets output 0 to the file name of a shard, or to the pattern of all shards if `shard` is `None`.
 fn sharded_name(ctx: &mut KernelContext<'_>, shard: Option<usize>) -> Result<()> {
     let base = String::from_utf8_lossy(scalar_string(ctx.input(0)?, "basename")?).into_owned();
     let last = ctx.num_inputs() - 1;
@@ -189,15 +194,15 @@ fn sharded_name(ctx: &mut KernelContext<'_>, shard: Option<usize>) -> Result<()>
 fn save_legacy(ctx: &mut AsyncContext, in_slices: bool) -> Result<SmallVec<[Value; 4]>> {
     let path = path_of(scalar_string(ctx.input(0)?, "filename")?);
     let whole = Bytes::new();
-    let (names, parts) = match in_slices {
-        true => names_and_parts(ctx)?,
+    let (names, slices) = match in_slices {
+        true => names_and_slices(ctx)?,
         false => (ctx.input(1)?.as_strings()?, &[][..]),
     };
     let first = 2 + usize::from(in_slices);
     check_count(names.len(), ctx.inputs.len().saturating_sub(first))?;
     let item = |(i, name): (usize, &Bytes)| {
         let tensor = ctx.input(i + first)?;
-        let spec = spec_of(parts.get(i).unwrap_or(&whole), tensor.shape())?;
+        let spec = checked_spec(slices.get(i).unwrap_or(&whole), tensor.shape())?;
         Ok((name.clone(), spec, tensor.clone()))
     };
     let items = names.iter().enumerate().map(item).collect::<Result<Vec<_>>>()?;
@@ -212,9 +217,9 @@ fn restore_legacy(init: &KernelInit<'_>, in_slices: bool) -> Result<Kernel> {
     blocking(move |ctx| {
         let pattern = String::from_utf8_lossy(single(ctx, 0, "file_pattern")?).into_owned();
         let name = single(ctx, 1, "tensor_name")?;
-        let spec = if in_slices { spec(single(ctx, 2, "shape_and_slice")?)? } else { None };
+        let spec = if in_slices { parse_spec(single(ctx, 2, "shape_and_slice")?)? } else { None };
         let mut reader = legacy::Reader::open(&pattern)?;
-        Ok(smallvec![restored(&mut reader, name, spec, dtype)?.into()])
+        Ok(smallvec![read_legacy(&mut reader, name, spec, dtype)?.into()])
     })
 }
 
@@ -228,8 +233,8 @@ fn single<'a>(ctx: &'a AsyncContext, i: usize, what: &str) -> Result<&'a Bytes> 
     }
 }
 
-/// A tensor of a checkpoint of the first format.
-fn restored(
+/// Reads a tensor, or a slice of it, from a checkpoint of the V1 format.
+fn read_legacy(
     reader: &mut legacy::Reader,
     name: &Bytes,
     spec: Option<SliceSpec>,

@@ -1,7 +1,7 @@
-//! Image files: from bytes to pixels and back. Each format has a file here; ops for one format decode others too,
-//! as TensorFlow's do.
+//! Image files: decoding into pixels and encoding. Each format has a submodule; ops named after one format decode
+//! the others too, like TensorFlow's.
 //!
-//! JPEG files decode to within a few levels of what TensorFlow gives, which depends on how its library rounds the
+//! JPEG files decode to within a few levels of TensorFlow's values, which depend on how its library rounds the
 //! cosine transform; all other formats decode to the same values.
 
 mod bmp;
@@ -21,19 +21,19 @@ const PNG_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16
 const ALL_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16, DType::Float])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("DecodeJpeg", &[], decode::any),
-    KernelDef { host_memory: &["crop_window"], ..KernelDef::of("DecodeAndCropJpeg", &[], decode::any) },
-    KernelDef::of("DecodePng", PNG_TYPES, decode::any),
-    KernelDef::of("DecodeBmp", &[], decode::any),
-    KernelDef::of("DecodeGif", &[], decode::any),
-    KernelDef::of("DecodeImage", ALL_TYPES, decode::any),
+    KernelDef::of("DecodeJpeg", &[], decode::image),
+    KernelDef { host_memory: &["crop_window"], ..KernelDef::of("DecodeAndCropJpeg", &[], decode::image) },
+    KernelDef::of("DecodePng", PNG_TYPES, decode::image),
+    KernelDef::of("DecodeBmp", &[], decode::image),
+    KernelDef::of("DecodeGif", &[], decode::image),
+    KernelDef::of("DecodeImage", ALL_TYPES, decode::image),
     KernelDef::of("ExtractJpegShape", &[("output_type", INDEX)], decode::jpeg_shape),
     KernelDef::of("EncodeJpeg", &[], encode::jpeg),
     KernelDef::of("EncodeJpegVariableQuality", &[], encode::jpeg_of_quality),
     KernelDef::of("EncodePng", &[("T", &[DType::UInt8, DType::UInt16])], encode::png),
 ];
 
-/// Pixels, rows after each other, frames after each other.
+/// The decoded samples of an image file: frame after frame, row after row.
 #[derive(Debug)]
 struct Pixels {
     frames: usize,
@@ -43,19 +43,20 @@ struct Pixels {
     samples: Samples,
 }
 
+/// Samples of 8 or of 16 bits.
 #[derive(Debug)]
 enum Samples {
     Bytes(Vec<u8>),
     Words(Vec<u16>),
 }
 
-/// Files that claim more samples than this are refused.
+/// The limit of an image's samples; files that claim this many or more are refused.
 const MOST_SAMPLES: usize = 1 << 29;
 
-/// The number of samples of an image of this size.
+/// Returns the number of samples of an image.
 ///
 /// # Errors
-/// `InvalidArgument` if there are none, or too many.
+/// `InvalidArgument` if the image has no samples, or too many.
 fn sample_count(height: usize, width: usize, channels: usize) -> Result<usize> {
     let count = height.checked_mul(width).and_then(|n| n.checked_mul(channels));
     match count.filter(|&n| n < MOST_SAMPLES) {
@@ -65,7 +66,7 @@ fn sample_count(height: usize, width: usize, channels: usize) -> Result<usize> {
     }
 }
 
-/// The file that input `i` holds.
+/// Returns the file in the string scalar that is input `i`.
 fn contents(ctx: &KernelContext<'_>, i: usize) -> Result<Bytes> {
     let contents = ctx.input(i)?;
     if contents.shape().rank() != 0 {

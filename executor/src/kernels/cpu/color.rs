@@ -1,4 +1,4 @@
-//! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
+//! Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
 use super::dispatch::{FLOATS, dispatch};
 use super::threads::for_rows;
@@ -50,7 +50,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// Red, green and blue as hue, saturation and value: hue is in [0, 1).
+/// Converts red, green and blue to hue, saturation and value; the hue is in [0, 1).
 fn to_hsv<W: super::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
     let value = r.max(g).max(b);
     let range = value - r.min(g).min(b);
@@ -70,11 +70,11 @@ fn to_hsv<W: super::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
     [if hue < zero { hue + W::one() } else { hue }, saturation, value]
 }
 
-/// The inverse of [`to_hsv`].
+/// Converts hue, saturation and value to red, green and blue.
 fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     let (zero, one, two) = (W::zero(), W::one(), W::of(2.0));
     let sixths = h * W::of(6.0);
-    // NaN is no number between them and stays.
+    // The comparisons are false for NaN, so NaN stays NaN.
     let bound = |x: W| {
         if x < zero {
             zero
@@ -89,7 +89,7 @@ fn to_rgb<W: super::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     pure.map(|p| (one - s + s * p) * v)
 }
 
-/// Checks that pixels have three channels; `code` is the failure's where they have another number.
+/// Checks that pixels have three channels; `code` is the error's code if they do not.
 pub(in crate::kernels) fn check_colours(x: &Shape, code: Code) -> Result<()> {
     match x.last() {
         None => crate::invalid!("input must be at least 1D{x}"),
@@ -98,16 +98,18 @@ pub(in crate::kernels) fn check_colours(x: &Shape, code: Code) -> Result<()> {
     }
 }
 
+/// Sets output 0 to `pixel` of each pixel of input 0.
 fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
     let x = ctx.input(0)?;
     check_colours(x.shape(), Code::FailedPrecondition)?;
     let x = widened::<T>(x)?;
-    let out = each_pixel::<T::Wide>(&x, pixel)?;
+    let out = map_pixels::<T::Wide>(&x, pixel)?;
     ctx.set_output(0, narrowed::<T>(out)?);
     Ok(())
 }
 
-fn each_pixel<W: super::scalar::Real + graph::Element>(
+/// Returns `pixel` of each pixel.
+fn map_pixels<W: super::scalar::Real + graph::Element>(
     x: &Tensor,
     pixel: impl Fn([W; 3]) -> [W; 3] + Sync,
 ) -> Result<Tensor> {
@@ -121,6 +123,7 @@ fn each_pixel<W: super::scalar::Real + graph::Element>(
     Ok(out)
 }
 
+/// Checks that a tensor has at least three axes.
 pub(in crate::kernels) fn check_images(x: &Shape) -> Result<()> {
     if x.rank() < 3 {
         crate::invalid!("input must be at least 3-D, got shape{x}");
@@ -128,6 +131,7 @@ pub(in crate::kernels) fn check_images(x: &Shape) -> Result<()> {
     Ok(())
 }
 
+/// Sets output 0 to `pixel` of each pixel of input 0 and the scalar input 1, which errors call `name`.
 fn adjust<T: Lane<Wide = f32>>(
     ctx: &mut KernelContext<'_>,
     name: &str,
@@ -137,12 +141,12 @@ fn adjust<T: Lane<Wide = f32>>(
     check_images(x.shape())?;
     let amount: f32 = ctx.scalar(1, name)?.item()?;
     check_colours(x.shape(), Code::InvalidArgument)?;
-    let out = each_pixel::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
+    let out = map_pixels::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
     ctx.set_output(0, narrowed::<T>(out)?);
     Ok(())
 }
 
-/// Each channel's distance from its mean in the image is multiplied.
+/// `AdjustContrastv2`: multiplies each channel's distance from its mean in the image.
 fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x.shape())?;
@@ -161,7 +165,7 @@ fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<(
                 for pixel in from.chunks_exact(channels) {
                     means.iter_mut().zip(pixel).for_each(|(m, v)| *m += f64::from(*v));
                 }
-                // The sum must fit single precision, as TensorFlow's does.
+                // The sum is rounded to single precision, like TensorFlow's.
                 let share = channels as f32 / image as f32;
                 let means: Vec<f32> = means.iter().map(|m| *m as f32 * share).collect();
                 for (out, pixel) in out.chunks_exact_mut(channels).zip(from.chunks_exact(channels)) {

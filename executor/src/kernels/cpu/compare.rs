@@ -1,4 +1,4 @@
-//! Comparisons and logic.
+//! Element-wise comparisons and logical operations.
 
 use super::broadcast::{self, Binary, Operand, Plan, zip_run, zip_tensors};
 use super::dispatch::{FLOATS, REALS, dispatch};
@@ -31,14 +31,15 @@ functions! {
     GreaterEqual: Number, |x, y| x >= y;
 }
 
+/// An element type whose elements can be equal.
 trait Comparable: Copy + PartialEq {}
 impl<T: Copy + PartialEq> Comparable for T {}
 
-struct And;
-struct Or;
-struct Not;
+struct LogicalAnd;
+struct LogicalOr;
+struct LogicalNot;
 
-impl Binary<Bool8> for And {
+impl Binary<Bool8> for LogicalAnd {
     type Out = Bool8;
     #[inline(always)]
     fn apply(x: Bool8, y: Bool8) -> Bool8 {
@@ -46,7 +47,7 @@ impl Binary<Bool8> for And {
     }
 }
 
-impl Binary<Bool8> for Or {
+impl Binary<Bool8> for LogicalOr {
     type Out = Bool8;
     #[inline(always)]
     fn apply(x: Bool8, y: Bool8) -> Bool8 {
@@ -54,7 +55,7 @@ impl Binary<Bool8> for Or {
     }
 }
 
-impl Unary<Bool8> for Not {
+impl Unary<Bool8> for LogicalNot {
     type Out = Bool8;
     #[inline(always)]
     fn apply(x: Bool8) -> Bool8 {
@@ -72,7 +73,7 @@ macro_rules! ordering {
     };
 }
 
-/// Types whose equality is that of their numbers.
+/// Types whose elements are equal if their numbers are equal.
 const EQUALITY: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, QInt8,
     QInt16, QInt32, QUInt8, QUInt16, Complex64, Complex128, String,
@@ -92,17 +93,24 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("LogicalAnd", &[], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, And>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalAnd>)
+        })
     }),
     KernelDef::of("LogicalOr", &[], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, Or>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalOr>)
+        })
     }),
     KernelDef::of("LogicalNot", &[], |_| {
-        Kernel::sync(|ctx| elementwise::unary::<Bool8, Bool8>(ctx, Cost::Cheap, &map_run::<Bool8, _, Not>))
+        Kernel::sync(|ctx| {
+            elementwise::unary::<Bool8, Bool8>(ctx, Cost::Cheap, &map_run::<Bool8, _, LogicalNot>)
+        })
     }),
 ];
 
-/// `Equal`, or its opposite. Where shapes do not fit and that is no error, tensors as wholes are unequal.
+/// `Equal`, or `NotEqual` if not `equal`. If the shapes do not broadcast and that is no error, the tensors as
+/// wholes are unequal.
 fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
     let must_fit = init.attr::<bool>("incompatible_shape_error")?;
     let dtype = match init.input_type(0) {
@@ -141,6 +149,7 @@ fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
     }))
 }
 
+/// Compares strings element by element, with broadcasting.
 fn equal_strings(plan: &Plan, x: &Tensor, y: &Tensor, equal: bool) -> Result<Tensor> {
     let (x, y) = (x.as_strings()?, y.as_strings()?);
     let mut out = Tensor::unspecified(Bool, plan.shape().clone())?;
@@ -156,6 +165,7 @@ fn equal_strings(plan: &Plan, x: &Tensor, y: &Tensor, equal: bool) -> Result<Ten
     Ok(out)
 }
 
+/// `ApproximateEqual`: whether corresponding elements differ by at most `tolerance`.
 fn approximately<T: Lane>(ctx: &mut KernelContext<'_>, tolerance: f32) -> Result<()>
 where
     T::Wide: Real,

@@ -1,4 +1,4 @@
-//! Complex numbers made of their parts, and what is asked of them.
+//! Complex numbers: construction from real and imaginary parts, and real functions of complex numbers.
 
 use super::broadcast::{self, Binary, zip_run};
 use super::dispatch::{COMPLEX, dispatch};
@@ -29,9 +29,10 @@ parts! {
     Angle, |z| z.arg();
 }
 
-struct Make;
+/// The construction of a complex number from its parts, as an element-wise function.
+struct FromParts;
 
-impl<P: num_traits::Float> Binary<P> for Make {
+impl<P: num_traits::Float> Binary<P> for FromParts {
     type Out = Complex<P>;
     #[inline(always)]
     fn apply(re: P, im: P) -> Complex<P> {
@@ -54,10 +55,14 @@ const DOUBLE_PARTS: &[(&str, &[DType])] = &[("T", &[Complex128]), ("Tout", &[Dou
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Complex", &[("T", &[Float]), ("Tout", &[Complex64])], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
+        })
     }),
     KernelDef::of("Complex", &[("T", &[Double]), ("Tout", &[Complex128])], |_| {
-        Kernel::sync(|ctx| broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, Make>))
+        Kernel::sync(|ctx| {
+            broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
+        })
     }),
     part!("Real", Real, SINGLE_PARTS, f32),
     part!("Real", Real, DOUBLE_PARTS, f64),
@@ -77,7 +82,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Turns the sign of every imaginary part.
+/// Replaces every element by its complex conjugate.
 pub(super) fn conjugate(x: &mut Tensor) -> Result<()> {
     dispatch!(complex, x.dtype(), T => {
         x.values_mut::<T>()?.iter_mut().for_each(|v| *v = v.conjugated());

@@ -1,4 +1,4 @@
-//! Joining and splitting tensors along an axis.
+//! Concatenating, stacking, splitting and unstacking tensors along an axis.
 
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
@@ -48,8 +48,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// Joins parts row by row: each of `prefix` rows of the result is one row of each part. Input `i` is part of the
-/// result with `rows[i]` elements in each of its rows.
+/// Joins inputs row by row: each of the `prefix` rows of the result is one row of every input, and input `i`
+/// contributes `rows[i]` elements to each row.
 fn join<E: Moved>(
     ctx: &KernelContext<'_>,
     inputs: Range<usize>,
@@ -71,21 +71,22 @@ fn join<E: Moved>(
     })
 }
 
-/// How parts make up a tensor: each of `prefix` rows of the result is one row of each part, of so many elements.
+/// The layout of a concatenation: each of the `prefix` rows of the result is one row of every input, and `rows`
+/// holds the elements that each input contributes to a row.
 pub(in crate::kernels) struct Joined {
     pub(in crate::kernels) shape: Shape,
     pub(in crate::kernels) prefix: usize,
     pub(in crate::kernels) rows: SmallVec<[usize; 8]>,
 }
 
-/// Of the inputs `values`, along the axis in input `axis`.
+/// Returns the layout of `values`, inputs that are concatenated along the axis in input `axis`.
 pub(in crate::kernels) fn concatenated(
     ctx: &KernelContext<'_>,
     values: Range<usize>,
     axis: usize,
 ) -> Result<Joined> {
     let axis_input = ctx.input(axis)?;
-    // Clients of old give a vector of one number.
+    // Old clients send the axis as a vector of one element.
     let (&[axis], 0 | 1) = (axis_input.to_i64s()?.as_slice(), axis_input.shape().rank()) else {
         invalid!(
             "ConcatOp : Concat dim tensor should be a scalar integer, but got shape {}",
@@ -129,7 +130,7 @@ pub(in crate::kernels) fn concatenated(
 
 fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
     let Joined { shape, prefix, rows } = concatenated(ctx, values.clone(), axis)?;
-    // One part that holds everything is passed on.
+    // An input that alone makes up the result is passed on.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
     {
@@ -142,6 +143,7 @@ fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usi
     Ok(())
 }
 
+/// `ConcatOffset`: outputs the offset of each input within their concatenation.
 fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     let (&[axis], 0) = (ctx.input(0)?.to_i64s()?.as_slice(), ctx.input(0)?.shape().rank()) else {
         invalid!("Concat dim tensor should be a scalar integer, but got shape {}", ctx.input(0)?.shape());
@@ -180,13 +182,13 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
             }
         };
         ctx.set_output(i - 1, out);
-        // A number like any other, which nothing here has the size of.
+        // The sizes are untrusted numbers, not those of a tensor, so the sum may wrap.
         offset = offset.wrapping_add(sizes[at]);
     }
     Ok(())
 }
 
-/// Of all inputs, along a new axis.
+/// Returns the layout of all inputs stacked along a new axis.
 pub(in crate::kernels) fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Joined> {
     let first = ctx.shape(0)?;
     let (rank, count) = (first.rank() + 1, ctx.num_inputs());
@@ -217,18 +219,18 @@ fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     Ok(())
 }
 
-/// How a tensor is cut along an axis: output `n` has `sizes[n]` of it.
+/// A split of a tensor along an axis: output `n` takes `sizes[n]` indices of the axis.
 pub(in crate::kernels) struct Cut {
-    /// The input that is cut.
+    /// The number of the input that is split.
     pub(in crate::kernels) input: usize,
     pub(in crate::kernels) at: usize,
     pub(in crate::kernels) sizes: SmallVec<[usize; 8]>,
-    /// Whether the axis goes, being of size 1 in each part.
+    /// Set if the outputs lack the axis, which has size 1 in each part.
     pub(in crate::kernels) drops_axis: bool,
 }
 
 impl Cut {
-    /// The shape of a part with so much of the axis.
+    /// Returns the shape of an output that takes `size` indices of the axis.
     pub(in crate::kernels) fn shape(&self, whole: &Shape, size: usize) -> Result<Shape> {
         let mut dims: SmallVec<[usize; 6]> = whole.dims().into();
         match self.drops_axis {
@@ -239,6 +241,7 @@ impl Cut {
     }
 }
 
+/// Sets the outputs to the parts of a split.
 fn cut<E: Moved>(ctx: &mut KernelContext<'_>, cut: &Cut) -> Result<()> {
     let input = ctx.take_input(cut.input)?;
     let shape = input.shape().clone();
@@ -263,6 +266,7 @@ fn cut<E: Moved>(ctx: &mut KernelContext<'_>, cut: &Cut) -> Result<()> {
     Ok(())
 }
 
+/// Returns the split of `Unpack`.
 pub(in crate::kernels) fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Cut> {
     let shape = ctx.shape(0)?;
     let (rank, num) = (shape.rank(), ctx.num_outputs());
@@ -275,6 +279,7 @@ pub(in crate::kernels) fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Resul
     Ok(Cut { input: 0, at, sizes: SmallVec::from_elem(1, num), drops_axis: true })
 }
 
+/// Returns the axis in input `axis`, along which input `value` is split.
 fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usize> {
     let &[axis] = ctx.input(axis)?.to_i64s()?.as_slice() else {
         invalid!("split_dim_tensor must have exactly one element.");
@@ -285,6 +290,7 @@ fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usiz
     })
 }
 
+/// Returns the split of `Split`, into equal parts.
 pub(in crate::kernels) fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
     ctx.scalar(0, "split_dim")?;
     let at = split_axis(ctx, 1, 0)?;
@@ -297,23 +303,24 @@ pub(in crate::kernels) fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
     Ok(Cut { input: 1, at, sizes: SmallVec::from_elem(size / num, num), drops_axis: false })
 }
 
+/// Returns the split of `SplitV`, into parts of the sizes in input 1, of which one may be -1.
 pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     let at = split_axis(ctx, 0, 2)?;
-    let given = ctx.input(1)?;
+    let requested = ctx.input(1)?;
     let num = ctx.num_outputs();
-    if given.shape().rank() != 1 || given.num_elements() != num {
+    if requested.shape().rank() != 1 || requested.num_elements() != num {
         invalid!(
             "size of the split_tensor must be 1-D and have the same elements as outputs got {} -D and {} elements",
-            given.shape().rank(),
-            given.num_elements()
+            requested.shape().rank(),
+            requested.num_elements()
         );
     }
-    let given = match given.dtype() {
-        DType::Int8 => given.values::<i8>()?.iter().map(|&s| s.into()).collect(),
-        _ => given.to_i64s()?,
+    let requested = match requested.dtype() {
+        DType::Int8 => requested.values::<i8>()?.iter().map(|&s| s.into()).collect(),
+        _ => requested.to_i64s()?,
     };
     let size = ctx.shape(0)?[at];
-    if let [single] = given[..]
+    if let [single] = requested[..]
         && single != size as i64
     {
         invalid!(
@@ -323,7 +330,7 @@ pub(in crate::kernels) fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     let mut open = None;
     let mut determined = 0usize;
     let mut sizes: SmallVec<[usize; 8]> = SmallVec::new();
-    for (i, &s) in given.iter().enumerate() {
+    for (i, &s) in requested.iter().enumerate() {
         if s == -1 {
             if open.replace(i).is_some() {
                 invalid!("There can only be one -1 in the input.");

@@ -1,4 +1,5 @@
-//! Sources of values: constants, placeholders, fills, ranges, diagonals.
+//! Kernels that create tensors: constants, placeholders, fills, ranges, one-hot encodings, diagonals and band
+//! parts.
 
 use super::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use super::memory::Host;
@@ -68,7 +69,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// The value is read once; a step shares it.
+/// `Const`: parses the value once; every step shares it.
 fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     let (value, dtype) = (init.attr::<Tensor>("value")?, init.attr::<DType>("dtype")?);
     if value.dtype() != dtype {
@@ -80,7 +81,7 @@ fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Runs only where nothing was fed.
+/// Fails the step: the kernel of a placeholder runs only if no value was fed.
 fn placeholder(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
     let shape = match shape.rank() {
@@ -98,7 +99,7 @@ fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     if dims.shape().rank() > 1 {
         invalid!("dims must represent a vector, got shape {}", dims.shape());
     }
-    // One element in one dimension was a scalar in old graphs.
+    // Old graphs pass the value as a vector of one element.
     let ([element], 0 | 1) = (E::view(value)?, value.shape().rank()) else {
         invalid!("value must represent a scalar, got shape {}", value.shape());
     };
@@ -116,6 +117,7 @@ fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Returns the shape of a `Range`, after checking that its inputs are scalars.
 fn range_shape(ctx: &KernelContext<'_>) -> Result<Shape> {
     for (i, name) in ["start", "limit", "delta"].into_iter().enumerate() {
         let shape = ctx.input(i)?.shape();
@@ -172,7 +174,7 @@ where
     for (i, o) in values.iter_mut().enumerate() {
         *o = start + step * i.as_();
     }
-    // The ends are what was given, also where the way between them has no number.
+    // The ends are set exactly, also if the step between them is infinite or NaN.
     values[count - 1] = stop;
     values[0] = start;
     ctx.set_output(0, out);
@@ -185,7 +187,7 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
         ($($d:ident $I:ty),*) => {
             match init.input_type(0) {
                 $(DType::$d => moved!(init.output_type(0), E => {
-                    Kernel::sync(move |ctx| one_hot_of::<E, $I>(ctx, axis))
+                    Kernel::sync(move |ctx| one_hot_with_index::<E, $I>(ctx, axis))
                 }),)*
                 other => Err(Error::unimplemented(format!("no OneHot kernel for indices of type {other}"))),
             }
@@ -194,7 +196,10 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     with_indices!(UInt8 u8, Int8 i8, Int32 i32, Int64 i64)
 }
 
-fn one_hot_of<E: Moved, I: Element + AsPrimitive<i64>>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+fn one_hot_with_index<E: Moved, I: Element + AsPrimitive<i64>>(
+    ctx: &mut KernelContext<'_>,
+    axis: i64,
+) -> Result<()> {
     let (indices, on, off) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
     let dims = indices.shape();
     let at = if axis == -1 { dims.rank() } else { usize::try_from(axis).unwrap_or(usize::MAX) };
@@ -253,7 +258,7 @@ fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The shape that has input 0 on its diagonal.
+/// Returns the shape of a tensor whose diagonal is input 0.
 pub(in crate::kernels) fn with_diagonal(ctx: &KernelContext<'_>) -> Result<Shape> {
     let input = ctx.shape(0)?;
     if input.rank() == 0 {
@@ -262,7 +267,7 @@ pub(in crate::kernels) fn with_diagonal(ctx: &KernelContext<'_>) -> Result<Shape
     Ok(Shape::new(&input.repeat(2))?)
 }
 
-/// Where the diagonal of a square of `n` to a side lies.
+/// Returns the layout of the diagonal of a square matrix with `n` rows.
 pub(in crate::kernels) fn along_diagonal(n: usize) -> Layout {
     Layout { offset: 0, strides: [n as isize + 1].as_slice().into() }
 }
@@ -278,7 +283,7 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The diagonal of input 0.
+/// Returns the diagonal of input 0, as a strided part of it.
 pub(in crate::kernels) fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
     let input = ctx.shape(0)?;
     let rank = input.rank();
@@ -294,17 +299,18 @@ pub(in crate::kernels) fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
     Ok(Taken { shape, dims: [n].as_slice().into(), from: along_diagonal(n) })
 }
 
-/// The rows and columns of the matrices in input 0, and how many diagonals below and above the main one stay.
+/// Returns the rows and columns of the matrices in input 0, and the number of diagonals kept below and above the
+/// main diagonal.
 pub(in crate::kernels) fn band(ctx: &KernelContext<'_>) -> Result<([usize; 2], [i64; 2])> {
     let input = ctx.shape(0)?;
     let &[.., rows, columns] = input.dims() else {
         invalid!("input must be at least 2-dim, received shape: {input}");
     };
-    let bound = |i: usize, name: &str, what: &str, most: usize| -> Result<i64> {
+    let bound = |i: usize, name: &str, unit: &str, most: usize| -> Result<i64> {
         let value = ctx.scalar(i, &format!("num_{name}"))?.to_i64s()?[0];
         if value > most as i64 {
             invalid!(
-                "num_{name} must be negative or less or equal to number of {what} ({most}) got: {value}"
+                "num_{name} must be negative or less or equal to number of {unit} ({most}) got: {value}"
             );
         }
         Ok(if value < 0 { i64::MAX } else { value })

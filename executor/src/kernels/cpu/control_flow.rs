@@ -1,4 +1,4 @@
-//! The choice among references; the rest of control flow is the executor's own.
+//! `RefSelect`; the executor itself implements the other control-flow ops.
 
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};

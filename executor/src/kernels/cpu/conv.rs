@@ -1,6 +1,6 @@
-//! Convolutions over images and volumes and their gradients. Those over images that are computed in `f32` read the
-//! images in place ([`stencil`], [`filter_gradient`]), others are products of patches and filter ([`patch_product`]).
-//! Depthwise convolutions, whose matrices would be vectors, are apart.
+//! Convolutions over images and volumes, and their gradients. Convolutions over images computed in `f32` read the
+//! images in place ([`stencil`], [`filter_gradient`]); the others are products of patches and filter
+//! ([`patch_product`]). Depthwise convolutions are separate, because their matrices would be vectors.
 
 mod band;
 mod depthwise;
@@ -38,8 +38,8 @@ macro_rules! typed {
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Conv2D", &[("T", FLOATS_AND_INT)], |i| {
-        let (conv, kept) = (Conv::of_images(i.node)?, KeptFilter::default());
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &kept)))
+        let (conv, packed) = (Conv::of_images(i.node)?, PackedFilterCache::default());
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &packed)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
@@ -56,8 +56,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     },
     KernelDef::of("Conv3D", &[("T", FLOATS)], |i| {
-        let (conv, kept) = (Conv::of_volumes(i.node)?, KeptFilter::default());
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &kept)))
+        let (conv, packed) = (Conv::of_volumes(i.node)?, PackedFilterCache::default());
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &packed)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
@@ -93,30 +93,31 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The filter laid out for products, for convolutions of these sizes with any batch.
-type KeptFilter = Kept<ConvSizes, Vec<Panels>>;
+/// The filter packed for products, cached for convolutions of these sizes with any batch.
+type PackedFilterCache = Kept<ConvSizes, Vec<Panels>>;
 
-/// An element of which there are convolutions.
+/// An element type that has convolutions.
 trait Factor: Lane<Wide: Number> {}
 
 impl<T: Lane<Wide: Number>> Factor for T {}
 
-/// In the type that is computed in, channels last.
+/// Widens images to the type of the computation and moves their channels last.
 fn load<T: Factor>(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     widened::<T>(&to_nhwc(images, format)?)
 }
 
-/// Back from what [`load`] makes.
+/// Converts a result back to the element type and the format of the images: the inverse of [`load`].
 fn store<T: Factor>(wide: Tensor, format: DataFormat) -> Result<Tensor> {
     from_nhwc(narrowed::<T>(wide)?, format)
 }
 
-/// Whether it is computed in `f32`.
+/// Returns whether the computation is in `f32`.
 fn is_single<T: Factor>() -> bool {
     T::Wide::DTYPE == DType::Float
 }
 
-fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, kept: &KeptFilter) -> Result<()> {
+/// The forward convolution of images or volumes.
+fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedFilterCache) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.sizes(input.shape(), filter.shape())?;
     let shape = conv.output_shape(&sizes)?;
@@ -132,7 +133,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, kept: &KeptFilte
         Some(stencil) => {
             let pack = || stencil.pack(bytemuck::cast_slice(wide()?.values::<T::Wide>()?));
             let images = bytemuck::cast_slice(images);
-            match kept.get(filter, ConvSizes { batch: 0, ..sizes }, pack)? {
+            match packed.get(filter, ConvSizes { batch: 0, ..sizes }, pack)? {
                 Some(panels) => stencil.run(images, &panels, out.values_mut()?),
                 None => stencil.run(images, &pack()?, out.values_mut()?),
             }
@@ -144,7 +145,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, kept: &KeptFilte
     Ok(())
 }
 
-/// A vector input of sizes as a shape.
+/// Returns a vector input that holds the sizes of a shape.
 pub(in crate::kernels) fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
     let sizes = ctx.input(i)?;
     if sizes.shape().rank() != 1 {
@@ -153,6 +154,7 @@ pub(in crate::kernels) fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &
     Ok(sizes.to_i64s()?)
 }
 
+/// Checks that the incoming gradient has the shape of the convolution's output.
 fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, dy: &Tensor) -> Result<()> {
     let expected = conv.output_shape(sizes)?;
     if *dy.shape() != expected {
@@ -165,20 +167,19 @@ fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, d
     Ok(())
 }
 
-/// The shape of the input that the gradient is taken of, from its sizes: all of them, or of images the rows and
-/// columns alone.
+/// Returns the shape of the convolution's input, given as all its sizes, or, for images, as rows and columns only.
 pub(in crate::kernels) fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
     let (filter, dy) = (ctx.shape(1)?, ctx.shape(2)?);
-    let given = sizes_input(ctx, 0, "input_sizes")?;
-    Ok(match (given.as_slice(), dy.dims(), filter.dims()) {
+    let input_sizes = sizes_input(ctx, 0, "input_sizes")?;
+    Ok(match (input_sizes.as_slice(), dy.dims(), filter.dims()) {
         (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
             Shape::from_i64(&conv.input_shape([h, w], n as i64, c as i64))?
         }
-        _ => Shape::from_i64(&given)?,
+        _ => Shape::from_i64(&input_sizes)?,
     })
 }
 
-/// The same shape with the channels moved to the end.
+/// Returns the shape with the channels moved to the end.
 fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
     Ok(match *shape.dims() {
         [a, b, c, d] => Shape::new(&format.to_nhwc([a, b, c, d]))?,
@@ -187,6 +188,7 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
     })
 }
 
+/// The gradient with respect to the input.
 fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
     let shape = input_shape(ctx, conv)?;
@@ -220,6 +222,7 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
     Ok(())
 }
 
+/// The gradient with respect to the filter.
 fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;

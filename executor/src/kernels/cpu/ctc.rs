@@ -1,4 +1,4 @@
-//! Connectionist temporal classification: the loss of sequences of labels, and decoding.
+//! Connectionist temporal classification (CTC): the loss of label sequences, and greedy and beam-search decoding.
 
 mod beam;
 mod greedy;
@@ -20,20 +20,20 @@ macro_rules! wide {
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CTCLoss", WIDE, |i| {
-        let rules = loss::Rules::of(i)?;
-        wide!(i.output_type(0), T => Kernel::sync(move |ctx| loss::loss::<T>(ctx, rules)))
+        let options = loss::LossOptions::of(i)?;
+        wide!(i.output_type(0), T => Kernel::sync(move |ctx| loss::loss::<T>(ctx, options)))
     }),
     KernelDef::of("CTCGreedyDecoder", WIDE, |i| {
         let (merged, blank) = (i.attr("merge_repeated")?, i.attr("blank_index")?);
         wide!(i.input_type(0), T => Kernel::sync(move |ctx| greedy::decode::<T>(ctx, merged, blank)))
     }),
     KernelDef::of("CTCBeamSearchDecoder", WIDE, |i| {
-        let search = beam::Search::of(i)?;
+        let search = beam::BeamSearch::of(i)?;
         wide!(i.input_type(0), T => Kernel::sync(move |ctx| beam::decode::<T>(ctx, search)))
     }),
 ];
 
-/// Scores of classes, `[time, batch, classes]`, and how long each sequence is.
+/// The scores of classes, of shape `[time, batch, classes]`, and the length of each sequence.
 struct Scores<'a, T> {
     values: &'a [T],
     time: usize,
@@ -43,8 +43,8 @@ struct Scores<'a, T> {
 }
 
 impl<'a, T: Element> Scores<'a, T> {
-    /// Of input 0 and the lengths in input `lengths`; `unfit` is the code of too few, and of one beyond the time
-    /// there is. What is negative is no time at all.
+    /// Reads input 0 and the lengths in input `lengths`. `unfit` is the error code if the number of lengths is not
+    /// the batch size or a length exceeds the time; negative lengths count as 0.
     fn of(ctx: &'a KernelContext<'_>, lengths: usize, unfit: Code) -> Result<Scores<'a, T>> {
         let (inputs, lengths) = (ctx.input(0)?, ctx.input(lengths)?);
         let &[time, batch, classes] = inputs.shape().dims() else {
@@ -57,31 +57,31 @@ impl<'a, T: Element> Scores<'a, T> {
             crate::invalid!("sequence_length is not a vector");
         }
         if lengths.num_elements() != batch {
-            let (count, said) = (lengths.num_elements(), "len(sequence_length) != batch_size.");
+            let (count, problem) = (lengths.num_elements(), "len(sequence_length) != batch_size.");
             return Err(Error::new(
                 unfit,
-                format!("{said}  len(sequence_length):  {count} batch_size: {batch}"),
+                format!("{problem}  len(sequence_length):  {count} batch_size: {batch}"),
             ));
         }
-        let mut known = Vec::with_capacity(batch);
+        let mut checked = Vec::with_capacity(batch);
         for (b, &length) in lengths.values::<i32>()?.iter().enumerate() {
             let length = usize::try_from(length).unwrap_or(0);
             if length > time {
                 return Err(Error::new(unfit, format!("sequence_length({b}) <= {time}")));
             }
-            known.push(length);
+            checked.push(length);
         }
-        let lengths = known;
+        let lengths = checked;
         Ok(Scores { values: inputs.values()?, time, batch, classes, lengths })
     }
 
-    /// The classes' scores of a sequence at a time.
+    /// Returns the scores of the classes at one time of a sequence.
     fn at(&self, time: usize, sequence: usize) -> &'a [T] {
         &self.values[(time * self.batch + sequence) * self.classes..][..self.classes]
     }
 }
 
-/// `ln(exp(a) + exp(b))`.
+/// Returns `ln(exp(a) + exp(b))`.
 fn log_sum<T: Real>(a: T, b: T) -> T {
     if a == T::neg_infinity() {
         return b;
@@ -93,22 +93,22 @@ fn log_sum<T: Real>(a: T, b: T) -> T {
     high + (low - high).exp().ln_1p()
 }
 
-/// The logarithms of the probabilities that scores stand for.
+/// Returns the logarithms of the softmax of the scores.
 fn log_softmax<T: Real>(scores: &[T]) -> Vec<T> {
     let max = scores.iter().fold(T::neg_infinity(), |m, &s| m.max(s));
     let sum = scores.iter().fold(T::zero(), |sum, &s| sum + (s - max).exp());
     scores.iter().map(|&s| s - max - sum.ln()).collect()
 }
 
-/// Sequences of labels as a sparse matrix: outputs for the places, the labels and the matrix's shape.
+/// Outputs label sequences as a sparse matrix; `at` is the outputs for its indices, its values and its shape.
 fn set_sparse(ctx: &mut KernelContext<'_>, at: [usize; 3], sequences: &[Vec<i64>]) -> Result<()> {
-    let places =
+    let indices =
         sequences.iter().enumerate().flat_map(|(b, s)| (0..s.len()).flat_map(move |i| [b as i64, i as i64]));
-    let places: Vec<i64> = places.collect();
+    let indices: Vec<i64> = indices.collect();
     let labels: Vec<i64> = sequences.iter().flatten().copied().collect();
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let shape = [sequences.len() as i64, longest as i64];
-    ctx.set_output(at[0], Tensor::from_slice(&places, Shape::new(&[labels.len(), 2])?)?);
+    ctx.set_output(at[0], Tensor::from_slice(&indices, Shape::new(&[labels.len(), 2])?)?);
     ctx.set_output(at[1], Tensor::from_slice(&labels, Shape::new(&[labels.len()])?)?);
     ctx.set_output(at[2], Tensor::from_slice(&shape, Shape::new(&[2])?)?);
     Ok(())

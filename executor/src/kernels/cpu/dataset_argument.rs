@@ -1,4 +1,4 @@
-//! What kernels of datasets read from their nodes and inputs.
+//! Helpers by which the kernels of datasets read attributes and inputs.
 
 use crate::dataset::function::{Captured, ElementFunction, GraphFunction};
 use crate::dataset::{Dataset, DatasetVariant, ElementSpec};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use graph::{Bool8, DType, PartialShape, Tensor};
 use std::sync::Arc;
 
-/// What the node says its dataset's elements are.
+/// Returns the dtypes and shapes of the dataset's elements, from the node's attributes.
 pub(super) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     let dtypes = match init.node.op.attr_spec("output_types") {
         Some(_) => init.attr::<Vec<DType>>("output_types")?,
@@ -17,25 +17,25 @@ pub(super) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     ElementSpec::new(dtypes, init.attr::<Vec<PartialShape>>("output_shapes")?)
 }
 
-/// A kernel that makes a dataset.
-pub(super) fn makes(
+/// Returns a kernel whose output is the dataset that `make` returns.
+pub(super) fn dataset_kernel(
     make: impl Fn(&mut KernelContext<'_>) -> Result<Arc<Dataset>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let dataset = make(ctx)?;
         let inputs = ctx.inputs_from(0)?;
-        let made = DatasetVariant::tensor(dataset, inputs)?;
-        ctx.set_output(0, made);
+        let variant = DatasetVariant::tensor(dataset, inputs)?;
+        ctx.set_output(0, variant);
         Ok(())
     })
 }
 
-/// The dataset in input `i`.
+/// Returns the dataset in input `i`.
 pub(super) fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>> {
     DatasetVariant::of(ctx.input(i)?)
 }
 
-/// The one element of input `i`.
+/// Returns input `i`, which must have one element.
 fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Tensor> {
     let tensor = ctx.input(i)?;
     if tensor.num_elements() != 1 {
@@ -44,6 +44,7 @@ fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Te
     Ok(tensor)
 }
 
+/// Returns the `int32` or `int64` scalar in input `i`.
 pub(super) fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
     let tensor = scalar(ctx, i, name)?;
     match tensor.dtype() {
@@ -52,25 +53,27 @@ pub(super) fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i
     }
 }
 
+/// Returns the boolean scalar in input `i`.
 pub(super) fn boolean(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<bool> {
     Ok(scalar(ctx, i, name)?.item::<Bool8>()?.get())
 }
 
+/// Returns the string scalar in input `i`.
 pub(super) fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Bytes> {
     Ok(scalar(ctx, i, name)?.as_strings()?[0].clone())
 }
 
-/// All inputs from `from` to `to`, shared.
+/// Returns the tensors in a range of inputs.
 pub(super) fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
     range.map(|i| ctx.input(i).cloned()).collect()
 }
 
-/// The function that an attribute names.
+/// Returns the function that an attribute names.
 pub(super) fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
     Ok(Arc::new(GraphFunction(init.function(attr)?)))
 }
 
-/// The function with what these inputs hold as its last arguments.
+/// Returns the function with the tensors in these inputs as its last arguments.
 pub(super) fn captured(
     ctx: &KernelContext<'_>,
     function: &Arc<dyn ElementFunction>,
@@ -79,7 +82,7 @@ pub(super) fn captured(
     Ok(Captured { function: function.clone(), arguments: tensors(ctx, inputs)? })
 }
 
-/// The number of types in a list.
+/// Returns the number of types in a list attribute.
 pub(super) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
     Ok(init.attr::<Vec<DType>>(attr)?.len())
 }

@@ -1,6 +1,6 @@
-//! Kernels of datasets that put elements together, or take them apart.
+//! Kernels of datasets that combine elements into batches or windows, or split batches.
 
-use super::dataset_argument::{boolean, dataset, integer, makes, spec, tensors};
+use super::dataset_argument::{boolean, dataset, dataset_kernel, integer, spec, tensors};
 use crate::dataset::batch::{batch, unbatch};
 use crate::dataset::padded_batch::padded_batch;
 use crate::dataset::rebatch::{rebatch, split};
@@ -11,13 +11,15 @@ use graph::{PartialShape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BatchDataset", &[], |_| {
-        makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
+        dataset_kernel(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, false, None))
     }),
     KernelDef::of("BatchDatasetV2", &[], |_| {
-        makes(|ctx| batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None))
+        dataset_kernel(|ctx| {
+            batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 2, "drop_remainder")?, None)
+        })
     }),
     KernelDef::of("ParallelBatchDataset", &[], |_| {
-        makes(|ctx| {
+        dataset_kernel(|ctx| {
             let calls = integer(ctx, 2, "num_parallel_calls")?;
             batch(dataset(ctx, 0)?, batch_size(ctx)?, boolean(ctx, 3, "drop_remainder")?, Some(calls))
         })
@@ -26,7 +28,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalRebatchDataset", &[], replicated),
     KernelDef::of("RebatchDatasetV2", &[], |init| {
         let spec = spec(init)?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let sizes = ctx.input(1)?;
             if sizes.shape().rank() > 1 {
                 crate::invalid!("`batch_sizes` must be a scalar or a vector.");
@@ -37,14 +39,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("PaddedBatchDataset", &[], |init| {
         let shapes = init.attr::<i64>("N")? as usize;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let (padded, padding) = padding(ctx, shapes, ctx.num_inputs())?;
             padded_batch(dataset(ctx, 0)?, batch_size(ctx)?, padded, padding, false)
         })
     }),
     KernelDef::of("PaddedBatchDatasetV2", &[], |init| {
         let shapes = init.attr::<i64>("N")? as usize;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let last = ctx.num_inputs() - 1;
             let (padded, padding) = padding(ctx, shapes, last)?;
             let drop_remainder = boolean(ctx, last, "drop_remainder")?;
@@ -54,23 +56,24 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UnbatchDataset", &[], unbatched),
     KernelDef::of("ExperimentalUnbatchDataset", &[], unbatched),
     KernelDef::of("WindowDataset", &[], |_| {
-        makes(|ctx| {
+        dataset_kernel(|ctx| {
             let drop_remainder = boolean(ctx, 4, "drop_remainder")?;
             window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?)
         })
     }),
     KernelDef::of("SlidingWindowDataset", &[], |init| {
         let drop_remainder = init.attr::<bool>("drop_remainder")?;
-        makes(move |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?))
+        dataset_kernel(move |ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, drop_remainder)?))
     }),
     KernelDef::of("ExperimentalSlidingWindowDataset", &[], |_| {
-        makes(|ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
+        dataset_kernel(|ctx| sliding_window(dataset(ctx, 0)?, windowing(ctx, true)?))
     }),
 ];
 
+/// `RebatchDataset`: splits each batch among replicas.
 fn replicated(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
-    makes(move |ctx| split(dataset(ctx, 0)?, integer(ctx, 1, "num_replicas")?, spec.clone()))
+    dataset_kernel(move |ctx| split(dataset(ctx, 0)?, integer(ctx, 1, "num_replicas")?, spec.clone()))
 }
 
 fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
@@ -78,10 +81,10 @@ fn batch_size(ctx: &KernelContext<'_>) -> Result<i64> {
 }
 
 fn unbatched(_: &KernelInit<'_>) -> Result<Kernel> {
-    makes(|ctx| unbatch(dataset(ctx, 0)?))
+    dataset_kernel(|ctx| unbatch(dataset(ctx, 0)?))
 }
 
-/// The windows that inputs 1 to 3 describe.
+/// Returns the windows that inputs 1 to 3 describe.
 fn windowing(ctx: &KernelContext<'_>, drop_remainder: bool) -> Result<Windowing> {
     Ok(Windowing {
         size: integer(ctx, 1, "size")?,
@@ -91,7 +94,8 @@ fn windowing(ctx: &KernelContext<'_>, drop_remainder: bool) -> Result<Windowing>
     })
 }
 
-/// The shapes in the `count` inputs from 2 on, and the values in those after them, up to `end`.
+/// Returns the padded shapes, in the `count` inputs from 2 on, and the padding values, in the inputs after them up
+/// to `end`.
 fn padding(ctx: &KernelContext<'_>, count: usize, end: usize) -> Result<(Vec<PartialShape>, Vec<Tensor>)> {
     let shapes = (2..2 + count).map(|i| {
         let shape = ctx.input(i)?;

@@ -1,6 +1,8 @@
 //! Kernels of datasets that apply functions to elements.
 
-use super::dataset_argument::{boolean, captured, count, dataset, function, integer, makes, spec, tensors};
+use super::dataset_argument::{
+    boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors,
+};
 use crate::dataset::interleave::{Interleaving, PulledAhead, interleave};
 use crate::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
 use crate::dataset::{grouped, map};
@@ -20,7 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FlatMapDataset", &[], |init| {
         let (f, spec) = (function(init, "f")?, spec(init)?);
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             map::flat_map(dataset(ctx, 0)?, captured(ctx, &f, 1..ctx.num_inputs())?, spec.clone())
         })
     }),
@@ -42,11 +44,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterDataset", &[], |init| {
         let predicate = function(init, "predicate")?;
-        makes(move |ctx| map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+        dataset_kernel(move |ctx| {
+            map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+        })
     }),
     KernelDef::of("ParallelFilterDataset", &[], |init| {
         let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let last = ctx.num_inputs() - 1;
             let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
             parallel_filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..last)?, how)
@@ -54,7 +58,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("FilterByLastComponentDataset", &[], |init| {
         let spec = spec(init)?;
-        makes(move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
+        dataset_kernel(move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
     }),
     KernelDef::of("MapAndBatchDataset", &[], mapped_and_batched),
     KernelDef::of("ExperimentalMapAndBatchDataset", &[], mapped_and_batched),
@@ -68,7 +72,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
 ];
 
-/// What the attribute `deterministic` says; `None` if it leaves it to the options.
+/// Returns the attribute `deterministic`; `None` if the options of the dataset decide.
 fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
     match &*init.attr::<String>("deterministic")? {
         "true" => Ok(Some(true)),
@@ -81,7 +85,7 @@ fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
 fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let f = captured(ctx, &f, 1..ctx.num_inputs())?;
         map::map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality)
     })
@@ -90,7 +94,7 @@ fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
 fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let last = ctx.num_inputs() - 1;
         let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
         let f = captured(ctx, &f, 1..last)?;
@@ -101,7 +105,7 @@ fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Res
 fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec) = (function(init, "f")?, spec(init)?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let end = ctx.num_inputs() - 3;
         let how = Parallel { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
         let (size, drop_remainder) =
@@ -111,21 +115,24 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// How datasets are pulled ahead, from the numbers after `block_length` and the block length itself.
-type AheadOf = fn(&[i64], i64) -> Option<PulledAhead>;
+/// A function that returns how far datasets are read ahead, from the number inputs after `block_length` and the
+/// block length itself.
+type AheadFn = fn(&[i64], i64) -> Option<PulledAhead>;
 
+/// The later versions have `num_parallel_calls` only.
 fn calls_only(numbers: &[i64], block_length: i64) -> Option<PulledAhead> {
     numbers.first().map(|datasets| PulledAhead { datasets: *datasets, elements: block_length })
 }
 
-/// `sloppy`, `buffer_output_elements`, `prefetch_input_elements`; an order that may be any is the same here.
+/// The first version has `sloppy`, `buffer_output_elements` and `prefetch_input_elements`. The order is
+/// deterministic even if `sloppy` allows any.
 fn legacy(numbers: &[i64], _: i64) -> Option<PulledAhead> {
     numbers.first().map(|elements| PulledAhead { datasets: -1, elements: *elements })
 }
 
-fn interleaved(init: &KernelInit<'_>, ahead: AheadOf) -> Result<Kernel> {
+fn interleaved(init: &KernelInit<'_>, ahead: AheadFn) -> Result<Kernel> {
     let (f, spec, arguments) = (function(init, "f")?, spec(init)?, count(init, "Targuments")?);
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let end = 1 + arguments;
         let mut numbers = Vec::new();
         for i in end..ctx.num_inputs() {
@@ -148,7 +155,7 @@ fn interleaved(init: &KernelInit<'_>, ahead: AheadOf) -> Result<Kernel> {
 fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, spec, states) = (function(init, "f")?, spec(init)?, count(init, "Tstate")?);
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let initial = tensors(ctx, 1..1 + states)?;
         let f = captured(ctx, &f, 1 + states..ctx.num_inputs())?;
         map::scan(dataset(ctx, 0)?, initial, f, spec.clone(), preserve_cardinality)
@@ -157,21 +164,23 @@ fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
     let predicate = function(init, "predicate")?;
-    makes(move |ctx| map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?))
+    dataset_kernel(move |ctx| {
+        map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+    })
 }
 
 fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
     let (key, reduce) = (function(init, "key_func")?, function(init, "reduce_func")?);
     let window_size = function(init, "window_size_func")?;
-    let of_key = 1 + count(init, "Tkey_func_other_arguments")?;
-    let of_reduce = of_key + count(init, "Treduce_func_other_arguments")?;
-    makes(move |ctx| {
+    let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
+    let reduce_end = key_end + count(init, "Treduce_func_other_arguments")?;
+    dataset_kernel(move |ctx| {
         grouped::group_by_window(
             dataset(ctx, 0)?,
-            captured(ctx, &key, 1..of_key)?,
-            captured(ctx, &reduce, of_key..of_reduce)?,
-            captured(ctx, &window_size, of_reduce..ctx.num_inputs())?,
+            captured(ctx, &key, 1..key_end)?,
+            captured(ctx, &reduce, key_end..reduce_end)?,
+            captured(ctx, &window_size, reduce_end..ctx.num_inputs())?,
             spec.clone(),
         )
     })
@@ -181,15 +190,15 @@ fn grouped_by_reducer(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
     let (key, start) = (function(init, "key_func")?, function(init, "init_func")?);
     let (reduce, finalize) = (function(init, "reduce_func")?, function(init, "finalize_func")?);
-    let of_key = 1 + count(init, "Tkey_func_other_arguments")?;
-    let of_start = of_key + count(init, "Tinit_func_other_arguments")?;
-    let of_reduce = of_start + count(init, "Treduce_func_other_arguments")?;
-    makes(move |ctx| {
+    let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
+    let init_end = key_end + count(init, "Tinit_func_other_arguments")?;
+    let reduce_end = init_end + count(init, "Treduce_func_other_arguments")?;
+    dataset_kernel(move |ctx| {
         let reducer = grouped::Reducer {
-            key: captured(ctx, &key, 1..of_key)?,
-            init: captured(ctx, &start, of_key..of_start)?,
-            reduce: captured(ctx, &reduce, of_start..of_reduce)?,
-            finalize: captured(ctx, &finalize, of_reduce..ctx.num_inputs())?,
+            key: captured(ctx, &key, 1..key_end)?,
+            init: captured(ctx, &start, key_end..init_end)?,
+            reduce: captured(ctx, &reduce, init_end..reduce_end)?,
+            finalize: captured(ctx, &finalize, reduce_end..ctx.num_inputs())?,
         };
         grouped::group_by_reducer(dataset(ctx, 0)?, reducer, spec.clone())
     })

@@ -1,4 +1,4 @@
-//! Kernels of what datasets share between iterators by a handle: generators of seeds, and caches.
+//! Kernels of the objects that the iterators of a dataset share by a handle: seed generators and memory caches.
 
 use super::dataset_argument::integer;
 use crate::dataset::PerPipeline;
@@ -16,26 +16,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AnonymousRandomSeedGenerator", &[], |_| {
         Kernel::sync(|ctx| {
             let seeds = Seeds(integer(ctx, 0, "seed")?, integer(ctx, 1, "seed2")?);
-            give(ctx, SharedSeeds(Arc::new(SeedGenerator::new(seeds.or_random(), true))))
+            output_anonymous(ctx, SharedSeeds(Arc::new(SeedGenerator::new(seeds.or_random(), true))))
         })
     }),
     KernelDef::of("AnonymousSeedGenerator", &[], |_| {
         Kernel::sync(|ctx| {
             let seeds = Seeds(integer(ctx, 0, "seed")?, integer(ctx, 1, "seed2")?);
             let reshuffle = super::dataset_argument::boolean(ctx, 2, "reshuffle")?;
-            give(ctx, SharedSeeds(Arc::new(SeedGenerator::new(seeds.or_random(), reshuffle))))
+            output_anonymous(ctx, SharedSeeds(Arc::new(SeedGenerator::new(seeds.or_random(), reshuffle))))
         })
     }),
     KernelDef::of("DeleteSeedGenerator", &[], delete::<SharedSeeds>),
     KernelDef::of("DeleteRandomSeedGenerator", &[], delete::<SharedSeeds>),
     KernelDef::of("DummySeedGenerator", &[], dummy),
     KernelDef::of("AnonymousMemoryCache", &[], |_| {
-        Kernel::sync(|ctx| give(ctx, SharedCache(Arc::default())))
+        Kernel::sync(|ctx| output_anonymous(ctx, SharedCache(Arc::default())))
     }),
     KernelDef::of("DeleteMemoryCache", &[], delete::<SharedCache>),
     KernelDef::of("DummyMemoryCache", &[], dummy),
 ];
 
+/// A seed generator as a resource of a device.
 #[derive(Debug)]
 struct SharedSeeds(Arc<SeedGenerator>);
 
@@ -43,6 +44,7 @@ impl Resource for SharedSeeds {
     const KIND: &'static str = "SeedGeneratorManager";
 }
 
+/// A memory cache as a resource of a device.
 #[derive(Debug)]
 struct SharedCache(Arc<MemoryCache>);
 
@@ -50,10 +52,10 @@ impl Resource for SharedCache {
     const KIND: &'static str = "MemoryCacheManager";
 }
 
-/// As a handle's kind: there is nothing behind it, and each pipeline has its own.
+/// The kind of a handle without an object: each pipeline makes its own object.
 const DUMMY: &str = "DummyResource";
 
-/// A handle of this name and kind on a device.
+/// Returns a handle with this name and kind on a device.
 pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> ResourceHandle {
     ResourceHandle {
         device: device.name().to_string().into(),
@@ -65,14 +67,14 @@ pub(super) fn handle(device: &Arc<Device>, name: String, kind: &'static str) -> 
     }
 }
 
-/// A name that no other object has.
+/// Returns a name that no other object has.
 pub(super) fn anonymous(kind: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("_Anonymous{kind}{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Puts an object among the device's resources: its handle and what deletes it are the outputs.
-fn give<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Result<()> {
+/// Stores an object among the device's resources; outputs its handle and a deleter.
+fn output_anonymous<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Result<()> {
     let handle = handle(ctx.device(), anonymous(T::KIND), T::KIND);
     ctx.resources().lookup_or_create(&handle.container, &handle.name, || Ok(object))?;
     ctx.set_output(0, Tensor::resource(handle));
@@ -80,6 +82,7 @@ fn give<T: Resource>(ctx: &mut KernelContext<'_>, object: T) -> Result<()> {
     Ok(())
 }
 
+/// Makes a kernel that outputs a handle without an object.
 fn dummy(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle(ctx.device(), DUMMY.to_owned(), DUMMY);
@@ -88,7 +91,7 @@ fn dummy(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The handle in input `i`.
+/// Returns the resource handle in input `i`.
 pub(super) fn handle_input<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<&'a ResourceHandle> {
     match ctx.input(i)?.as_resources()? {
         [handle] => Ok(handle),
@@ -96,6 +99,7 @@ pub(super) fn handle_input<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<&
     }
 }
 
+/// Makes a kernel that removes the object behind the handle in input 0.
 fn delete<T: Resource>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle_input(ctx, 0)?;
@@ -104,13 +108,13 @@ fn delete<T: Resource>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The generator behind the handle in input `i`.
+/// Returns the seed generator behind the handle in input `i`.
 pub(super) fn seed_generator(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<SeedGenerator>> {
     let handle = handle_input(ctx, i)?;
     Ok(ctx.resources().lookup::<SharedSeeds>(&handle.container, &handle.name)?.0.clone())
 }
 
-/// The generator behind the handle in input `i`, or one of these seeds where there is none behind it.
+/// Returns the seed generator behind the handle in input `i`, or new seeds if the handle is a dummy.
 pub(super) fn seed_source(
     ctx: &KernelContext<'_>,
     i: usize,
@@ -123,7 +127,7 @@ pub(super) fn seed_source(
     }
 }
 
-/// The cache behind the handle in input `i`, or one for each pipeline where there is none behind it.
+/// Returns the cache behind the handle in input `i`, or one per pipeline if the handle is a dummy.
 pub(super) fn cache_source(ctx: &KernelContext<'_>, i: usize) -> Result<CacheSource> {
     let handle = handle_input(ctx, i)?;
     match &*handle.type_name {

@@ -1,7 +1,7 @@
-//! Kernels of datasets that say how their input is to run. The order of what runs in parallel is all that is heeded;
-//! elements are those of the input.
+//! Kernels of datasets that set options on how their input runs. Only the option for the order of parallel results
+//! has an effect; the elements are those of the input.
 
-use super::dataset_argument::{dataset, makes};
+use super::dataset_argument::{dataset, dataset_kernel};
 use crate::dataset::{message, transform};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelDef, KernelInit};
@@ -11,28 +11,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionsDataset", &[], |init| {
         let options = init.attr::<Bytes>("serialized_options")?;
         let deterministic = message::deterministic(&options)
-            .ok_or_else(|| Error::invalid("serialized_options is no message of options"))?;
-        makes(move |ctx| transform::options(dataset(ctx, 0)?, deterministic))
+            .ok_or_else(|| Error::invalid("serialized_options is not a serialized Options message"))?;
+        dataset_kernel(move |ctx| transform::options(dataset(ctx, 0)?, deterministic))
     }),
-    KernelDef::of("FinalizeDataset", &[], same),
-    KernelDef::of("RewriteDataset", &[], same),
-    KernelDef::of("ModelDataset", &[], same),
-    KernelDef::of("OptimizeDataset", &[], same),
-    KernelDef::of("OptimizeDatasetV2", &[], same),
-    KernelDef::of("AssertNextDataset", &[], same),
-    KernelDef::of("ExperimentalAssertNextDataset", &[], same),
-    KernelDef::of("BytesProducedStatsDataset", &[], same),
-    KernelDef::of("ExperimentalBytesProducedStatsDataset", &[], same),
-    KernelDef::of("LatencyStatsDataset", &[], same),
-    KernelDef::of("ExperimentalLatencyStatsDataset", &[], same),
-    KernelDef::of("NonSerializableDataset", &[], same),
-    KernelDef::of("ExperimentalNonSerializableDataset", &[], same),
-    KernelDef::of("MaxIntraOpParallelismDataset", &[], same),
-    KernelDef::of("ExperimentalMaxIntraOpParallelismDataset", &[], same),
-    KernelDef::of("PrivateThreadPoolDataset", &[], same),
-    KernelDef::of("ExperimentalPrivateThreadPoolDataset", &[], same),
+    KernelDef::of("FinalizeDataset", &[], pass_through),
+    KernelDef::of("RewriteDataset", &[], pass_through),
+    KernelDef::of("ModelDataset", &[], pass_through),
+    KernelDef::of("OptimizeDataset", &[], pass_through),
+    KernelDef::of("OptimizeDatasetV2", &[], pass_through),
+    KernelDef::of("AssertNextDataset", &[], pass_through),
+    KernelDef::of("ExperimentalAssertNextDataset", &[], pass_through),
+    KernelDef::of("BytesProducedStatsDataset", &[], pass_through),
+    KernelDef::of("ExperimentalBytesProducedStatsDataset", &[], pass_through),
+    KernelDef::of("LatencyStatsDataset", &[], pass_through),
+    KernelDef::of("ExperimentalLatencyStatsDataset", &[], pass_through),
+    KernelDef::of("NonSerializableDataset", &[], pass_through),
+    KernelDef::of("ExperimentalNonSerializableDataset", &[], pass_through),
+    KernelDef::of("MaxIntraOpParallelismDataset", &[], pass_through),
+    KernelDef::of("ExperimentalMaxIntraOpParallelismDataset", &[], pass_through),
+    KernelDef::of("PrivateThreadPoolDataset", &[], pass_through),
+    KernelDef::of("ExperimentalPrivateThreadPoolDataset", &[], pass_through),
 ];
 
-fn same(_: &KernelInit<'_>) -> Result<Kernel> {
-    makes(|ctx| dataset(ctx, 0))
+fn pass_through(_: &KernelInit<'_>) -> Result<Kernel> {
+    dataset_kernel(|ctx| dataset(ctx, 0))
 }

@@ -1,8 +1,8 @@
-//! Kernels that ask something of a dataset: how many elements, the one that it has, all of them reduced.
+//! Kernels that compute a result from a dataset: its cardinality, its single element, a reduction, or its graph.
 
-use super::dataset_argument::{count, dataset, function, makes, spec};
+use super::dataset_argument::{count, dataset, dataset_kernel, function, spec};
 use super::dataset_memory::anonymous;
-use super::iterator::apart;
+use super::iterator::dataset_thread_kernel;
 use crate::dataset::function::Captured;
 use crate::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DatasetToGraphV2", &[], to_graph),
     KernelDef::of("DatasetFromGraph", &[], from_graph),
     KernelDef::of("DatasetToSingleElement", &[], |_| {
-        apart(|ctx| {
+        dataset_thread_kernel(|ctx| {
             let dataset = DatasetVariant::of(ctx.input(0)?)?;
             let mut iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
             let pull = Pull { cancellation: ctx.step.cancellation.clone() };
@@ -30,46 +30,49 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("ReduceDataset", &[], reduce),
-    KernelDef::of("WrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
-    KernelDef::of("UnwrapDatasetVariant", &[], |_| makes(|ctx| dataset(ctx, 0))),
+    KernelDef::of("WrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
+    KernelDef::of("UnwrapDatasetVariant", &[], |_| dataset_kernel(|ctx| dataset(ctx, 0))),
 ];
 
-/// A dataset that a step has named, for who makes one of its graph again in the same step, as strategies do that rewrite
-/// input pipelines.
+/// A dataset stored under a name for the rest of the step. `DatasetFromGraph` finds it when a distribution strategy
+/// converts a dataset to a graph and back within one step to rewrite the input pipeline.
 #[derive(Debug)]
-struct Named(Tensor);
+struct NamedDataset(Tensor);
 
-impl Resource for Named {
+impl Resource for NamedDataset {
     const KIND: &'static str = "DatasetGraph";
 }
 
+/// `DatasetToGraph`: stores the dataset for the step and outputs its name instead of a serialized graph.
 fn to_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let (dataset, name) = (ctx.input(0)?.clone(), anonymous(Named::KIND));
+        let (dataset, name) = (ctx.input(0)?.clone(), anonymous(NamedDataset::KIND));
         DatasetVariant::of(&dataset)?;
-        ctx.step().resources.lookup_or_create("", &name, || Ok(Named(dataset)))?;
+        ctx.step().resources.lookup_or_create("", &name, || Ok(NamedDataset(dataset)))?;
         ctx.set_output(0, Tensor::string(name));
         Ok(())
     })
 }
 
+/// `DatasetFromGraph`: outputs the dataset of a name that [`to_graph`] made in the same step.
 fn from_graph(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let [name] = ctx.input(0)?.as_strings()? else { crate::invalid!("graph_def must be a scalar") };
-        let Some(named) = ctx.step().resources.find::<Named>("", &String::from_utf8_lossy(name)) else {
+        let Some(stored) = ctx.step().resources.find::<NamedDataset>("", &String::from_utf8_lossy(name))
+        else {
             return Err(Error::unimplemented(
-                "a dataset of a graph that DatasetToGraph has not made in the same step on the same device",
+                "a dataset from a graph that was not made by DatasetToGraph in the same step on the same device",
             ));
         };
-        ctx.set_output(0, named.0.clone());
+        ctx.set_output(0, stored.0.clone());
         Ok(())
     })
 }
 
-/// Calls the function with the state and each element in turn; the last state is the answer.
+/// `ReduceDataset`: calls the function with the state and each element in turn; outputs the last state.
 fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let (f, states, spec) = (function(init, "f")?, count(init, "Tstate")?, spec(init)?);
-    apart(move |ctx| {
+    dataset_thread_kernel(move |ctx| {
         let tensors = (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<Vec<_>>>()?;
         let (mut state, arguments) = match tensors.split_at_checked(states) {
             Some((state, arguments)) => (state.to_vec(), arguments.to_vec()),

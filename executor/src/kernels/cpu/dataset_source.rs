@@ -1,6 +1,8 @@
 //! Kernels that make datasets without an input dataset.
 
-use super::dataset_argument::{boolean, captured, count, function, integer, makes, spec, string, tensors};
+use super::dataset_argument::{
+    boolean, captured, count, dataset_kernel, function, integer, spec, string, tensors,
+};
 use super::dataset_memory::seed_source;
 use super::parsing::csv::scalar;
 use crate::dataset::csv::{Columns, Csv};
@@ -15,28 +17,33 @@ use graph::DType;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("TensorDataset", &[], |_| {
-        makes(|ctx| Elements::tensors(tensors(ctx, 0..ctx.num_inputs())?))
+        dataset_kernel(|ctx| Elements::tensors(tensors(ctx, 0..ctx.num_inputs())?))
     }),
     KernelDef::of("TensorSliceDataset", &[], |init| {
         let is_files = init.attr::<bool>("is_files")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let components = tensors(ctx, 0..ctx.num_inputs())?;
             if is_files && (components.len() != 1 || components[0].dtype() != DType::String) {
-                crate::invalid!("names of files are one tensor of strings");
+                crate::invalid!("file names must be a single tensor of strings");
             }
             Slices::dataset(components)
         })
     }),
     KernelDef::of("SparseTensorSliceDataset", &[], |_| {
-        makes(|ctx| SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?))
+        dataset_kernel(|ctx| {
+            SparseSlices::dataset(ctx.input(0)?.clone(), ctx.input(1)?.clone(), ctx.input(2)?)
+        })
     }),
     KernelDef::of("ListDataset", &[], |init| {
         let spec = spec(init)?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let all = tensors(ctx, 0..ctx.num_inputs())?;
             let components = spec.dtypes.len();
             if components == 0 || all.len() % components != 0 {
-                crate::invalid!("{} tensors do not make elements of {components} components", all.len());
+                crate::invalid!(
+                    "{} tensors cannot be split into elements of {components} components",
+                    all.len()
+                );
             }
             let elements = all.chunks_exact(components).map(<[_]>::to_vec).collect();
             Elements::dataset("List", spec.clone(), elements)
@@ -44,7 +51,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("RangeDataset", &[], |init| {
         let dtype = spec(init)?.dtypes[0];
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             Range::dataset(
                 integer(ctx, 0, "start")?,
                 integer(ctx, 1, "stop")?,
@@ -58,17 +65,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RandomDatasetV2", &[], |init| {
         let spec = spec(init)?;
         let rerandomize = init.attr::<bool>("rerandomize_each_iteration")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let seeds = seed_source(ctx, 2, seeds(ctx, 0)?, rerandomize)?;
             Random::dataset(seeds, spec.clone())
         })
     }),
-    KernelDef::of("TextLineDataset", &[], |_| makes(|ctx| text_lines(files(ctx, Some(1), Some(2))?))),
+    KernelDef::of("TextLineDataset", &[], |_| {
+        dataset_kernel(|ctx| text_lines(files(ctx, Some(1), Some(2))?))
+    }),
     KernelDef::of("TFRecordDataset", &[], |_| {
-        makes(|ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
+        dataset_kernel(|ctx| records(files(ctx, Some(1), Some(2))?, Vec::new()))
     }),
     KernelDef::of("TFRecordDatasetV2", &[], |_| {
-        makes(|ctx| {
+        dataset_kernel(|ctx| {
             let offsets = ctx.input(3)?.values::<i64>()?.iter().map(|&offset| {
                 u64::try_from(offset).or_else(|_| crate::invalid!("`byte_offsets` must not be negative"))
             });
@@ -76,10 +85,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("FixedLengthRecordDataset", &[], |_| {
-        makes(|ctx| fixed_length_records(files(ctx, None, Some(4))?, format(ctx)?))
+        dataset_kernel(|ctx| fixed_length_records(files(ctx, None, Some(4))?, format(ctx)?))
     }),
     KernelDef::of("FixedLengthRecordDatasetV2", &[], |_| {
-        makes(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
+        dataset_kernel(|ctx| fixed_length_records(files(ctx, Some(5), Some(4))?, format(ctx)?))
     }),
     KernelDef::of("CSVDataset", &[], csv_dataset),
     KernelDef::of("CSVDatasetV2", &[], csv_dataset),
@@ -88,14 +97,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
-    let [make, next, end] = ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
-    let (make, next, end, spec) = (make?, next?, end?, spec(init)?);
-    let (of_make, of_next) = (count(init, "Tinit_func_args")?, count(init, "Tnext_func_args")?);
-    makes(move |ctx| {
+    let [init_func, next_func, finalize_func] =
+        ["init_func", "next_func", "finalize_func"].map(|attr| function(init, attr));
+    let (init_func, next_func, finalize_func, spec) = (init_func?, next_func?, finalize_func?, spec(init)?);
+    let (init_args, next_args) = (count(init, "Tinit_func_args")?, count(init, "Tnext_func_args")?);
+    dataset_kernel(move |ctx| {
         let generator = Generator {
-            init: captured(ctx, &make, 0..of_make)?,
-            next: captured(ctx, &next, of_make..of_make + of_next)?,
-            finalize: captured(ctx, &end, of_make + of_next..ctx.num_inputs())?,
+            init: captured(ctx, &init_func, 0..init_args)?,
+            next: captured(ctx, &next_func, init_args..init_args + next_args)?,
+            finalize: captured(ctx, &finalize_func, init_args + next_args..ctx.num_inputs())?,
             spec: spec.clone(),
         };
         generator.dataset()
@@ -104,9 +114,9 @@ fn generator(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
-    // The last input of the second version are columns too.
+    // The last input of the second version lists the columns to exclude.
     let excludes = init.node.op.name() == "CSVDatasetV2";
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let files = files(ctx, Some(1), Some(2))?;
         if files.buffer.is_none() {
             crate::invalid!("buffer_size should be positive");
@@ -143,7 +153,7 @@ fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Numbers of columns, which must rise.
+/// Returns the column numbers in input `i`, which must be strictly increasing.
 fn columns(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<usize>> {
     let columns = ctx.input(i)?;
     if columns.shape().rank() != 1 {
@@ -158,17 +168,17 @@ fn columns(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<usize>> 
     columns.iter().map(number).collect()
 }
 
-/// The seeds in inputs `at` and `at + 1`.
+/// Returns the seeds in inputs `at` and `at + 1`.
 pub(super) fn seeds(ctx: &KernelContext<'_>, at: usize) -> Result<Seeds> {
     Ok(Seeds(integer(ctx, at, "seed")?, integer(ctx, at + 1, "seed2")?))
 }
 
 fn random(init: &KernelInit<'_>) -> Result<Kernel> {
     let spec = spec(init)?;
-    makes(move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
+    dataset_kernel(move |ctx| Random::dataset(SeedSource::new(seeds(ctx, 0)?, false), spec.clone()))
 }
 
-/// The names of files in input 0, and in others how they are compressed and how much is read at once.
+/// Returns the file names in input 0, with the compression and the buffer size in the inputs of these numbers.
 fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usize>) -> Result<Files> {
     let names = ctx.input(0)?;
     if names.shape().rank() > 1 {
@@ -189,7 +199,7 @@ fn files(ctx: &KernelContext<'_>, compression: Option<usize>, buffer: Option<usi
     Ok(Files { paths, compression, buffer: usize::try_from(buffer).ok().filter(|size| *size > 0) })
 }
 
-/// The lengths in inputs 1 to 3.
+/// Returns the lengths of header, record and footer, in inputs 1 to 3.
 fn format(ctx: &KernelContext<'_>) -> Result<FixedFormat> {
     let length = |i: usize, name: &str| match u64::try_from(integer(ctx, i, name)?) {
         Ok(length) => Ok(length),

@@ -1,6 +1,6 @@
-//! Kernels of datasets that choose, repeat, order or keep the elements of others.
+//! Kernels of datasets that select, repeat, reorder or cache the elements of their inputs.
 
-use super::dataset_argument::{dataset, integer, makes, string};
+use super::dataset_argument::{dataset, dataset_kernel, integer, string};
 use super::dataset_memory::{cache_source, seed_generator, seed_source};
 use super::dataset_source::seeds;
 use crate::dataset::cache::{CacheSource, cache};
@@ -12,23 +12,25 @@ use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ConcatenateDataset", &[], |_| {
-        makes(|ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
+        dataset_kernel(|ctx| transform::concatenate(dataset(ctx, 0)?, dataset(ctx, 1)?))
     }),
     KernelDef::of("ZipDataset", &[], |_| {
-        makes(|ctx| transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?))
+        dataset_kernel(|ctx| {
+            transform::zip((0..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?)
+        })
     }),
     KernelDef::of("RepeatDataset", &[], |_| {
-        makes(|ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+        dataset_kernel(|ctx| transform::repeat(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
     KernelDef::of("TakeDataset", &[], |_| {
-        makes(|ctx| transform::take(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+        dataset_kernel(|ctx| transform::take(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
     KernelDef::of("SkipDataset", &[], |_| {
-        makes(|ctx| transform::skip(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
+        dataset_kernel(|ctx| transform::skip(dataset(ctx, 0)?, integer(ctx, 1, "count")?))
     }),
     KernelDef::of("ShardDataset", &[], |init| {
         let require_non_empty = init.attr::<bool>("require_non_empty")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let (shards, index) = (integer(ctx, 1, "num_shards")?, integer(ctx, 2, "index")?);
             transform::shard(dataset(ctx, 0)?, shards, index, require_non_empty)
         })
@@ -37,63 +39,63 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalAutoShardDataset", &[], auto_shard),
     KernelDef::of("ShuffleDataset", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let seeds = SeedSource::new(seeds(ctx, 2)?, reshuffle);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
     KernelDef::of("ShuffleDatasetV2", &[], |_| {
-        makes(|ctx| {
+        dataset_kernel(|ctx| {
             let seeds = SeedSource::Shared(seed_generator(ctx, 2)?);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
     KernelDef::of("ShuffleDatasetV3", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let seeds = seed_source(ctx, 4, seeds(ctx, 2)?, reshuffle)?;
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, 1)
         })
     }),
     KernelDef::of("ShuffleAndRepeatDataset", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let seeds = SeedSource::new(seeds(ctx, 2)?, reshuffle);
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, integer(ctx, 4, "count")?)
         })
     }),
     KernelDef::of("ShuffleAndRepeatDatasetV2", &[], |init| {
         let reshuffle = init.attr::<bool>("reshuffle_each_iteration")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let seeds = seed_source(ctx, 5, seeds(ctx, 2)?, reshuffle)?;
             Shuffle::dataset(dataset(ctx, 0)?, buffer_size(ctx)?, seeds, integer(ctx, 4, "count")?)
         })
     }),
     KernelDef::of("CacheDataset", &[], |_| {
-        makes(|ctx| {
-            in_memory(ctx)?;
+        dataset_kernel(|ctx| {
+            check_in_memory(ctx)?;
             cache(dataset(ctx, 0)?, CacheSource::Own(PerPipeline::default()))
         })
     }),
     KernelDef::of("CacheDatasetV2", &[], |_| {
-        makes(|ctx| {
-            in_memory(ctx)?;
+        dataset_kernel(|ctx| {
+            check_in_memory(ctx)?;
             cache(dataset(ctx, 0)?, cache_source(ctx, 2)?)
         })
     }),
     KernelDef::of("PrefetchDataset", &[], |_| {
-        makes(|ctx| Prefetch::dataset(dataset(ctx, 0)?, buffer_size(ctx)?))
+        dataset_kernel(|ctx| Prefetch::dataset(dataset(ctx, 0)?, buffer_size(ctx)?))
     }),
     KernelDef::of("UniqueDataset", &[], unique),
     KernelDef::of("ExperimentalUniqueDataset", &[], unique),
     KernelDef::of("IgnoreErrorsDataset", &[], ignore_errors),
     KernelDef::of("ExperimentalIgnoreErrorsDataset", &[], ignore_errors),
     KernelDef::of("AssertCardinalityDataset", &[], |_| {
-        makes(|ctx| transform::assert_cardinality(dataset(ctx, 0)?, integer(ctx, 1, "cardinality")?))
+        dataset_kernel(|ctx| transform::assert_cardinality(dataset(ctx, 0)?, integer(ctx, 1, "cardinality")?))
     }),
     KernelDef::of("DirectedInterleaveDataset", &[], |init| {
         let stop_on_empty = init.attr::<bool>("stop_on_empty_dataset")?;
-        makes(move |ctx| {
+        dataset_kernel(move |ctx| {
             let inputs = (1..ctx.num_inputs()).map(|i| dataset(ctx, i)).collect::<Result<_>>()?;
             transform::directed_interleave(dataset(ctx, 0)?, inputs, stop_on_empty)
         })
@@ -102,7 +104,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 fn auto_shard(init: &KernelInit<'_>) -> Result<Kernel> {
     let policy = init.attr::<i64>("auto_shard_policy")?;
-    makes(move |ctx| {
+    dataset_kernel(move |ctx| {
         let (workers, index) = (integer(ctx, 1, "num_workers")?, integer(ctx, 2, "index")?);
         transform::auto_shard(dataset(ctx, 0)?, workers, index, policy)
     })
@@ -112,17 +114,18 @@ fn buffer_size(ctx: &KernelContext<'_>) -> Result<i64> {
     integer(ctx, 1, "buffer_size")
 }
 
-fn in_memory(ctx: &KernelContext<'_>) -> Result<()> {
+/// Checks that a cache is in memory, because caches in files are not supported.
+fn check_in_memory(ctx: &KernelContext<'_>) -> Result<()> {
     match string(ctx, 1, "filename")?.is_empty() {
         true => Ok(()),
-        false => Err(Error::unimplemented(format!("{} in a file", ctx.node().op.name()))),
+        false => Err(Error::unimplemented(format!("{} with a file name", ctx.node().op.name()))),
     }
 }
 
 fn unique(_: &KernelInit<'_>) -> Result<Kernel> {
-    makes(|ctx| transform::unique(dataset(ctx, 0)?))
+    dataset_kernel(|ctx| transform::unique(dataset(ctx, 0)?))
 }
 
 fn ignore_errors(_: &KernelInit<'_>) -> Result<Kernel> {
-    makes(|ctx| transform::ignore_errors(dataset(ctx, 0)?))
+    dataset_kernel(|ctx| transform::ignore_errors(dataset(ctx, 0)?))
 }

@@ -1,4 +1,4 @@
-//! Diagonals of matrices in batches: taken out, put in, made to matrices.
+//! Kernels that extract, set or create the diagonals of batches of matrices.
 
 use super::dispatch::ANY;
 use super::moved::{Moved, moved};
@@ -24,7 +24,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BatchMatrixSetDiag", TYPES, |i| make(i, Form::First, Work::Set)),
 ];
 
-/// The first form knows the main diagonal only, the third one says how diagonals are aligned.
+/// The version of an op: the first handles only the main diagonal, the third has an attribute for the alignment of
+/// shorter diagonals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::kernels) enum Form {
     First,
@@ -32,37 +33,40 @@ pub(in crate::kernels) enum Form {
     Third,
 }
 
+/// The kind of op.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::kernels) enum Work {
-    /// Diagonals become matrices.
+    /// `MatrixDiag`: creates matrices from diagonals.
     Diag,
-    /// The diagonals of matrices.
+    /// `MatrixDiagPart`: extracts the diagonals of matrices.
     Part,
-    /// Matrices get other diagonals.
+    /// `MatrixSetDiag`: replaces the diagonals of matrices.
     Set,
 }
 
-/// Which diagonals, counted from the main one upwards, and where shorter ones stand in their row.
+/// A range of diagonals, counted upwards from the main one, and the side on which shorter diagonals are aligned in
+/// their rows.
 #[derive(Clone, Copy)]
-struct Band {
+struct DiagonalBand {
     lower: i64,
     upper: i64,
     left_above: bool,
     left_below: bool,
 }
 
-impl Band {
+impl DiagonalBand {
+    /// Returns the number of diagonals.
     fn count(&self) -> usize {
         (self.upper - self.lower + 1) as usize
     }
 
-    /// The length of the longest diagonal of a matrix of this size.
+    /// Returns the length of the longest diagonal of a matrix of this size.
     fn longest(&self, rows: usize, columns: usize) -> usize {
         let (rows, columns) = (rows as i64, columns as i64);
         (rows + self.upper.min(0)).min(columns - self.lower.max(0)).max(0) as usize
     }
 
-    /// An error unless all diagonals are in a matrix of this size.
+    /// Returns an error unless all diagonals lie in a matrix of this size.
     fn check(&self, rows: usize, columns: usize) -> Result<()> {
         for (name, k) in [("lower_diag_index", self.lower), ("upper_diag_index", self.upper)] {
             if k != 0 && !(-(rows as i64) < k && k < columns as i64) {
@@ -72,8 +76,8 @@ impl Band {
         Ok(())
     }
 
-    /// For each element of the diagonals, where it is in the matrix and where in the packed diagonals, which are
-    /// `longest` apart.
+    /// Returns, for each element of the diagonals, its index in the matrix and its index in the packed diagonals,
+    /// whose rows have `longest` elements.
     fn places(&self, rows: usize, columns: usize, longest: usize) -> Vec<(usize, usize)> {
         let mut places = Vec::new();
         for (line, k) in (self.lower..=self.upper).rev().enumerate() {
@@ -91,22 +95,23 @@ fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
     let diagonals = Diagonals::new(init, form, work)?;
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| {
         let plan = diagonals.plan(ctx)?;
-        let out = plan.carry_out::<E>(ctx, work)?;
+        let out = plan.run::<E>(ctx, work)?;
         ctx.set_output(0, out);
         Ok(())
     }))
 }
 
-/// What an op does with diagonals.
+/// An op with its attributes.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Diagonals {
     form: Form,
     work: Work,
-    /// Whether shorter diagonals above and below the main one stand to the left.
+    /// Set if shorter diagonals above, and below, the main one are aligned to the left.
     sides: (bool, bool),
 }
 
 impl Diagonals {
+    /// Reads the attributes of the node.
     pub(in crate::kernels) fn new(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Diagonals> {
         let align = match form {
             Form::Third => init.attr::<String>("align")?,
@@ -115,6 +120,7 @@ impl Diagonals {
         Ok(Diagonals { form, work, sides: (align.starts_with("LEFT"), align.ends_with("LEFT")) })
     }
 
+    /// Checks the inputs and pairs the elements of matrices and diagonals.
     pub(in crate::kernels) fn plan(&self, ctx: &KernelContext<'_>) -> Result<Plan> {
         let Diagonals { form, work, sides } = *self;
         match work {
@@ -125,21 +131,22 @@ impl Diagonals {
     }
 }
 
-/// Which elements of a batch of matrices are which of their packed diagonals.
+/// The pairing of the elements of a batch of matrices with those of their packed diagonals.
 pub(in crate::kernels) struct Plan {
-    /// The output's.
+    /// The shape of the output.
     pub(in crate::kernels) shape: Shape,
-    /// For each element, where it is in its matrix and where in the diagonals.
+    /// For each element of the diagonals, its index in the matrix and its index in the packed diagonals.
     pub(in crate::kernels) places: Vec<(usize, usize)>,
-    /// Elements of a matrix, and of its diagonals.
+    /// Elements of a matrix.
     pub(in crate::kernels) matrix: usize,
+    /// Elements of a matrix's packed diagonals.
     pub(in crate::kernels) packed: usize,
-    /// The input that says what stands where there is no diagonal, if it is not zero.
+    /// The input whose value fills the elements outside the diagonals; zero if `None`.
     pub(in crate::kernels) padding: Option<usize>,
 }
 
 impl Plan {
-    fn carry_out<E: Moved>(&self, ctx: &KernelContext<'_>, work: Work) -> Result<Tensor> {
+    fn run<E: Moved>(&self, ctx: &KernelContext<'_>, work: Work) -> Result<Tensor> {
         let (input, matrix, packed) = (ctx.input(0)?, self.matrix.max(1), self.packed.max(1));
         E::build(input.dtype(), self.shape.clone(), |out| {
             match work {
@@ -166,17 +173,17 @@ impl Plan {
 
     fn padding<E: Moved>(&self, ctx: &KernelContext<'_>) -> Result<E> {
         let Some(at) = self.padding else { return Ok(E::zero()) };
-        E::view(ctx.input(at)?)?.first().cloned().ok_or_else(|| Error::internal("there is no padding"))
+        E::view(ctx.input(at)?)?.first().cloned().ok_or_else(|| Error::internal("the padding input is empty"))
     }
 }
 
-/// The band that input `at` names; the main diagonal in the first form.
+/// Returns the band in input `at`; the main diagonal for the first version.
 fn band(
     ctx: &KernelContext<'_>,
     at: usize,
     form: Form,
     (left_above, left_below): (bool, bool),
-) -> Result<Band> {
+) -> Result<DiagonalBand> {
     let (lower, upper) = match form {
         Form::First => (0, 0),
         _ => {
@@ -197,10 +204,10 @@ fn band(
     if lower > upper {
         invalid!("lower_diag_index must not be larger than upper_diag_index: {lower} > {upper}");
     }
-    Ok(Band { lower, upper, left_above, left_below })
+    Ok(DiagonalBand { lower, upper, left_above, left_below })
 }
 
-/// Input `at`, which is the padding; none in the first form.
+/// Returns `at`, the input with the padding value; `None` for the first version, which has no such input.
 fn padding(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<Option<usize>> {
     if form == Form::First {
         return Ok(None);
@@ -251,7 +258,7 @@ fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan
         );
     }
     let (rows, columns) = (rows as usize, columns as usize);
-    // Unlike where diagonals are taken, a vector of one is no padding here.
+    // Unlike for `MatrixDiagPart`, a vector of one element is not accepted as padding.
     if form != Form::First && ctx.shape(4)?.rank() != 0 {
         invalid!("padding_value must be a scalar, not shape {}", ctx.shape(4)?);
     }
@@ -264,7 +271,7 @@ fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan
     })
 }
 
-/// The sizes of a batch of matrices.
+/// Returns the batch dimensions, the rows and the columns of a batch of matrices.
 fn matrices(input: &Shape) -> Result<(&[usize], usize, usize)> {
     match input.dims() {
         [batch @ .., rows, columns] => Ok((batch, *rows, *columns)),
@@ -272,8 +279,8 @@ fn matrices(input: &Shape) -> Result<(&[usize], usize, usize)> {
     }
 }
 
-/// The shape of the band's diagonals of a batch.
-fn packed(batch: &[usize], band: &Band, longest: usize) -> Result<Shape> {
+/// Returns the shape of the packed diagonals of a batch.
+fn packed(batch: &[usize], band: &DiagonalBand, longest: usize) -> Result<Shape> {
     let mut dims = batch.to_vec();
     if band.count() > 1 {
         dims.push(band.count());
@@ -303,11 +310,11 @@ fn set(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan>
     let band = band(ctx, 2, form, sides)?;
     band.check(rows, columns)?;
     let longest = band.longest(rows, columns);
-    let wanted = packed(batch, &band, longest)?;
-    if *diagonal != wanted {
+    let expected = packed(batch, &band, longest)?;
+    if *diagonal != expected {
         invalid!(
             "Either first dimensions of diagonal don't match input.shape[:-2], or the diagonals' sizes are wrong: \
-             input shape: {input}, diagonal shape: {diagonal}, expected diagonal shape: {wanted}"
+             input shape: {input}, diagonal shape: {diagonal}, expected diagonal shape: {expected}"
         );
     }
     Ok(Plan {

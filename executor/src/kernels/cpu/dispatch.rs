@@ -1,8 +1,9 @@
-//! From a dtype at registration to a Rust type in a kernel.
+//! Selection of the Rust element type of a kernel by a dtype.
 
-/// Evaluates an expression with `$T` as the Rust type of a dtype, out of a named group of types; other dtypes
-/// are an `Unimplemented` error. Groups: `float`, `complex`, `fraction` (both), `real` (float and integers), `number` (real and complex),
-/// `plain` (real and bool), `any` (number and bool), `word` (integers of 32 and 64 bits).
+/// Evaluates an expression with `$T` as the Rust type of a dtype from a named group of types; other dtypes are an
+/// `Unimplemented` error. Groups: `float`, `complex`, `fraction` (float and complex), `real` (float and integers),
+/// `number` (real and complex), `plain` (real and bool), `any` (number and bool), `integer`, `index` (signed
+/// integers of 32 and 64 bits), `word` (all integers of 32 and 64 bits).
 macro_rules! dispatch {
     (float, $dtype:expr, $T:ident => $body:expr) => {
         $crate::kernels::cpu::dispatch::dispatch!(@arms $dtype, $T => $body;
@@ -61,7 +62,7 @@ pub(crate) use dispatch;
 
 use graph::DType::{self, *};
 
-/// The groups of [`dispatch`] as data, for kernel tables.
+/// The floating-point types. The constants below are the groups of [`dispatch`], for kernel tables.
 pub(crate) const FLOATS: &[DType] = &[Float, Double, Half, BFloat16];
 pub(crate) const INDEX: &[DType] = &[Int32, Int64];
 pub(crate) const WORDS: &[DType] = &[Int32, Int64, UInt32, UInt64];

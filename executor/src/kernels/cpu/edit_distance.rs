@@ -1,4 +1,4 @@
-//! Distances of sequences: how many elements must be inserted, left out or replaced to make one of the other.
+//! `EditDistance`: the number of insertions, deletions and replacements that turn one sequence into another.
 
 use super::dispatch::{ANY, dispatch};
 use super::sparse::Coo;
@@ -21,6 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
+/// Outputs the distance of each pair of sequences at the same position of both sparse tensors.
 fn distances<T: PartialEq>(
     ctx: &mut KernelContext<'_>,
     normalize: bool,
@@ -37,47 +38,47 @@ fn distances<T: PartialEq>(
     let sizes = hypothesis.shape.iter().zip(&truth.shape).map(|(&a, &b)| a.max(b));
     let shape = Shape::from_i64(&sizes.take(truth.rank() - 1).collect::<Vec<_>>())?;
     let mut out = Tensor::zeros(DType::Float, shape.clone())?;
-    let (groups, truths) = (sequences(&hypothesis), sequences(&truth));
-    let (given, wanted) = (view(hypothesis.values)?, view(truth.values)?);
+    let (hypotheses, truths) = (sequences(&hypothesis), sequences(&truth));
+    let (hypothesis_values, truth_values) = (view(hypothesis.values)?, view(truth.values)?);
     let distances = out.values_mut::<f32>()?;
     let (mut i, mut j) = (0, 0);
-    while i < groups.len() || j < truths.len() {
-        let order = match (groups.get(i), truths.get(j)) {
+    while i < hypotheses.len() || j < truths.len() {
+        let order = match (hypotheses.get(i), truths.get(j)) {
             (Some(a), Some(b)) => a.0.cmp(b.0),
             (Some(_), None) => Ordering::Less,
             _ => Ordering::Greater,
         };
-        let mut given_here: &[T] = &[];
-        let mut wanted_here: &[T] = &[];
+        let mut from_values: &[T] = &[];
+        let mut to_values: &[T] = &[];
         let mut at: &[i64] = &[];
         if order.is_le() {
-            at = groups[i].0;
-            given_here = &given[groups[i].1.clone()];
+            at = hypotheses[i].0;
+            from_values = &hypothesis_values[hypotheses[i].1.clone()];
             i += 1;
         }
         if order.is_ge() {
             at = truths[j].0;
-            wanted_here = &wanted[truths[j].1.clone()];
+            to_values = &truth_values[truths[j].1.clone()];
             j += 1;
         }
-        let place = at
+        let slot = at
             .iter()
             .zip(shape.iter())
-            .try_fold(0, |place, (&k, &d)| usize::try_from(k).ok().filter(|&k| k < d).map(|k| place * d + k));
-        let Some(place) = place else {
+            .try_fold(0, |slot, (&k, &d)| usize::try_from(k).ok().filter(|&k| k < d).map(|k| slot * d + k));
+        let Some(slot) = slot else {
             invalid!("index {at:?} of a sequence is outside of the shape {shape}");
         };
         ctx.check_cancelled()?;
-        let distance = distance(given_here, wanted_here) as f32;
-        // A sequence that should be empty and is not is infinitely far.
-        distances[place] =
-            if normalize && distance > 0.0 { distance / wanted_here.len() as f32 } else { distance };
+        let distance = distance(from_values, to_values) as f32;
+        // If the truth is empty and the hypothesis is not, the normalised distance is infinite.
+        distances[slot] =
+            if normalize && distance > 0.0 { distance / to_values.len() as f32 } else { distance };
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// Runs of values that share all of their indices but the last.
+/// Returns the ranges of values that share all indices except the last, with the shared indices.
 fn sequences<'a>(coo: &Coo<'a>) -> Vec<(&'a [i64], std::ops::Range<usize>)> {
     let mut all: Vec<(&[i64], std::ops::Range<usize>)> = Vec::new();
     for (i, index) in coo.rows().enumerate() {
@@ -90,7 +91,7 @@ fn sequences<'a>(coo: &Coo<'a>) -> Vec<(&'a [i64], std::ops::Range<usize>)> {
     all
 }
 
-/// Levenshtein's distance, row by row of the table.
+/// Returns the Levenshtein distance, computed row by row of its table.
 fn distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {

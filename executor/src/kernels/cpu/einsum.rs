@@ -1,4 +1,5 @@
-//! Sums of products by Einstein's convention: labels name axes, and what the result lacks is summed over.
+//! `Einsum`: sums of products by Einstein's convention. Labels name axes; labels missing from the result are summed
+//! over.
 
 use super::dispatch::dispatch;
 use super::product::{Matrix, Threads, product};
@@ -25,7 +26,7 @@ pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("Einsum", TYPES, |init|
     }))
 })];
 
-/// The node's, of as many operands as it has.
+/// Returns the node's equation, after checking that it has as many operands as the node has inputs.
 pub(in crate::kernels) fn equation(init: &KernelInit<'_>) -> Result<Equation> {
     let equation = Equation::parse(&init.attr::<std::string::String>("equation")?)?;
     if init.inputs.len() > 2 {
@@ -37,13 +38,13 @@ pub(in crate::kernels) fn equation(init: &KernelInit<'_>) -> Result<Equation> {
     Ok(equation)
 }
 
-/// An axis: a label of the equation, or one that an ellipsis stands for, counted from the last.
+/// An axis: the character of a label, or the negated position, counted from the last, of an axis in the ellipsis.
 type Label = i32;
 
-/// Labels by size.
+/// The size of each label.
 type Sizes = FxHashMap<Label, usize>;
 
-/// The labels of an operand of this rank.
+/// Returns the labels of an operand of rank `rank`.
 fn labels(term: &[char], rank: usize) -> Result<Vec<Label>> {
     let named = term.iter().filter(|&&c| c != '.').count();
     let has_ellipsis = named < term.len();
@@ -60,50 +61,55 @@ fn labels(term: &[char], rank: usize) -> Result<Vec<Label>> {
     Ok(out)
 }
 
-/// Axes from the outermost on: sizes, and elements from one index to the next.
+/// Axes from the outermost to the innermost: the size, and the elements from one index to the next.
 pub(in crate::kernels) type Axes = SmallVec<[(usize, usize); 6]>;
 
-/// How a sum of products of tensors of certain shapes goes: each operand is reordered, and summed over what only it has;
-/// of two the products of matrices follow; then the results go where they belong in the output.
+/// The plan for an einsum of tensors of certain shapes. Each operand is reordered, and summed over the labels that
+/// neither the other operand nor the result has. Two operands are then multiplied as batches of matrices, and the
+/// results are placed in the output.
 pub(in crate::kernels) struct Plan {
+    /// The layout of each operand.
     pub(in crate::kernels) operands: SmallVec<[Operand; 2]>,
-    /// Batches, rows, what is summed over, columns.
+    /// Batches, rows, summed elements and columns of the matrix product.
     pub(in crate::kernels) product: Option<[usize; 4]>,
-    /// The output's.
+    /// The shape of the output.
     pub(in crate::kernels) shape: Shape,
-    /// Where the results go in it, in their order.
+    /// The position in the output of each result, in the results' order.
     pub(in crate::kernels) to: Axes,
 }
 
-/// How an operand's elements are walked.
+/// The layout in which an operand's elements are read.
 pub(in crate::kernels) struct Operand {
+    /// The axes that the packed operand has.
     pub(in crate::kernels) kept: Axes,
+    /// The axes that are summed over.
     pub(in crate::kernels) summed: Axes,
 }
 
 impl Plan {
+    /// Plans an equation for operands of these shapes.
     pub(in crate::kernels) fn new(equation: &Equation, shapes: &[&Shape]) -> Result<Plan> {
         let mut sizes = Sizes::default();
         let mut operands: SmallVec<[Vec<Label>; 2]> = SmallVec::new();
         for (shape, term) in shapes.iter().zip(&equation.inputs) {
             let labels = labels(term, shape.rank())?;
             for (&label, &size) in labels.iter().zip(shape.iter()) {
-                let known = sizes.entry(label).or_insert(size);
-                let broadcasts = label < 0 && (*known == 1 || size == 1);
-                if *known != size && !broadcasts {
+                let expected = sizes.entry(label).or_insert(size);
+                let broadcasts = label < 0 && (*expected == 1 || size == 1);
+                if *expected != size && !broadcasts {
                     invalid!(
-                        "Expected dimension {known} at axis of the input shaped {shape} but got dimension {size}"
+                        "Expected dimension {expected} at axis of the input shaped {shape} but got dimension {size}"
                     );
                 }
                 if broadcasts {
-                    *known = if *known == 1 { size } else { *known };
+                    *expected = if *expected == 1 { size } else { *expected };
                 }
             }
             operands.push(labels);
         }
         let output = output_labels(equation, &sizes)?;
         let unique = distinct(&output);
-        let walked = |i: usize, kept: &[Label], summed: &[Label]| {
+        let layout = |i: usize, kept: &[Label], summed: &[Label]| {
             let steps = steps(shapes[i], &operands[i]);
             let axes = |labels: &[Label]| -> Axes {
                 labels.iter().map(|l| (sizes[l], steps.get(l).copied().unwrap_or(0))).collect()
@@ -111,10 +117,10 @@ impl Plan {
             Operand { kept: axes(kept), summed: axes(summed) }
         };
         let first = distinct(&operands[0]);
-        let (walks, product, order) = match operands.get(1).map(|o| distinct(o)) {
+        let (layouts, product, order) = match operands.get(1).map(|o| distinct(o)) {
             None => {
                 let summed: Vec<Label> = first.iter().copied().filter(|l| !unique.contains(l)).collect();
-                (SmallVec::from_iter([walked(0, &unique, &summed)]), None, unique)
+                (SmallVec::from_iter([layout(0, &unique, &summed)]), None, unique)
             }
             Some(second) => {
                 let pick = |from: &[Label], other: &[Label], in_other: bool, in_output: bool| -> Vec<Label> {
@@ -127,32 +133,33 @@ impl Plan {
                 let columns = pick(&second, &first, false, true);
                 let left = [&batch[..], &rows, &inner].concat();
                 let right = [&batch[..], &inner, &columns].concat();
-                let walks = SmallVec::from_iter([
-                    walked(0, &left, &pick(&first, &second, false, false)),
-                    walked(1, &right, &pick(&second, &first, false, false)),
+                let layouts = SmallVec::from_iter([
+                    layout(0, &left, &pick(&first, &second, false, false)),
+                    layout(1, &right, &pick(&second, &first, false, false)),
                 ]);
                 let count = |labels: &[Label]| labels.iter().map(|l| sizes[l]).product::<usize>();
                 let product = [count(&batch), count(&rows), count(&inner), count(&columns)];
-                (walks, Some(product), [&batch[..], &rows, &columns].concat())
+                (layouts, Some(product), [&batch[..], &rows, &columns].concat())
             }
         };
         let dims: Vec<usize> = output.iter().map(|l| sizes[l]).collect();
         let shape = Shape::new(&dims)?;
         let strides = shape.strides();
-        // A repeated label fills a diagonal.
+        // A repeated label of the output fills a diagonal.
         let step = |label: &Label| -> usize {
             output.iter().zip(&strides).filter(|(l, _)| *l == label).map(|(_, s)| s).sum()
         };
         let to = order.iter().map(|l| (sizes[l], step(l))).collect();
-        Ok(Plan { operands: walks, product, shape, to })
+        Ok(Plan { operands: layouts, product, shape, to })
     }
 
-    /// How many results there are; the output's other elements are zeros.
+    /// Returns the number of results; all other elements of the output are zeros.
     pub(in crate::kernels) fn results(&self) -> usize {
         self.to.iter().map(|axis| axis.0).product()
     }
 }
 
+/// Returns the labels without repetitions.
 fn distinct(labels: &[Label]) -> Vec<Label> {
     let mut out: Vec<Label> = Vec::new();
     for label in labels {
@@ -163,6 +170,7 @@ fn distinct(labels: &[Label]) -> Vec<Label> {
     out
 }
 
+/// Returns the labels of the output.
 fn output_labels(equation: &Equation, sizes: &Sizes) -> Result<Vec<Label>> {
     let hidden = sizes.keys().filter(|l| **l < 0).count();
     let has_ellipsis = equation.output.contains(&'.');
@@ -175,7 +183,8 @@ fn output_labels(equation: &Equation, sizes: &Sizes) -> Result<Vec<Label>> {
     Ok(output)
 }
 
-/// From one index of each label to the next: a repeated one walks along a diagonal, an axis of size 1 stands still.
+/// Returns the elements from one index of each label to the next. A repeated label follows a diagonal; an axis of
+/// size 1 broadcasts, so its step is 0.
 fn steps(shape: &Shape, labels: &[Label]) -> FxHashMap<Label, usize> {
     let mut steps = FxHashMap::default();
     for ((&label, &stride), &size) in labels.iter().zip(&shape.strides()).zip(shape.iter()) {
@@ -184,7 +193,7 @@ fn steps(shape: &Shape, labels: &[Label]) -> FxHashMap<Label, usize> {
     steps
 }
 
-/// The elements of an operand in the order of the axes it keeps, each the sum over the others.
+/// Returns the elements of an operand in the order of its kept axes, each summed over the other axes.
 fn packed<W: Arithmetic>(values: &[W], operand: &Operand) -> Vec<W> {
     let mut out = Vec::new();
     walk(&operand.kept, 0, &mut |start| {
@@ -195,7 +204,7 @@ fn packed<W: Arithmetic>(values: &[W], operand: &Operand) -> Vec<W> {
     out
 }
 
-/// Calls with each position of a box of axes (size and step), the last one fastest.
+/// Calls `visit` with each position of a box of axes (size and step); the last axis varies fastest.
 fn walk(axes: &[(usize, usize)], start: usize, visit: &mut dyn FnMut(usize)) {
     if axes.iter().any(|a| a.0 == 0) {
         return;
@@ -248,14 +257,14 @@ where
         }
     };
     if values.len() < plan.results() {
-        return Err(Error::internal("an einsum has fewer results than places"));
+        return Err(Error::internal("an einsum has fewer results than output elements"));
     }
     let mut out = Tensor::zeros(T::Wide::DTYPE, plan.shape)?;
-    let places = out.values_mut::<T::Wide>()?;
+    let elements = out.values_mut::<T::Wide>()?;
     let mut next = values.into_iter();
     walk(&plan.to, 0, &mut |at| {
         if let Some(value) = next.next() {
-            places[at] = value;
+            elements[at] = value;
         }
     });
     narrowed::<T>(out)

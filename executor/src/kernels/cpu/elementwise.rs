@@ -1,5 +1,5 @@
-//! Walking over a tensor element by element: results are written over the operand where nobody else reads it, and
-//! large tensors are split over threads.
+//! Element-wise functions of one tensor. Results overwrite the operand if it has no other reader, and large tensors
+//! are split among threads.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
@@ -9,16 +9,18 @@ use crate::kernel::KernelContext;
 use bytemuck::Zeroable;
 use graph::Tensor;
 
-/// A function of one element.
+/// A function of one element, as a type without values.
 pub(crate) trait Unary<T> {
+    /// The type of the result.
     type Out;
+    /// Returns the function's value.
     fn apply(x: T) -> Self::Out;
 }
 
-/// A function of a run of elements.
+/// A function that maps a run of elements to a run of results.
 pub(crate) type Map<'f, A, R> = dyn Fn(&mut [R], &[A]) + Sync + 'f;
 
-/// The loop over a run of elements.
+/// The loop over a run of elements, compiled for each vector instruction set.
 pub(crate) struct MapLoop<'a, T, R, F> {
     pub(crate) out: &'a mut [R],
     pub(crate) x: &'a [T],
@@ -40,12 +42,12 @@ pub(crate) fn map_run_with<T: Copy, R>(out: &mut [R], x: &[T], op: impl Fn(T) ->
     vectorized(MapLoop { out, x, op });
 }
 
-/// Applies `O` to a run of elements.
+/// Applies the function `O` to a run of elements.
 pub(crate) fn map_run<T: Copy, R, O: Unary<T, Out = R>>(out: &mut [R], x: &[T]) {
     vectorized(MapLoop { out, x, op: O::apply });
 }
 
-/// A kernel's whole work: output 0 is `map` of input 0, element by element.
+/// Computes a whole kernel: output 0 is `map` of input 0, element by element.
 pub(crate) fn unary<A: Lane, R: Lane>(
     ctx: &mut KernelContext<'_>,
     cost: Cost,
@@ -63,7 +65,7 @@ pub(crate) fn unary<A: Lane, R: Lane>(
     Ok(())
 }
 
-/// `map` of a tensor, in its own memory where the type allows it and nobody else reads it.
+/// Computes `map` of a tensor, in the operand's buffer if the types are equal and the tensor has no other reader.
 pub(crate) fn map_tensor<A: Lane, R: Lane>(
     x: Tensor,
     cost: Cost,
@@ -90,7 +92,7 @@ pub(crate) fn map_tensor<A: Lane, R: Lane>(
     Ok(out)
 }
 
-/// `A` and `R` are one type.
+/// Maps elements in place; `A` and `R` are the same type.
 fn map_in_place<A: Lane, R: Lane>(values: &mut [R], map: &Map<'_, A::Wide, R::Wide>) {
     let (mut x, mut wide_out) = (block::<A::Wide>(values.len()), wide_block::<R>(values.len()));
     for out in values.chunks_mut(BLOCK) {
@@ -100,6 +102,7 @@ fn map_in_place<A: Lane, R: Lane>(values: &mut [R], map: &Map<'_, A::Wide, R::Wi
     }
 }
 
+/// Maps a block of elements in the wide type and stores the results.
 fn map_block<A: Lane, R: Lane>(
     out: &mut [R],
     x: &[A::Wide],

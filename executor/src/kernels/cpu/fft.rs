@@ -15,18 +15,18 @@ const WHOLE: &[(&str, &[DType])] = &[("Tcomplex", COMPLEX)];
 const REAL: &[(&str, &[DType])] = &[("Treal", &[Float, Double]), ("Tcomplex", COMPLEX)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("FFT", WHOLE, |_| whole(1, FftDirection::Forward)),
-    KernelDef::of("FFT2D", WHOLE, |_| whole(2, FftDirection::Forward)),
-    KernelDef::of("FFT3D", WHOLE, |_| whole(3, FftDirection::Forward)),
-    KernelDef::of("IFFT", WHOLE, |_| whole(1, FftDirection::Inverse)),
-    KernelDef::of("IFFT2D", WHOLE, |_| whole(2, FftDirection::Inverse)),
-    KernelDef::of("IFFT3D", WHOLE, |_| whole(3, FftDirection::Inverse)),
-    KernelDef::of("RFFT", REAL, |i| of_real(i, 1)),
-    KernelDef::of("RFFT2D", REAL, |i| of_real(i, 2)),
-    KernelDef::of("RFFT3D", REAL, |i| of_real(i, 3)),
-    KernelDef::of("IRFFT", REAL, |i| to_real(i, 1)),
-    KernelDef::of("IRFFT2D", REAL, |i| to_real(i, 2)),
-    KernelDef::of("IRFFT3D", REAL, |i| to_real(i, 3)),
+    KernelDef::of("FFT", WHOLE, |_| complex_to_complex(1, FftDirection::Forward)),
+    KernelDef::of("FFT2D", WHOLE, |_| complex_to_complex(2, FftDirection::Forward)),
+    KernelDef::of("FFT3D", WHOLE, |_| complex_to_complex(3, FftDirection::Forward)),
+    KernelDef::of("IFFT", WHOLE, |_| complex_to_complex(1, FftDirection::Inverse)),
+    KernelDef::of("IFFT2D", WHOLE, |_| complex_to_complex(2, FftDirection::Inverse)),
+    KernelDef::of("IFFT3D", WHOLE, |_| complex_to_complex(3, FftDirection::Inverse)),
+    KernelDef::of("RFFT", REAL, |i| real_to_complex(i, 1)),
+    KernelDef::of("RFFT2D", REAL, |i| real_to_complex(i, 2)),
+    KernelDef::of("RFFT3D", REAL, |i| real_to_complex(i, 3)),
+    KernelDef::of("IRFFT", REAL, |i| complex_to_real(i, 1)),
+    KernelDef::of("IRFFT2D", REAL, |i| complex_to_real(i, 2)),
+    KernelDef::of("IRFFT3D", REAL, |i| complex_to_real(i, 3)),
 ];
 
 /// Transforms every line along an axis.
@@ -47,7 +47,7 @@ fn transform(values: &mut [C], dims: &[usize], axis: usize, direction: FftDirect
     }
 }
 
-/// The elements of a tensor of any float or complex type.
+/// Returns the elements of a tensor of any float or complex type.
 fn read(input: &Tensor) -> Result<Vec<C>> {
     Ok(match input.dtype() {
         Float => input.values::<f32>()?.iter().map(|&v| C::new(v.into(), 0.0)).collect(),
@@ -59,7 +59,7 @@ fn read(input: &Tensor) -> Result<Vec<C>> {
     })
 }
 
-/// A tensor of such a type, each element divided by `by`; of a real type, of the real parts.
+/// Returns a tensor of type `dtype` with each element divided by `by`; a real type takes the real parts.
 fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     let mut out = Tensor::unspecified(dtype, shape)?;
     match dtype {
@@ -74,6 +74,7 @@ fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     Ok(out)
 }
 
+/// Checks that a tensor has at least `axes` axes.
 pub(in crate::kernels) fn check_rank(input: &Shape, axes: usize) -> Result<()> {
     if input.rank() < axes {
         invalid!("Input must have rank of at least {axes} but got: {input}");
@@ -81,7 +82,8 @@ pub(in crate::kernels) fn check_rank(input: &Shape, axes: usize) -> Result<()> {
     Ok(())
 }
 
-fn whole(axes: usize, direction: FftDirection) -> Result<Kernel> {
+/// A transform of complex tensors.
+fn complex_to_complex(axes: usize, direction: FftDirection) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
         check_rank(input.shape(), axes)?;
@@ -99,21 +101,21 @@ fn whole(axes: usize, direction: FftDirection) -> Result<Kernel> {
     })
 }
 
-/// The lengths of the transform, from input 1.
+/// Returns the lengths of the transform, given in input 1.
 pub(in crate::kernels) fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
     let lengths = ctx.input(1)?;
     if lengths.shape().dims() != [axes] {
         invalid!("fft_length must have shape [{axes}]");
     }
     let lengths = lengths.to_i64s()?;
-    let one = |&len: &i64| match usize::try_from(len) {
+    let length = |&len: &i64| match usize::try_from(len) {
         Ok(len) => Ok(len),
         Err(_) => Err(crate::Error::invalid(format!("fft_length must be >= 0, but got: {len}"))),
     };
-    lengths.iter().map(one).collect()
+    lengths.iter().map(length).collect()
 }
 
-/// The first `taken` elements of each of the innermost axes.
+/// Returns the first `taken` elements of each of the innermost axes.
 fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     let first = shape.len() - taken.len();
     let mut dims = shape.to_vec();
@@ -129,9 +131,10 @@ fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     values
 }
 
-pub(in crate::kernels) fn check_lengths(shape: &[usize], wanted: &[usize]) -> Result<()> {
-    let first = shape.len() - wanted.len();
-    for (axis, &len) in (first..).zip(wanted) {
+/// Checks that the innermost axes have at least these lengths.
+pub(in crate::kernels) fn check_lengths(shape: &[usize], lengths: &[usize]) -> Result<()> {
+    let first = shape.len() - lengths.len();
+    for (axis, &len) in (first..).zip(lengths) {
         if shape[axis] < len && shape[axis] > 0 {
             invalid!("Input dimension {axis} must have length of at least {len} but got: {}", shape[axis]);
         }
@@ -139,8 +142,9 @@ pub(in crate::kernels) fn check_lengths(shape: &[usize], wanted: &[usize]) -> Re
     Ok(())
 }
 
-/// Of a real input only the first half of the last axis is computed: the rest is its mirror image.
-fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
+/// A transform of real tensors. Only the first half of the last axis is computed, because the other half is its
+/// complex conjugate in reverse.
+fn real_to_complex(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
@@ -167,7 +171,8 @@ fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     })
 }
 
-fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
+/// The inverse of [`real_to_complex`].
+fn complex_to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;

@@ -1,4 +1,4 @@
-//! Kernels that read, write and find files.
+//! Kernels that read, write and list files.
 
 use crate::error::{Error, Result};
 use crate::io::{blocking, path_of};
@@ -40,28 +40,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
                     patterns.shape()
                 );
             }
-            let mut found = Vec::new();
+            let mut paths = Vec::new();
             for pattern in patterns.as_strings()? {
-                found.append(&mut checkpoint::pattern::matching(&String::from_utf8_lossy(pattern))?);
+                paths.append(&mut checkpoint::pattern::matching(&String::from_utf8_lossy(pattern))?);
             }
-            found.sort_unstable();
-            let shape = Shape::new(&[found.len()])?;
-            Ok(smallvec![Tensor::strings(found.into_iter().map(Bytes::from).collect(), shape)?.into()])
+            paths.sort_unstable();
+            let shape = Shape::new(&[paths.len()])?;
+            Ok(smallvec![Tensor::strings(paths.into_iter().map(Bytes::from).collect(), shape)?.into()])
         })
     }),
 ];
 
-/// The string of a scalar; `what` names it in the error.
-pub(super) fn scalar_string<'a>(tensor: &'a Tensor, what: &str) -> Result<&'a Bytes> {
+/// Returns the string in a scalar tensor, which errors call `name`.
+pub(super) fn scalar_string<'a>(tensor: &'a Tensor, name: &str) -> Result<&'a Bytes> {
     match (tensor.shape().rank(), tensor.as_strings()?) {
         (0, [string]) => Ok(string),
         _ => {
-            let verb = if what.ends_with("tensor") {
+            let verb = if name.ends_with("tensor") {
                 "must be scalar, but had shape:"
             } else {
                 "must be a scalar, got shape"
             };
-            Err(Error::invalid(format!("{what} {verb} {}", tensor.shape())))
+            Err(Error::invalid(format!("{name} {verb} {}", tensor.shape())))
         }
     }
 }
@@ -73,12 +73,12 @@ mod tests {
     use graph::Code;
 
     #[test]
-    fn what_is_written_is_read_and_found() -> Result<()> {
+    fn written_files_are_read_and_listed() -> Result<()> {
         let dir = TempDir::new()?;
         let root = dir.path().display().to_string();
-        let name = Tensor::from(&*format!("{root}/a/b/c"));
-        run_op("WriteFile", &[name.clone(), "xyz".into()], &[])?;
-        assert_eq!(run_op("ReadFile", &[name], &[])?, [Tensor::from("xyz")]);
+        let path = Tensor::from(&*format!("{root}/a/b/c"));
+        run_op("WriteFile", &[path.clone(), "xyz".into()], &[])?;
+        assert_eq!(run_op("ReadFile", &[path], &[])?, [Tensor::from("xyz")]);
         let patterns = [format!("{root}/a/b/*"), format!("{root}/a"), format!("{root}/none*")];
         let patterns = Tensor::strings(patterns.map(Bytes::from).to_vec(), Shape::new(&[3])?)?;
         let found = run_op("MatchingFiles", &[patterns], &[])?;

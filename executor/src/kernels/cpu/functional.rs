@@ -1,4 +1,4 @@
-//! Calls of functions, and control flow whose branches are functions, on one device.
+//! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
 
 use crate::crossing::all_to_host;
 use crate::device::Device;
@@ -51,22 +51,22 @@ fn call(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A call on another device of the task, from whose memory what it gives comes to the host's.
+/// `RemoteCall`: calls a function on another device of the same task. The results are copied to host memory.
 fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
     let (func, functions) = (init.attr::<FuncAttr>("f")?, init.functions.clone());
     let own = init.device.name().to_spec();
-    let known = Mutex::new(None::<(DeviceName, Arc<dyn Function>, Arc<Device>)>);
+    let cached = Mutex::new(None::<(DeviceName, Arc<dyn Function>, Arc<Device>)>);
     let find = move |target: &Tensor| {
         let target = target_of(target, &own)?;
-        let mut known = known.lock();
-        if let Some((name, function, device)) = &*known
+        let mut cached = cached.lock();
+        if let Some((name, function, device)) = &*cached
             && *name == target
         {
             return Ok((function.clone(), device.clone()));
         }
         let (functions, device) = functions.on_device(&target)?;
         let function = functions.get(&func)?;
-        *known = Some((target, function.clone(), device.clone()));
+        *cached = Some((target, function.clone(), device.clone()));
         Ok((function, device))
     };
     Kernel::asynchronous(move |mut ctx| match ctx.input(0).and_then(&find) {
@@ -83,16 +83,14 @@ fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The device of this name, of which what it leaves out is as of the caller's.
+/// Returns the device named `target`; parts that the name leaves out are those of the caller's device.
 fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
     let [target] = target.as_strings()? else { crate::invalid!("target must be a scalar") };
     let target = String::from_utf8_lossy(target);
-    // What has no task may leave out how devices begin: "CPU:0".
+    // A short name, such as "CPU:0", may lack the prefix "/device:".
     let spec = DeviceSpec::parse(&target)
         .or_else(|error| DeviceSpec::parse(&format!("/device:{target}")).map_err(|_| error))?;
-    spec.or(own)
-        .to_name()
-        .ok_or_else(|| Error::invalid(format!("{target} names no device to call a function on")))
+    spec.or(own).to_name().ok_or_else(|| Error::invalid(format!("{target} does not name a device")))
 }
 
 fn if_(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -107,6 +105,7 @@ fn if_(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `Case`: calls the branch that input 0 selects.
 fn case(init: &KernelInit<'_>) -> Result<Kernel> {
     let branches = init.function_list("branches")?;
     let last = branches.last().cloned().ok_or_else(|| Error::invalid("Case has no branches"))?;
@@ -114,7 +113,7 @@ fn case(init: &KernelInit<'_>) -> Result<Kernel> {
         match ctx.input(0).and_then(|index| scalar_int(index, "branch_index")) {
             Ok(index) => {
                 ctx.inputs.remove(0);
-                // What is out of range is the last branch's.
+                // An index out of range selects the last branch.
                 let branch = usize::try_from(index).ok().and_then(|i| branches.get(i)).unwrap_or(&last);
                 branch.call(&ctx.step, ctx.inputs, ctx.done);
             }
@@ -123,10 +122,11 @@ fn case(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// The inputs or results of a function.
 type Values = SmallVec<[Value; 4]>;
 
-/// A loop under way: it goes on when a call ends, on whatever thread that is.
-struct Loop {
+/// A running `While` loop, which continues on whichever thread a call of its functions ends.
+struct WhileLoop {
     step: Arc<Step>,
     cond: Arc<dyn Function>,
     body: Arc<dyn Function>,
@@ -141,15 +141,16 @@ fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
     check_loop(&*body, init.outputs.len(), 0)?;
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { step, inputs, done, .. } = ctx;
-        Loop { step, cond: cond.clone(), body: body.clone(), done }.ask(inputs);
+        WhileLoop { step, cond: cond.clone(), body: body.clone(), done }.check_condition(inputs);
     })
 }
 
+/// Checks that the body's results have the types of its arguments from `before` on, `state` of them.
 fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
     let types = body.return_types();
     if types.len() != state || body.arg_types().get(before..) != Some(types) {
         crate::invalid!(
-            "the body {} turns {:?} into {:?}: a loop of {state} values needs the same of both",
+            "the body {} turns {:?} into {:?}: a loop of {state} values needs equal argument and result types",
             body.def().name,
             body.arg_types(),
             types
@@ -158,44 +159,45 @@ fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
     Ok(())
 }
 
-impl Loop {
-    /// Asks the condition, and goes on as it says.
-    fn ask(self, state: Values) {
+impl WhileLoop {
+    /// Evaluates the condition, then runs the body or ends the loop.
+    fn check_condition(self, state: Values) {
         let (step, cond) = (self.step.clone(), self.cond.clone());
-        let asked = state.clone();
+        let arguments = state.clone();
         cond.call(
             &step,
-            asked,
+            arguments,
             Box::new(move |answer| match answer.and_then(|values| truth_of(&values)) {
-                Ok(true) => self.go_on(state),
+                Ok(true) => self.run_body(state),
                 Ok(false) => (self.done)(Ok(state)),
                 Err(error) => (self.done)(Err(error)),
             }),
         );
     }
 
-    fn go_on(self, state: Values) {
+    fn run_body(self, state: Values) {
         let (step, body) = (self.step.clone(), self.body.clone());
         body.call(
             &step,
             state,
             Box::new(move |state| match state {
-                Ok(state) => self.ask(state),
+                Ok(state) => self.check_condition(state),
                 Err(error) => (self.done)(Err(error)),
             }),
         );
     }
 }
 
+/// Returns the boolean that a condition returned.
 fn truth_of(values: &Values) -> Result<bool> {
     match values.first() {
         Some(Value::Host(tensor)) => is_true(tensor),
-        other => Err(Error::internal(format!("the condition gave {other:?}"))),
+        other => Err(Error::internal(format!("the condition returned {other:?}"))),
     }
 }
 
-/// The counting loop: the body takes the counter and the state.
-struct Count {
+/// A running `For` loop, whose body takes the counter and the state.
+struct ForLoop {
     step: Arc<Step>,
     body: Arc<dyn Function>,
     at: i64,
@@ -223,27 +225,28 @@ fn for_(init: &KernelInit<'_>) -> Result<Kernel> {
             Err(error) => (ctx.done)(Err(error)),
             Ok((at, limit, delta)) => {
                 let state = ctx.inputs.drain(..).skip(3).collect();
-                Count { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }.go_on(state);
+                ForLoop { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }
+                    .run_body(state);
             }
         }
     })
 }
 
-impl Count {
-    fn go_on(mut self, state: Values) {
+impl ForLoop {
+    fn run_body(mut self, state: Values) {
         let is_over = if self.delta < 0 { self.at <= self.limit } else { self.at >= self.limit };
         if is_over {
             return (self.done)(Ok(state));
         }
         let (step, body) = (self.step.clone(), self.body.clone());
-        // Within an int32's range, as both bounds are.
+        // The counter is in the range of `int32`, because both bounds are.
         let counter = Value::Host(Tensor::from(self.at as i32));
         self.at += self.delta;
         body.call(
             &step,
             std::iter::once(counter).chain(state).collect(),
             Box::new(move |state| match state {
-                Ok(state) => self.go_on(state),
+                Ok(state) => self.run_body(state),
                 Err(error) => (self.done)(Err(error)),
             }),
         );
@@ -257,7 +260,8 @@ fn scalar_int(tensor: &Tensor, name: &str) -> Result<i64> {
     }
 }
 
-/// Whether a value counts as true: a scalar that is not zero or empty; of other tensors, those with elements.
+/// Returns whether a value counts as true: a scalar that is neither zero nor empty, or another tensor that has
+/// elements.
 pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
     if !tensor.shape().is_empty() {
         return Ok(tensor.num_elements() > 0);
@@ -277,7 +281,8 @@ pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
     }
 }
 
-/// The position of the kernel's device type among the names; their number if it is not there.
+/// `DeviceIndex`: outputs the position of the kernel's device type among the names, or their number if it is
+/// missing.
 fn device_index(init: &KernelInit<'_>) -> Result<Kernel> {
     let names = init.attr::<Vec<bytes::Bytes>>("device_names")?;
     let own = init.device.name().device_type.clone();

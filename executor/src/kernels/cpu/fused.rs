@@ -1,5 +1,5 @@
-//! Ops that are chains of others: the kernels of those, one after another, each in the memory of the one before
-//! where it can; of element-wise ones, one pass over memory for all of them.
+//! Fused ops, which are chains of other ops. The kernels of the chain run one after another, each in the buffer of
+//! the previous result if possible; chains of element-wise ops run in one pass over memory.
 
 pub(in crate::kernels) mod chain;
 mod elementwise;
@@ -48,15 +48,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
 ];
 
-/// One op of a chain: it takes what the one before gave, and further inputs of the whole.
+/// An op of a chain. Its first input is the result of the previous op; the others are inputs of the fused node.
 pub(in crate::kernels) struct Link {
+    /// The op as a node, for its kernel's context.
     pub(in crate::kernels) node: Node,
     kernel: Box<SyncKernel>,
+    /// The number of the op's inputs.
     inputs: usize,
+    /// The number of the op's outputs.
     outputs: usize,
 }
 
 impl Link {
+    /// Makes the kernel of an op of the chain.
     fn new(
         init: &KernelInit<'_>,
         op: &str,
@@ -70,27 +74,29 @@ impl Link {
         }
         let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
         let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-        let made =
+        let kernel =
             (def.make)(&KernelInit { node: &node, inputs: &input_types, outputs: &output_types, ..*init })?;
-        let Kernel::Sync(kernel) = made else { return Err(unknown()) };
+        let Kernel::Sync(kernel) = kernel else { return Err(unknown()) };
         Ok(Link { kernel, inputs, outputs: output_types.len(), node })
     }
 }
 
-/// The attributes of these names, as the node has them.
+/// Returns the node's attributes with these names.
 fn copied(init: &KernelInit<'_>, names: &[&'static str]) -> Result<Vec<(&'static str, AttrValue)>> {
     names.iter().map(|name| Ok((*name, init.attr::<AttrValue>(name)?))).collect()
 }
 
+/// Returns a list attribute of strings.
 fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
     let texts = init.attr::<Vec<Bytes>>(name)?;
     Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }
 
-/// The ops that the node names, behind a first one that takes so many of its inputs.
+/// Returns the ops that the attribute `fused_ops` names; they follow a first op that takes `first` inputs of the
+/// node.
 ///
 /// # Errors
-/// `Unimplemented` naming one that is not known; `InvalidArgument` if they take more inputs or fewer.
+/// `Unimplemented` naming an unknown op; `InvalidArgument` if the ops take more or fewer inputs than the node has.
 pub(in crate::kernels) fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<Link>> {
     let then =
         texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<Link>>>()?;
@@ -98,13 +104,15 @@ pub(in crate::kernels) fn fused_ops(init: &KernelInit<'_>, first: usize) -> Resu
     Ok(then)
 }
 
-/// Inputs of a normalisation by itself.
+/// Inputs of a normalisation without fused ops.
 pub(in crate::kernels) const NORMALIZED: usize = 5;
 
-/// The ops of a `_FusedBatchNormEx` that stand behind its normalisation: sums with what is beside it, an activation.
+/// Returns the ops of a `_FusedBatchNormEx` after its normalisation: the sum with the side input, and the
+/// activation.
 ///
 /// # Errors
-/// `Unimplemented` naming an activation that is not known; `InvalidArgument` if they take more inputs or fewer.
+/// `Unimplemented` naming an unknown activation; `InvalidArgument` if the ops take more or fewer inputs than the
+/// node has.
 pub(in crate::kernels) fn behind_normalization(init: &KernelInit<'_>) -> Result<Vec<Link>> {
     let mut then = Vec::new();
     for _ in 0..init.attr::<i64>("num_side_inputs")? {
@@ -118,15 +126,16 @@ pub(in crate::kernels) fn behind_normalization(init: &KernelInit<'_>) -> Result<
     Ok(then)
 }
 
+/// Checks that the ops take exactly the node's inputs.
 fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[Link]) -> Result<()> {
-    let wanted = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
-    if wanted != init.inputs.len() {
-        crate::invalid!("{} takes {wanted} inputs, not {}", init.node.op.name(), init.inputs.len());
+    let expected = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
+    if expected != init.inputs.len() {
+        crate::invalid!("{} takes {expected} inputs, not {}", init.node.op.name(), init.inputs.len());
     }
     Ok(())
 }
 
-/// An op that stands behind the first.
+/// Makes an op that follows the first one of a chain.
 fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
     let element = init.attr::<DType>("T")?;
     let mut attrs = vec![("T", element.into())];
@@ -149,7 +158,8 @@ fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
     }
 }
 
-/// The kernel that runs `first` and then each of `then`; outputs but the first are those of `first`.
+/// Returns the kernel that runs `first` and then each of `then`. The first output is the chain's; the others are
+/// those of `first`.
 fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> {
     check_inputs(init, first.inputs, &then)?;
     Kernel::sync(move |ctx| {
@@ -158,7 +168,7 @@ fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> 
     })
 }
 
-/// Runs each of `then` on the first output so far, and on inputs of the whole from `next` on.
+/// Runs each of `then` on the current first output, and on the node's inputs from `next` on.
 pub(in crate::kernels) fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut next: usize) -> Result<()> {
     for link in then {
         let value = std::mem::take(&mut ctx.outputs[0]);
@@ -168,7 +178,7 @@ pub(in crate::kernels) fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut
     Ok(())
 }
 
-/// Runs one link on `value`, unless there is none yet, and on inputs of the whole from `next` on.
+/// Runs one op on `value`, if there is one, and on the node's inputs from `next` on.
 fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> Result<()> {
     let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
     if !matches!(value, Value::None) {
@@ -177,8 +187,8 @@ fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> R
     let further = link.inputs - inputs.len();
     inputs.extend((next..next + further).map(|i| ctx.take_value(i)));
     let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, link.outputs);
-    let mut of_link = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
-    (link.kernel)(&mut of_link)?;
+    let mut link_ctx = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
+    (link.kernel)(&mut link_ctx)?;
     for (whole, value) in ctx.outputs.iter_mut().zip(outputs) {
         if matches!(whole, Value::None) {
             *whole = value;
@@ -202,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_with_bias_and_activation() -> Result<()> {
+    fn matmul_with_bias_and_activation() -> Result<()> {
         let attrs = [
             ("T", DType::Float.into()),
             ("num_args", 1.into()),
@@ -227,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn unary_ops_in_their_order() -> Result<()> {
+    fn unary_ops_run_in_order() -> Result<()> {
         let attrs = [("T", DType::Float.into()), ("op_names", names(&["Neg", "Exp"]))];
         let out = run_op("_UnaryOpsComposition", &[Tensor::try_from([0.0f32, 1.0])?], &attrs)?;
         assert_eq!(out[0].values::<f32>()?, [1.0, (-1.0f32).exp()]);

@@ -1,4 +1,4 @@
-//! Picking and placing elements by index.
+//! Kernels that gather and scatter elements by index.
 
 use super::dispatch::{ANY, INDEX, dispatch};
 use super::moved::{MOVED, Moved, moved};
@@ -31,10 +31,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ScatterNd", &[("T", ANY), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
         dispatch!(any, init.output_type(0), T => Kernel::sync(move |ctx| {
-            let (places, shape) = scatter_places(ctx, ignore)?;
+            let (slices, shape) = scatter_slices(ctx, ignore)?;
             let updates = ctx.input(1)?;
             let mut out = Tensor::zeros(T::DTYPE, shape)?;
-            scatter(&places, updates.values::<T>()?, out.values_mut::<T>()?, |o, v| *o = o.plus(*v));
+            scatter(&slices, updates.values::<T>()?, out.values_mut::<T>()?, |o, v| *o = o.plus(*v));
             ctx.set_output(0, out);
             Ok(())
         }))
@@ -42,10 +42,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ScatterNd", &[("T", &[DType::String]), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
         Kernel::sync(move |ctx| {
-            let (places, shape) = scatter_places(ctx, ignore)?;
+            let (slices, shape) = scatter_slices(ctx, ignore)?;
             let updates = ctx.input(1)?;
             let out = Bytes::build(DType::String, shape, |out| {
-                scatter(&places, updates.as_strings()?, out, |o, v| {
+                scatter(&slices, updates.as_strings()?, out, |o, v| {
                     let mut both = BytesMut::from(&o[..]);
                     both.extend_from_slice(v);
                     *o = both.freeze();
@@ -58,7 +58,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The position of element `i` in a tensor of this shape, as messages name it.
+/// Returns the position of element `i` in a tensor of this shape, for error messages.
 pub(super) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
     if shape.is_empty() {
         return name.to_owned();
@@ -72,7 +72,7 @@ pub(super) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
     format!("{name}[{}]", at.join(","))
 }
 
-/// The indices as unsigned numbers under `limit`.
+/// Returns the indices as unsigned numbers, checked to be below `limit`.
 fn checked(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
     fn all<I: Element + Into<i64>>(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
         let values = indices.values::<I>()?;
@@ -96,6 +96,7 @@ fn checked(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
     }
 }
 
+/// `Gather` and `GatherV2`: copies the slices at the given indices of an axis.
 fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let (rank, indices_rank) = (params.shape().rank(), indices.shape().rank());
@@ -132,10 +133,10 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
     let batches: usize = dims[..batch].iter().product();
     let outer: usize = dims[batch..axis].iter().product();
     let inner: usize = dims[axis + 1..].iter().product();
-    // Where nothing is taken, from anywhere is as good.
-    let places = if inner == 0 { Vec::new() } else { checked(indices, limit)? };
+    // If slices are empty nothing is copied, so the indices need no check.
+    let rows = if inner == 0 { Vec::new() } else { checked(indices, limit)? };
     let out = E::build(params.dtype(), Shape::new(&sizes)?, |out| {
-        let count = places.len() / batches.max(1);
+        let count = rows.len() / batches.max(1);
         if inner == 0 || count == 0 {
             return Ok(());
         }
@@ -143,8 +144,8 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
         let tables = values.chunks_exact((limit * inner).max(1));
         for (n, (table, block)) in tables.zip(out.chunks_exact_mut(count * inner)).enumerate() {
             let b = n / outer;
-            let wanted = &places[b * count..(b + 1) * count];
-            pick(table, inner, wanted, block);
+            let rows = &rows[b * count..(b + 1) * count];
+            copy_rows(table, inner, rows, block);
         }
         Ok(())
     })?;
@@ -152,20 +153,20 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
     Ok(())
 }
 
-/// Rows of `inner` elements.
-fn pick<E: Moved>(table: &[E], inner: usize, wanted: &[usize], out: &mut [E]) {
+/// Copies rows of `inner` elements from `table` to `out`.
+fn copy_rows<E: Moved>(table: &[E], inner: usize, rows: &[usize], out: &mut [E]) {
     if inner == 1 {
-        for (o, &i) in out.iter_mut().zip(wanted) {
+        for (o, &i) in out.iter_mut().zip(rows) {
             o.clone_from(&table[i]);
         }
         return;
     }
-    for (o, &i) in out.chunks_exact_mut(inner).zip(wanted) {
+    for (o, &i) in out.chunks_exact_mut(inner).zip(rows) {
         o.clone_from_slice(&table[i * inner..(i + 1) * inner]);
     }
 }
 
-/// Whether indices that are out of range are passed over, rather than an error.
+/// Returns whether indices out of range are skipped, instead of being an error.
 pub(super) fn ignores_bad_indices(init: &KernelInit<'_>) -> Result<bool> {
     match init.attr::<String>("bad_indices_policy")?.as_str() {
         "" | "DEFAULT" | "ERROR" => Ok(false),
@@ -174,15 +175,21 @@ pub(super) fn ignores_bad_indices(init: &KernelInit<'_>) -> Result<bool> {
     }
 }
 
-/// Slices of a tensor that index vectors name: where each begins, and how long all are. `None` for a vector that
-/// names none.
-struct Places {
+/// The slices of a tensor that index vectors select: the first element of each, `None` for an index out of range,
+/// and the common length.
+struct SliceStarts {
     starts: Vec<Option<usize>>,
     length: usize,
 }
 
-/// Reads the index vectors along the last axis of `indices` into a tensor of this shape.
-fn places(indices: &Tensor, shape: &Shape, ignore: bool, bad: impl Fn(String) -> String) -> Result<Places> {
+/// Reads the index vectors along the last axis of `indices` as slices of a tensor of the given shape. Indices out
+/// of range are an error with a message made by `bad`, unless `ignore`.
+fn slice_starts(
+    indices: &Tensor,
+    shape: &Shape,
+    ignore: bool,
+    bad: impl Fn(String) -> String,
+) -> Result<SliceStarts> {
     let depth = indices.shape().last().copied().unwrap_or(0);
     let strides = shape.strides();
     let length = shape[depth..].iter().product();
@@ -203,9 +210,10 @@ fn places(indices: &Tensor, shape: &Shape, ignore: bool, bad: impl Fn(String) ->
         }
         starts.push(start);
     }
-    Ok(Places { starts, length })
+    Ok(SliceStarts { starts, length })
 }
 
+/// `GatherNd`: copies the slices that index vectors select.
 fn gather_nd<E: Moved>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let Some((&depth, outer)) = indices.shape().split_last() else {
@@ -222,17 +230,17 @@ fn gather_nd<E: Moved>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> 
         invalid!("Requested more than 0 entries, but params is empty.  Params shape: {}", params.shape());
     }
     let node = ctx.node().name.clone();
-    let places = places(indices, params.shape(), ignore, |fact| {
+    let slices = slice_starts(indices, params.shape(), ignore, |fact| {
         format!("{fact} param shape {}, node name: {node}", params.shape())
     })?;
     let out = E::build(params.dtype(), shape, |out| {
         let values = E::view(params)?;
-        if places.length == 0 {
+        if slices.length == 0 {
             return Ok(());
         }
-        for (o, start) in out.chunks_exact_mut(places.length).zip(&places.starts) {
+        for (o, start) in out.chunks_exact_mut(slices.length).zip(&slices.starts) {
             match start {
-                Some(start) => o.clone_from_slice(&values[*start..start + places.length]),
+                Some(start) => o.clone_from_slice(&values[*start..start + slices.length]),
                 None => o.fill(E::zero()),
             }
         }
@@ -242,7 +250,8 @@ fn gather_nd<E: Moved>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> 
     Ok(())
 }
 
-fn scatter_places(ctx: &KernelContext<'_>, ignore: bool) -> Result<(Places, Shape)> {
+/// Returns the slices and the shape of the output of `ScatterNd`.
+fn scatter_slices(ctx: &KernelContext<'_>, ignore: bool) -> Result<(SliceStarts, Shape)> {
     let (indices, updates, sizes) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     if sizes.shape().rank() != 1 {
         invalid!("Shape must be a vector");
@@ -257,31 +266,32 @@ fn scatter_places(ctx: &KernelContext<'_>, ignore: bool) -> Result<(Places, Shap
     if shape.num_elements() == 0 && (indices.num_elements() > 0 || updates.num_elements() > 0) {
         invalid!("Indices and updates specified for empty output.  indices shape: {}", indices.shape());
     }
-    let (count, given) = (outer.len(), updates.shape());
-    if given.get(..count) != Some(outer) {
+    let (count, updates_shape) = (outer.len(), updates.shape());
+    if updates_shape.get(..count) != Some(outer) {
         invalid!(
-            "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
+            "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={updates_shape}]",
             indices.shape()
         );
     }
-    if depth > shape.rank() || given[count..] != shape[depth..] {
+    if depth > shape.rank() || updates_shape[count..] != shape[depth..] {
         invalid!(
-            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of updates[shape={given}]",
+            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of updates[shape={updates_shape}]",
             shape.rank(),
-            given.rank()
+            updates_shape.rank()
         );
     }
-    let places = places(indices, &shape, ignore, |fact| format!("{fact} shape {shape}"))?;
-    Ok((places, shape))
+    let slices = slice_starts(indices, &shape, ignore, |fact| format!("{fact} shape {shape}"))?;
+    Ok((slices, shape))
 }
 
-fn scatter<T>(places: &Places, updates: &[T], out: &mut [T], add: impl Fn(&mut T, &T)) {
-    if places.length == 0 {
+/// Combines each update with the slice that its index vector selects, by `add`.
+fn scatter<T>(slices: &SliceStarts, updates: &[T], out: &mut [T], add: impl Fn(&mut T, &T)) {
+    if slices.length == 0 {
         return;
     }
-    for (update, start) in updates.chunks_exact(places.length).zip(&places.starts) {
+    for (update, start) in updates.chunks_exact(slices.length).zip(&slices.starts) {
         if let Some(start) = *start {
-            for (o, v) in out[start..start + places.length].iter_mut().zip(update) {
+            for (o, v) in out[start..start + slices.length].iter_mut().zip(update) {
                 add(o, v);
             }
         }

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers of a generator whose state is a variable: each op moves it on.
+//! Random numbers from a generator whose state is a variable; each op advances the state.
 
 use super::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
@@ -13,7 +13,8 @@ const FLOAT: Types = &[("dtype", FLOATS), ("shape_dtype", INDEX)];
 const WHOLE: Types = &[("dtype", INDEX), ("shape_dtype", INDEX)];
 const BITS: Types = &[("dtype", WORDS), ("shape_dtype", INDEX)];
 
-/// Groups of four numbers that are left out for each number that an op skips: as many as are set aside for one.
+/// Groups of four numbers that a generator advances for each number skipped, equal to the number reserved for each
+/// number drawn.
 const SKIPPED: u64 = 256;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -40,7 +41,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Groups of four numbers that are left out: as many as are set aside for the numbers in input 2.
+/// Returns the groups of four numbers to skip: those reserved for as many numbers as input 2 states.
 pub(in crate::kernels) fn skipped(ctx: &KernelContext<'_>) -> Result<u64> {
     let delta = ctx.input(2)?;
     if delta.shape().rank() != 0 {
@@ -53,7 +54,7 @@ pub(in crate::kernels) fn skipped(ctx: &KernelContext<'_>) -> Result<u64> {
     Ok(delta.wrapping_mul(SKIPPED))
 }
 
-/// Moves the generator on; gives where it stood.
+/// Advances the generator. Returns its state before.
 fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
     generator.reserve(ctx, skipped(ctx)?)
 }

@@ -1,4 +1,4 @@
-//! Counting and placing values among bounds and bins.
+//! Histograms, bucketing, counting, and binary search among sorted values.
 
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::scalar::Arithmetic;
@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UpperBound", BOUNDS, |init| bound(init, true)),
 ];
 
-/// The bounds of buckets, in order.
+/// Returns the attribute `boundaries`, which must be sorted.
 pub(in crate::kernels) fn boundaries(init: &KernelInit<'_>) -> Result<Vec<f32>> {
     let bounds: Vec<f32> = init.attr("boundaries")?;
     if bounds.windows(2).any(|w| w[1] < w[0]) {
@@ -48,7 +48,7 @@ fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f3
     let input = ctx.input(0)?;
     let mut out = ctx.allocate(Int32, input.shape().clone())?;
     for (o, v) in out.values_mut::<i32>()?.iter_mut().zip(input.values::<T>()?) {
-        // A value that is no number is above all bounds, as none is above it.
+        // NaN falls into the last bucket, because it is less than no bound.
         let value = number(*v);
         let is_below = |bound: &f32| {
             let order = value.partial_cmp(&f64::from(*bound));
@@ -60,6 +60,7 @@ fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f3
     Ok(())
 }
 
+/// Returns counts as a vector of type `dtype`.
 fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
     Ok(match dtype {
         Int64 => Tensor::vector(counts)?,
@@ -71,16 +72,16 @@ fn number<T: ToPrimitive>(value: T) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// Bins of one width.
+/// Bins of equal width.
 pub(in crate::kernels) struct Bins {
     pub(in crate::kernels) count: usize,
-    /// Where the first begins.
+    /// The lower bound of the first bin.
     pub(in crate::kernels) low: f64,
     pub(in crate::kernels) width: f64,
 }
 
 impl Bins {
-    /// So many as input 2 says, between both ends in input 1.
+    /// Reads the number of bins in input 2 and their range in input 1.
     pub(in crate::kernels) fn of(ctx: &KernelContext<'_>) -> Result<Bins> {
         let (range, bins) = (ctx.input(1)?, ctx.input(2)?);
         if range.shape().rank() != 1 || range.num_elements() != 2 {
@@ -104,35 +105,40 @@ impl Bins {
     }
 }
 
+/// `HistogramFixedWidth`: counts the values in each bin.
 fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     let (values, bins) = (ctx.input(0)?.values::<T>()?, Bins::of(ctx)?);
-    // Into a single bin everything goes.
+    // A single bin takes all values, NaN included.
     if bins.count > 1 && values.iter().any(|&v| number(v).is_nan()) {
         invalid!("Histogram values must not contain NaN");
     }
     let mut all = Tensor::zeros(Int64, Shape::new(&[bins.count])?)?;
-    let found = all.values_mut::<i64>()?;
+    let bin_counts = all.values_mut::<i64>()?;
     for &v in values {
         let bin = ((number(v) - bins.low) / bins.width).floor();
-        // What is outside counts to the first or the last bin.
+        // Values outside the range count towards the first or the last bin.
         let bin = if bin > 0.0 { (bin as usize).min(bins.count - 1) } else { 0 };
-        found[bin] += 1;
+        bin_counts[bin] += 1;
     }
-    let out = counts(dtype, found)?;
+    let out = counts(dtype, bin_counts)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// What is counted: numbers, by rows if there are any.
+/// The numbers that `Bincount` counts, row by row if they are a matrix.
 pub(in crate::kernels) struct Counted {
+    /// The number of rows of a matrix; `None` if there is a single row.
     pub(in crate::kernels) rows: Option<usize>,
-    /// Numbers of a row.
+    /// Numbers in a row.
     pub(in crate::kernels) columns: usize,
+    /// The number of bins of a row.
     pub(in crate::kernels) bins: usize,
+    /// Set if the numbers have weights.
     pub(in crate::kernels) is_weighted: bool,
 }
 
 impl Counted {
+    /// Checks the inputs of `Bincount` or `DenseBincount`.
     pub(in crate::kernels) fn of(ctx: &KernelContext<'_>) -> Result<Counted> {
         let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
         let dense = ctx.node().op.name() == "DenseBincount";
@@ -145,8 +151,9 @@ impl Counted {
         let size = size.to_i64s()?[0];
         let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
         let is_weighted = weights.num_elements() > 0;
-        let alike = if dense { weights == input } else { weights.num_elements() == input.num_elements() };
-        if is_weighted && !alike {
+        let has_matching_shape =
+            if dense { weights == input } else { weights.num_elements() == input.num_elements() };
+        if is_weighted && !has_matching_shape {
             invalid!(
                 "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
                 weights equal to 1. Received {weights}"
@@ -159,6 +166,7 @@ impl Counted {
         Ok(Counted { rows, columns, bins, is_weighted })
     }
 
+    /// Returns the shape of the result.
     pub(in crate::kernels) fn shape(&self) -> Result<Shape> {
         Ok(match self.rows {
             Some(rows) => Shape::new(&[rows, self.bins])?,
@@ -167,7 +175,8 @@ impl Counted {
     }
 }
 
-/// Sums of weights (ones, where there are none) by number; of a matrix, row by row.
+/// `Bincount` and `DenseBincount`: sums the weights (1 without weights) of each number, row by row for a matrix.
+/// `binary`: 1 for every number that occurs.
 fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<()> {
     let counted = Counted::of(ctx)?;
     let mut out = Tensor::zeros(T::DTYPE, counted.shape()?)?;
@@ -177,11 +186,11 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
         if bin >= counted.bins {
             continue;
         }
-        let place = &mut sums[i / counted.columns * counted.bins + bin];
-        *place = match (binary, counted.is_weighted) {
+        let sum = &mut sums[i / counted.columns * counted.bins + bin];
+        *sum = match (binary, counted.is_weighted) {
             (true, _) => T::ONE,
-            (_, true) => place.plus(weights[i]),
-            _ => place.plus(T::ONE),
+            (_, true) => sum.plus(weights[i]),
+            _ => sum.plus(T::ONE),
         };
     }
     ctx.set_output(0, out);
@@ -193,8 +202,9 @@ fn bound(init: &KernelInit<'_>, upper: bool) -> Result<Kernel> {
     dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| bound_of::<T>(ctx, upper, dtype)))
 }
 
-/// How many lead, found by halves: of inputs that are not sorted, as the C++ library's search finds it.
-fn halved<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
+/// Returns the number of leading elements for which `is_before` holds, by binary search. The order of the
+/// comparisons is that of the C++ library, so that unsorted inputs give the same result.
+fn partition_point<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let (mut first, mut len) = (0, inputs.len());
     while len > 0 {
         let half = len / 2;
@@ -208,7 +218,7 @@ fn halved<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// Of matrices of as many rows, sorted inputs and values: how many of each a row has.
+/// Returns the elements per row of the sorted inputs and of the values, which must have equally many rows.
 pub(in crate::kernels) fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Result<[usize; 2]> {
     let (sorted, values) = (ctx.shape(0)?, ctx.shape(1)?);
     let (&[rows, width], &[value_rows, count]) = (sorted.dims(), values.dims()) else {
@@ -223,23 +233,24 @@ pub(in crate::kernels) fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Resul
     Ok([width, count])
 }
 
-/// Row by row, the first place among sorted inputs that is not less than the value, or that is greater.
+/// `LowerBound` and `UpperBound`: for each value of a row, the first position of a sorted input that is not less
+/// than the value, or greater than it if `upper`.
 fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, dtype: DType) -> Result<()> {
     let [width, count] = widths(ctx, dtype)?;
     let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
     let rows = values.shape()[0];
-    let (inputs, wanted) = (sorted.values::<T>()?, values.values::<T>()?);
-    let mut places = Vec::with_capacity(rows * count);
+    let (inputs, values_to_find) = (sorted.values::<T>()?, values.values::<T>()?);
+    let mut positions = Vec::with_capacity(rows * count);
     for row in 0..rows {
         let inputs = &inputs[row * width..(row + 1) * width];
-        for value in &wanted[row * count..(row + 1) * count] {
-            // No value is less than one that is no number.
+        for value in &values_to_find[row * count..(row + 1) * count] {
+            // Comparisons with NaN are false: the lower bound of a NaN value is position 0, its upper bound the end.
             let is_before =
                 |x: &T| if upper { value.partial_cmp(x) != Some(Ordering::Less) } else { x < value };
-            places.push(halved(inputs, is_before) as i64);
+            positions.push(partition_point(inputs, is_before) as i64);
         }
     }
-    let out = counts(dtype, &places)?.reshaped(values.shape().clone())?;
+    let out = counts(dtype, &positions)?.reshaped(values.shape().clone())?;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -35,17 +35,21 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Which values that are not finite were found.
+/// The kinds of values that are not finite in a tensor.
 #[derive(Default)]
 pub(in crate::kernels) struct Found {
+    /// Set if there is a NaN.
     pub(in crate::kernels) nan: bool,
+    /// Set if there is an infinity of either sign.
     pub(in crate::kernels) infinite: bool,
+    /// Set if there is a negative infinity.
     pub(in crate::kernels) negative: bool,
+    /// Set if there is a positive infinity.
     pub(in crate::kernels) positive: bool,
 }
 
 impl Found {
-    /// The error of a tensor that holds these; `signed`: infinities are told apart.
+    /// Returns the error for a tensor with these values; `signed` distinguishes positive and negative infinities.
     pub(in crate::kernels) fn error(&self, message: &str, signed: bool) -> Error {
         let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {
             [a, b, c] => format!("{a}, {b}, and {c}"),
@@ -64,9 +68,10 @@ impl Found {
     }
 }
 
+/// `CheckNumerics`: passes input 0 on if all its values are finite.
 fn check<T: Element + Float>(ctx: &mut KernelContext<'_>, message: &str, signed: bool) -> Result<()> {
     let values = ctx.input(0)?.values::<T>()?;
-    // Chunks: each is one loop without branches, and a bad value ends the walk early.
+    // Each chunk is checked by a loop without branches; the first chunk with a bad value ends the search.
     if values.chunks(1024).any(|chunk| chunk.iter().fold(false, |bad, v| bad | !v.is_finite())) {
         let mut found = Found::default();
         for v in values.iter().filter(|v| !v.is_finite()) {
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn check_numerics_says_what_it_found() -> Result<()> {
+    fn check_numerics_names_the_kinds_of_bad_values() -> Result<()> {
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         assert_eq!(refused("CheckNumerics", &[1.0, 2.0])?, "");
         assert_eq!(refused("CheckNumerics", &[1.0, nan])?, "msg : Tensor had NaN values");

@@ -1,4 +1,4 @@
-//! Batches of images with channels first or last. Kernels compute with channels last; this converts.
+//! Conversion of images and volumes between channels first and channels last. Kernels compute with channels last.
 
 use super::threads::PARALLEL;
 use crate::error::Result;
@@ -7,8 +7,8 @@ use graph::ops::window::DataFormat;
 use graph::{Shape, Tensor};
 use rayon::prelude::*;
 
-/// The same images or volumes with channels last: `[batch, …, rows, columns, channels]`. Without a copy where they
-/// are so already.
+/// Returns the images or volumes with channels last: `[batch, …, rows, columns, channels]`; without a copy if they
+/// already are.
 pub(super) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
         (DataFormat::Nchw, &[n, c, h, w]) => swap_inner(images, [n, c, h * w], &[n, h, w, c]),
@@ -17,7 +17,7 @@ pub(super) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
     }
 }
 
-/// Images or volumes with channels last in another format. Without a copy where that is theirs.
+/// Converts images or volumes from channels last to `format`; without a copy if that is channels last.
 pub(super) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
     match (format, images.shape().dims()) {
         (DataFormat::Nchw, &[n, h, w, c]) => swap_inner(&images, [n, h * w, c], &[n, c, h, w]),
@@ -44,7 +44,8 @@ fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) 
 }
 
 fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usize, columns: usize) {
-    /// Square blocks: both sides of a transposition then stay in the nearest cache.
+    /// The side of the square blocks that are transposed at a time, so that both sides stay in the first-level
+    /// cache.
     const BLOCK: usize = 16;
     let size = rows * columns;
     let one = |(from, to): (&[T], &mut [T])| {
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_and_back() -> Result<()> {
+    fn conversions_are_inverse() -> Result<()> {
         let values: Vec<i16> = (0..2 * 3 * 20 * 17).collect();
         let images = Tensor::from_slice(&values, Shape::new(&[2, 3, 20, 17])?)?;
         let last = to_nhwc(&images, DataFormat::Nchw)?;

@@ -1,4 +1,4 @@
-//! Kernels of iterators. What may wait runs on threads for datasets.
+//! Kernels of iterators. Those that may block run on the threads for datasets.
 
 mod handle;
 mod one_shot;
@@ -26,7 +26,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("AnonymousIteratorV2", &[], |init| anonymously(init, Lifetime::Device, KIND, unset)),
     KernelDef::of("AnonymousIteratorV3", &[], |init| anonymously(init, Lifetime::Step, KIND, unset)),
     KernelDef::of("MakeIterator", &[], |_| {
-        apart(|ctx| {
+        dataset_thread_kernel(|ctx| {
             let dataset = DatasetVariant::of(ctx.input(0)?)?;
             iterator_of::<IteratorResource>(ctx, 1)?.set(&dataset)?;
             Ok(SmallVec::new())
@@ -46,25 +46,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::absent("DeserializeIterator"),
 ];
 
-/// What those without a name are called.
+/// The prefix of the names of anonymous iterators.
 const KIND: &str = "Iterator";
 
+/// Returns an iterator without a dataset.
 fn unset(spec: &ElementSpec) -> IteratorResource {
     IteratorResource::new(spec.clone())
 }
 
-/// A kernel that may wait: it runs on a thread for datasets.
-pub(super) fn apart(
+/// Makes a kernel that may block; it runs on a thread for datasets.
+pub(super) fn dataset_thread_kernel(
     compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let compute = Arc::new(compute);
     Kernel::asynchronous(move |ctx| {
         let compute = compute.clone();
-        // The thread takes the context; if there is none to be had, it is still here for the answer.
-        let waiting = Arc::new(Mutex::new(Some(ctx)));
-        let taken = waiting.clone();
+        // The thread takes the context out of the cell; if no thread can be started the context is still in the
+        // cell and receives the error.
+        let cell = Arc::new(Mutex::new(Some(ctx)));
+        let shared = cell.clone();
         let started = threads::spawn(move || {
-            let Some(mut ctx) = taken.lock().take() else { return };
+            let Some(mut ctx) = shared.lock().take() else { return };
             let result = ctx.step.cancellation.check().and_then(|()| {
                 catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
                     .unwrap_or_else(|payload| Err(crate::executor::panicked(&ctx.node, payload.as_ref())))
@@ -72,16 +74,16 @@ pub(super) fn apart(
             ctx.done(result);
         });
         if let Err(error) = started
-            && let Some(ctx) = waiting.lock().take()
+            && let Some(ctx) = cell.lock().take()
         {
             ctx.done(Err(error));
         }
     })
 }
 
-/// A kernel that asks for the next element, and answers with it in the memory of its device.
+/// `IteratorGetNext`: outputs the next element, in the memory of the kernel's device.
 pub(in crate::kernels) fn get_next(init: &KernelInit<'_>) -> Result<Kernel> {
-    asks(init, |spec, element, ctx| match element {
+    next_element_kernel(init, |spec, element, ctx| match element {
         Err(error) => ctx.done(Err(error)),
         Ok(None) => ctx.done(Err(end_of_sequence())),
         Ok(Some(element)) => {
@@ -99,42 +101,45 @@ fn end_of_sequence() -> Error {
     Error::new(graph::Code::OutOfRange, "End of sequence")
 }
 
-/// As [`get_next`], for who does not take the end for an error.
+/// `IteratorGetNextAsOptional`: like [`get_next`], but the end of the sequence is an empty optional, not an error.
 pub(in crate::kernels) fn get_next_as_optional<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
-    asks(init, |spec, element, ctx| {
+    next_element_kernel(init, |spec, element, ctx| {
         let AsyncContext { device, done, .. } = ctx;
-        let give = |optional: graph::Result<Optional<T>>| Ok(smallvec![Tensor::variant(optional?).into()]);
+        let to_output =
+            |optional: graph::Result<Optional<T>>| Ok(smallvec![Tensor::variant(optional?).into()]);
         match element {
             Err(error) => done(Err(error)),
-            Ok(None) => done(give(Ok(Optional::NONE))),
+            Ok(None) => done(to_output(Ok(Optional::NONE))),
             Ok(Some(element)) => {
                 if let Err(error) = spec.check(&spec_of(&element)) {
                     return done(Err(error));
                 }
-                let came = move |components: Result<SmallVec<[Value; 4]>>| {
+                let finish = move |components: Result<SmallVec<[Value; 4]>>| {
                     let held = components.and_then(|all| all.into_iter().map(T::of).collect::<Result<_>>());
-                    done(held.and_then(|held| give(Optional::of(held))));
+                    done(held.and_then(|held| to_output(Optional::of(held))));
                 };
-                all_to_device(&device, components(element), Box::new(came));
+                all_to_device(&device, components(element), Box::new(finish));
             }
         }
     })
 }
 
-/// What answers with an element.
-type Answer = fn(&ElementSpec, Result<Option<Element>>, AsyncContext);
+/// A function that completes a kernel with an element, with the end of the sequence (`None`), or with an error.
+type ElementHandler = fn(&ElementSpec, Result<Option<Element>>, AsyncContext);
 
-fn asks(init: &KernelInit<'_>, answer: Answer) -> Result<Kernel> {
+/// Makes a kernel that requests the next element of the iterator in input 0 and passes it to `handle`.
+fn next_element_kernel(init: &KernelInit<'_>, handle: ElementHandler) -> Result<Kernel> {
     let spec = Arc::new(spec(init)?);
     Kernel::asynchronous(move |ctx| match iterator_of::<IteratorResource>(&ctx, 0) {
         Ok(iterator) => {
             let (cancellation, spec) = (ctx.step.cancellation.clone(), spec.clone());
-            iterator.get_next(&cancellation, Box::new(move |element| answer(&spec, element, ctx)));
+            iterator.get_next(&cancellation, Box::new(move |element| handle(&spec, element, ctx)));
         }
         Err(error) => ctx.done(Err(error)),
     })
 }
 
+/// Outputs the name of the device of an iterator's handle.
 fn device_of(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx: &mut KernelContext<'_>| {
         let device = handle_input(ctx, 0)?.device.to_string();

@@ -1,32 +1,33 @@
-//! What a kernel makes of an operand, such as a filter laid out for products, kept from step to step while the operand
-//! does not change: a model that only infers lays its weights out once.
+//! A cache of a value derived from an operand, such as a filter packed for products. The value is reused from step
+//! to step while the operand does not change: a model that only infers packs its weights once.
 
 use crate::error::Result;
 use graph::Tensor;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What was made of the operand that a node saw last.
+/// The cached value derived from the operand that a node read last.
 #[derive(Debug)]
-pub(super) struct Kept<K, V>(Mutex<Seen<K, V>>);
+pub(super) struct Kept<K, V>(Mutex<CachedOperand<K, V>>);
 
+/// The last operand and the value derived from it.
 #[derive(Debug)]
-struct Seen<K, V> {
+struct CachedOperand<K, V> {
     /// [`Tensor::contents`] of the operand.
     contents: Option<u64>,
-    /// With what else decides how it is made.
-    made: Option<(K, Arc<V>)>,
+    /// The derived value, with the key for which it was made.
+    value: Option<(K, Arc<V>)>,
 }
 
 impl<K, V> Default for Kept<K, V> {
     fn default() -> Kept<K, V> {
-        Kept(Mutex::new(Seen { contents: None, made: None }))
+        Kept(Mutex::new(CachedOperand { contents: None, value: None }))
     }
 }
 
 impl<K: PartialEq, V> Kept<K, V> {
-    /// What `make` makes of the operand, which `key` besides decides over. `None` for an operand that was not the one of
-    /// the step before: nothing is to be kept of it, since in training no operand is seen twice.
+    /// Returns the value that `make` derives from the operand for `key`. Returns `None`, without caching, for an
+    /// operand that differs from the last call's: in training no operand occurs twice.
     ///
     /// # Errors
     /// Those of `make`.
@@ -38,24 +39,24 @@ impl<K: PartialEq, V> Kept<K, V> {
     ) -> Result<Option<Arc<V>>> {
         let contents = operand.contents();
         {
-            let mut seen = self.0.lock();
-            if contents.is_none() || seen.contents != contents {
-                *seen = Seen { contents, made: None };
+            let mut cached = self.0.lock();
+            if contents.is_none() || cached.contents != contents {
+                *cached = CachedOperand { contents, value: None };
                 return Ok(None);
             }
-            if let Some((of, made)) = &seen.made
-                && *of == key
+            if let Some((made_for, value)) = &cached.value
+                && *made_for == key
             {
-                return Ok(Some(made.clone()));
+                return Ok(Some(value.clone()));
             }
         }
-        let made = Arc::new(make()?);
-        let mut seen = self.0.lock();
-        // Another step may have brought another operand meanwhile.
-        if seen.contents == contents {
-            seen.made = Some((key, made.clone()));
+        let value = Arc::new(make()?);
+        let mut cached = self.0.lock();
+        // Another step may have set another operand in the meantime.
+        if cached.contents == contents {
+            cached.value = Some((key, value.clone()));
         }
-        Ok(Some(made))
+        Ok(Some(value))
     }
 }
 
@@ -65,21 +66,21 @@ mod tests {
     use graph::Shape;
 
     #[test]
-    fn it_is_made_the_second_time_and_again_when_operand_or_key_change() -> Result<()> {
-        let (kept, mut made) = (Kept::default(), 0);
+    fn values_are_made_at_the_second_call_and_after_changes() -> Result<()> {
+        let (cache, mut calls) = (Kept::default(), 0);
         let mut get = |operand: &Tensor, key: u32| -> Result<Option<i32>> {
             let make = || {
-                made += 1;
-                Ok(made)
+                calls += 1;
+                Ok(calls)
             };
-            Ok(kept.get(operand, key, make)?.map(|value| *value))
+            Ok(cache.get(operand, key, make)?.map(|value| *value))
         };
         let mut x = Tensor::full(1f32, Shape::new(&[10])?)?;
         assert_eq!([get(&x, 0)?, get(&x, 0)?, get(&x.clone(), 0)?], [None, Some(1), Some(1)]);
         assert_eq!([get(&x, 1)?, get(&x, 1)?], [Some(2), Some(2)]);
         x.values_mut::<f32>()?[0] = 2.0;
         assert_eq!([get(&x, 1)?, get(&x, 1)?], [None, Some(3)]);
-        // Without storage of its own an operand is nothing to tell from others.
+        // An operand without storage of its own cannot be identified.
         let scalar = Tensor::scalar(1f32);
         assert_eq!([get(&scalar, 1)?, get(&scalar, 1)?], [None, None]);
         Ok(())

@@ -17,7 +17,7 @@ use num_complex::Complex;
 const FRACTIONS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
 const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half, Complex64, Complex128])];
 
-/// A kernel that is one generic function of the entries that are computed with.
+/// Defines a kernel that is a function generic over the type of the entries in the computation.
 macro_rules! kernel {
     ($op:literal, $types:expr, $init:ident => $make:expr) => {
         KernelDef::of($op, $types, |$init| {
@@ -34,69 +34,70 @@ macro_rules! kernel {
     };
 }
 
-type Of<F> = std::marker::PhantomData<F>;
+/// A marker that selects the entry type of a kernel's function.
+type EntryType<F> = std::marker::PhantomData<F>;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Cholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: Of<F>| cholesky::<F>(ctx)),
-    kernel!("BatchCholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: Of<F>| cholesky::<F>(ctx)),
+    kernel!("Cholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| cholesky::<F>(ctx)),
+    kernel!("BatchCholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| cholesky::<F>(ctx)),
     kernel!("MatrixInverse", WITH_HALF, i => {
         let adjoint: bool = i.attr("adjoint")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| inverse::<F>(ctx, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| inverse::<F>(ctx, adjoint)
     }),
     kernel!("BatchMatrixInverse", WITH_HALF, i => {
         let adjoint: bool = i.attr("adjoint")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| inverse::<F>(ctx, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| inverse::<F>(ctx, adjoint)
     }),
-    kernel!("MatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: Of<F>| determinant::<F>(ctx)),
-    kernel!("BatchMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: Of<F>| determinant::<F>(ctx)),
-    kernel!("LogMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: Of<F>| log_determinant::<F>(ctx)),
+    kernel!("MatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| determinant::<F>(ctx)),
+    kernel!("BatchMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| determinant::<F>(ctx)),
+    kernel!("LogMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| log_determinant::<F>(ctx)),
     kernel!("MatrixSolve", WITH_HALF, i => {
         let adjoint: bool = i.attr("adjoint")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| solve::<F>(ctx, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| solve::<F>(ctx, adjoint)
     }),
     kernel!("BatchMatrixSolve", WITH_HALF, i => {
         let adjoint: bool = i.attr("adjoint")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| solve::<F>(ctx, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| solve::<F>(ctx, adjoint)
     }),
     kernel!("MatrixSolveLs", FRACTIONS, i => {
         let fast: bool = i.attr("fast")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| least_squares::solve::<F>(ctx, fast)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| least_squares::solve::<F>(ctx, fast)
     }),
     kernel!("MatrixTriangularSolve", &[("T", &[Float, Double, Half, BFloat16, Complex64, Complex128])], i => {
         let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| triangular_solve::<F>(ctx, lower, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| triangular_solve::<F>(ctx, lower, adjoint)
     }),
     kernel!("BatchMatrixTriangularSolve", FRACTIONS, i => {
         let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| triangular_solve::<F>(ctx, lower, adjoint)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| triangular_solve::<F>(ctx, lower, adjoint)
     }),
     kernel!("Qr", WITH_HALF, i => {
         let full: bool = i.attr("full_matrices")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| qr::<F>(ctx, full)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| qr::<F>(ctx, full)
     }),
     kernel!("SelfAdjointEigV2", WITH_HALF, i => {
         let vectors: bool = i.attr("compute_v")?;
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| self_adjoint_eig::<F>(ctx, vectors)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| self_adjoint_eig::<F>(ctx, vectors)
     }),
     kernel!("Svd", WITH_HALF, i => {
         let (vectors, full): (bool, bool) = (i.attr("compute_uv")?, i.attr("full_matrices")?);
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| svd::<F>(ctx, vectors, full)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| svd::<F>(ctx, vectors, full)
     }),
     kernel!("Lu", WITH_HALF, i => {
         let index = i.output_type(1);
-        move |ctx: &mut KernelContext<'_>, _: Of<F>| lu::<F>(ctx, index)
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| lu::<F>(ctx, index)
     }),
 ];
 
 /// A batch of matrices of one size.
-struct Batch<F> {
+struct MatrixBatch<F> {
     sizes: Vec<usize>,
     matrices: Vec<Matrix<F>>,
     rows: usize,
     columns: usize,
 }
 
-/// The sizes of a batch, and rows and columns of its matrices.
+/// Returns the batch dimensions, and the rows and columns of the matrices.
 pub(in crate::kernels) fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2])> {
     let [sizes @ .., rows, columns] = input.dims() else {
         invalid!("Input tensor 0 must have rank >= 2, got shape {input}");
@@ -104,7 +105,7 @@ pub(in crate::kernels) fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2
     Ok((sizes, [*rows, *columns]))
 }
 
-/// The sizes of a batch of square matrices, and how many rows these have.
+/// Returns the batch dimensions, and the number of rows of the matrices, which must be square.
 pub(in crate::kernels) fn square(input: &Shape) -> Result<(&[usize], usize)> {
     let (sizes, [rows, columns]) = matrices(input)?;
     if rows != columns {
@@ -113,40 +114,40 @@ pub(in crate::kernels) fn square(input: &Shape) -> Result<(&[usize], usize)> {
     Ok((sizes, rows))
 }
 
-/// Checks that there is a right side for each system of equations.
+/// Checks that the systems of equations `a` have a right-hand side in `b` each.
 pub(in crate::kernels) fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
-    let ((of_a, rows), (of_b, [right_rows, _])) = (square(a)?, matrices(b)?);
-    if of_a != of_b || rows != right_rows {
+    let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
+    if a_batch != b_batch || rows != right_rows {
         invalid!("Input matrix and rhs are incompatible: {a} vs. {b}");
     }
     Ok(())
 }
 
-/// How batches of triangular matrices and of right sides go together.
+/// Returns how the batches of triangular matrices and of right-hand sides broadcast.
 pub(in crate::kernels) fn triangular_plan(a: &Shape, b: &Shape) -> Result<Plan> {
-    let ((of_a, rows), (of_b, [right_rows, _])) = (square(a)?, matrices(b)?);
+    let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
     if rows != right_rows {
         invalid!("In[0] and In[1] are incompatible: {a} vs. {b}");
     }
-    let Some(plan) = Plan::fit(&Shape::new(of_a)?, &Shape::new(of_b)?)? else {
+    let Some(plan) = Plan::fit(&Shape::new(a_batch)?, &Shape::new(b_batch)?)? else {
         invalid!("In[0] and In[1] must have compatible batch dimensions: {a} vs. {b}");
     };
     Ok(plan)
 }
 
-impl<F: Entry> Batch<F> {
-    fn of(input: &Tensor) -> Result<Batch<F>> {
+impl<F: Entry> MatrixBatch<F> {
+    fn of(input: &Tensor) -> Result<MatrixBatch<F>> {
         let (sizes, [rows, columns]) = matrices(input.shape())?;
         let values: Vec<F> = read(input)?;
         let count = sizes.iter().product();
         let size = rows * columns;
         let matrix = |i: usize| Matrix::new(rows, columns, values[i * size..(i + 1) * size].to_vec());
-        Ok(Batch { sizes: sizes.to_vec(), matrices: (0..count).map(matrix).collect(), rows, columns })
+        Ok(MatrixBatch { sizes: sizes.to_vec(), matrices: (0..count).map(matrix).collect(), rows, columns })
     }
 
-    fn square(input: &Tensor) -> Result<Batch<F>> {
+    fn square(input: &Tensor) -> Result<MatrixBatch<F>> {
         square(input.shape())?;
-        Batch::of(input)
+        MatrixBatch::of(input)
     }
 
     fn shape(&self, inner: &[usize]) -> Result<Shape> {
@@ -154,8 +155,8 @@ impl<F: Entry> Batch<F> {
     }
 }
 
-/// Writes a result of each matrix, one after the other.
-fn give<F: Entry>(
+/// Sets an output to the concatenated results of all matrices.
+fn set_matrices<F: Entry>(
     ctx: &mut KernelContext<'_>,
     at: usize,
     dtype: DType,
@@ -167,10 +168,10 @@ fn give<F: Entry>(
     Ok(())
 }
 
-/// Applies a function to each matrix and writes matrices of this size.
-fn each<F: Entry>(
+/// Applies a function to each matrix and outputs the results, which have the size of the operands.
+fn map_matrices<F: Entry>(
     ctx: &mut KernelContext<'_>,
-    batch: &Batch<F>,
+    batch: &MatrixBatch<F>,
     apply: impl Fn(&Matrix<F>) -> Result<Matrix<F>>,
 ) -> Result<()> {
     let mut values = Vec::new();
@@ -178,13 +179,13 @@ fn each<F: Entry>(
         values.extend(apply(matrix)?.values);
     }
     let (dtype, shape) = (ctx.input(0)?.dtype(), batch.shape(&[batch.rows, batch.columns])?);
-    give(ctx, 0, dtype, shape, &values)
+    set_matrices(ctx, 0, dtype, shape, &values)
 }
 
 fn cholesky<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
-    // What has no factor gives one that is no number, as the peer does.
-    each(ctx, &batch, |m| {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    // A matrix that is not positive definite gives NaN, like in TensorFlow.
+    map_matrices(ctx, &batch, |m| {
         Ok(decompose::cholesky(m).unwrap_or_else(|| {
             let mut factor = Matrix::new(m.rows, m.rows, vec![F::ZERO; m.rows * m.rows]);
             (0..m.rows).for_each(|i| (0..=i).for_each(|j| factor.put(i, j, F::from_real(f64::NAN))));
@@ -194,8 +195,8 @@ fn cholesky<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 fn inverse<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
-    each(ctx, &batch, |m| {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    map_matrices(ctx, &batch, |m| {
         let lu = decompose::Lu::of(if adjoint { m.adjoint() } else { m.clone() });
         if lu.is_singular() {
             invalid!("Input is not invertible.");
@@ -205,14 +206,14 @@ fn inverse<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
 }
 
 fn determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
     let values: Vec<F> = batch.matrices.iter().map(|m| decompose::Lu::of(m.clone()).determinant()).collect();
     let (dtype, shape) = (ctx.input(0)?.dtype(), batch.shape(&[])?);
-    give(ctx, 0, dtype, shape, &values)
+    set_matrices(ctx, 0, dtype, shape, &values)
 }
 
 fn log_determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
     let (mut signs, mut logs) = (Vec::new(), Vec::new());
     for matrix in &batch.matrices {
         let (sign, log) = decompose::Lu::of(matrix.clone()).log_determinant();
@@ -220,13 +221,13 @@ fn log_determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
         logs.push(F::from_real(log));
     }
     let dtype = ctx.input(0)?.dtype();
-    give(ctx, 0, dtype, batch.shape(&[])?, &signs)?;
-    give(ctx, 1, dtype, batch.shape(&[])?, &logs)
+    set_matrices(ctx, 0, dtype, batch.shape(&[])?, &signs)?;
+    set_matrices(ctx, 1, dtype, batch.shape(&[])?, &logs)
 }
 
 fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
     check_systems(ctx.shape(0)?, ctx.shape(1)?)?;
-    let (a, b) = (Batch::<F>::of(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
+    let (a, b) = (MatrixBatch::<F>::of(ctx.input(0)?)?, MatrixBatch::<F>::of(ctx.input(1)?)?);
     let mut values = Vec::new();
     for (a, b) in a.matrices.iter().zip(&b.matrices) {
         let lu = decompose::Lu::of(if adjoint { a.adjoint() } else { a.clone() });
@@ -236,12 +237,12 @@ fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
         values.extend(lu.solve(b).values);
     }
     let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(1)?.shape().clone());
-    give(ctx, 0, dtype, shape, &values)
+    set_matrices(ctx, 0, dtype, shape, &values)
 }
 
 fn triangular_solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint: bool) -> Result<()> {
     let plan = triangular_plan(ctx.shape(0)?, ctx.shape(1)?)?;
-    let (a, b) = (Batch::<F>::of(ctx.input(0)?)?, Batch::<F>::of(ctx.input(1)?)?);
+    let (a, b) = (MatrixBatch::<F>::of(ctx.input(0)?)?, MatrixBatch::<F>::of(ctx.input(1)?)?);
     let repeats = plan.repeats();
     let mut values = Vec::new();
     plan.walk(0, plan.shape().num_elements(), |_, len, [i, j]| {
@@ -254,11 +255,11 @@ fn triangular_solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint:
     });
     let shape = Shape::new(&[&plan.shape()[..], &[b.rows, b.columns]].concat())?;
     let dtype = ctx.input(0)?.dtype();
-    give(ctx, 0, dtype, shape, &values)
+    set_matrices(ctx, 0, dtype, shape, &values)
 }
 
 fn qr<F: Entry>(ctx: &mut KernelContext<'_>, full: bool) -> Result<()> {
-    let batch = Batch::<F>::of(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::of(ctx.input(0)?)?;
     let (rows, columns) = (batch.rows, batch.columns);
     let inner = if full { rows } else { rows.min(columns) };
     let (mut qs, mut rs) = (Vec::new(), Vec::new());
@@ -268,8 +269,8 @@ fn qr<F: Entry>(ctx: &mut KernelContext<'_>, full: bool) -> Result<()> {
         rs.extend(r.part(inner, columns).values);
     }
     let dtype = ctx.input(0)?.dtype();
-    give(ctx, 0, dtype, batch.shape(&[rows, inner])?, &qs)?;
-    give(ctx, 1, dtype, batch.shape(&[inner, columns])?, &rs)
+    set_matrices(ctx, 0, dtype, batch.shape(&[rows, inner])?, &qs)?;
+    set_matrices(ctx, 1, dtype, batch.shape(&[inner, columns])?, &rs)
 }
 
 fn not_converged() -> Error {
@@ -277,23 +278,23 @@ fn not_converged() -> Error {
 }
 
 fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
     let (mut values, mut all) = (Vec::new(), Vec::new());
     for matrix in &batch.matrices {
-        let (found, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
-        values.extend(found.into_iter().map(F::from_real));
+        let (eigenvalues, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
+        values.extend(eigenvalues.into_iter().map(F::from_real));
         all.extend(v.values);
     }
     let (dtype, n) = (ctx.input(0)?.dtype(), batch.rows);
-    give(ctx, 0, dtype, batch.shape(&[n])?, &values)?;
+    set_matrices(ctx, 0, dtype, batch.shape(&[n])?, &values)?;
     match vectors {
-        true => give(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
-        false => give(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
+        true => set_matrices(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
+        false => set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
     }
 }
 
 fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Result<()> {
-    let batch = Batch::<F>::of(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::of(ctx.input(0)?)?;
     let (m, n) = (batch.rows, batch.columns);
     let p = m.min(n);
     let (mut s, mut us, mut vs) = (Vec::new(), Vec::new(), Vec::new());
@@ -305,18 +306,18 @@ fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Resu
         vs.extend(v.part(n, right).values);
     }
     let dtype = ctx.input(0)?.dtype();
-    give(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
+    set_matrices(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
     if !vectors {
-        // The peer gives scalars too, whatever they hold.
-        give(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
-        return give(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
+        // TensorFlow also outputs scalars of unspecified value.
+        set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
+        return set_matrices(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
     }
-    give(ctx, 1, dtype, batch.shape(&[m, left])?, &us)?;
-    give(ctx, 2, dtype, batch.shape(&[n, right])?, &vs)
+    set_matrices(ctx, 1, dtype, batch.shape(&[m, left])?, &us)?;
+    set_matrices(ctx, 2, dtype, batch.shape(&[n, right])?, &vs)
 }
 
 fn lu<F: Entry>(ctx: &mut KernelContext<'_>, index: DType) -> Result<()> {
-    let batch = Batch::<F>::square(ctx.input(0)?)?;
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
     let (mut factors, mut orders) = (Vec::new(), Vec::new());
     for matrix in &batch.matrices {
         let lu = decompose::Lu::of(matrix.clone());
@@ -332,7 +333,7 @@ fn lu<F: Entry>(ctx: &mut KernelContext<'_>, index: DType) -> Result<()> {
         Int64 => Tensor::from_slice(&orders, shape)?,
         _ => Tensor::from_slice(&orders.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
     };
-    give(ctx, 0, dtype, batch.shape(&[n, n])?, &factors)?;
+    set_matrices(ctx, 0, dtype, batch.shape(&[n, n])?, &factors)?;
     ctx.set_output(1, order);
     Ok(())
 }

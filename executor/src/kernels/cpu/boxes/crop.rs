@@ -1,4 +1,4 @@
-//! Parts of images cut out and brought to one size, and the gradients of that.
+//! `CropAndResize` and its gradients with respect to the images and to the boxes.
 
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
@@ -8,6 +8,7 @@ use crate::kernels::cpu::wide::Float;
 use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
 
+/// How a crop samples the image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::kernels) enum Method {
     Bilinear,
@@ -15,6 +16,7 @@ pub(in crate::kernels) enum Method {
 }
 
 impl Method {
+    /// Reads the attribute `method`.
     pub(in crate::kernels) fn of(init: &KernelInit<'_>) -> Result<Method> {
         match init.attr::<String>("method")?.as_str() {
             "nearest" => Ok(Method::Nearest),
@@ -23,17 +25,19 @@ impl Method {
     }
 }
 
-/// Boxes in images, one a crop.
+/// Boxes to crop, each with the image it belongs to.
 struct Crops<'a> {
     boxes: &'a [[f32; 4]],
     images: Vec<usize>,
-    /// Rows and columns of an image and of a crop.
+    /// Rows and columns of an image.
     image: [usize; 2],
+    /// Rows and columns of a crop.
     crop: [usize; 2],
     channels: usize,
 }
 
-/// Which image each box is of. Images are of `[batch, rows, columns, channels]`, crops of rows and columns.
+/// Returns the index of the image that each box belongs to, checked against the batch size. Images have the shape
+/// `[batch, rows, columns, channels]`; `crop` is the rows and columns of a crop.
 pub(in crate::kernels) fn images_of(
     boxes: &Shape,
     index: &Tensor,
@@ -72,8 +76,9 @@ impl<'a> Crops<'a> {
         Ok(Crops { boxes, images, image: [rows, columns], crop, channels })
     }
 
-    /// Where position `i` of a crop lies on axis `axis` of the image; `None` outside.
-    fn at(&self, number: usize, axis: usize, i: usize) -> Option<f32> {
+    /// Returns the coordinate on axis `axis` of the image that position `i` of a crop samples; `None` outside the
+    /// image.
+    fn coordinate(&self, number: usize, axis: usize, i: usize) -> Option<f32> {
         let (start, end) = (self.boxes[number][axis], self.boxes[number][axis + 2]);
         let last = (self.image[axis] - 1) as f32;
         let at = match self.crop[axis] {
@@ -83,7 +88,7 @@ impl<'a> Crops<'a> {
         (at >= 0.0 && at <= last).then_some(at)
     }
 
-    /// The first element of a pixel.
+    /// Returns the offset of the first element of a pixel.
     fn pixel(&self, image: usize, y: usize, x: usize) -> usize {
         ((image * self.image[0] + y) * self.image[1] + x) * self.channels
     }
@@ -92,23 +97,25 @@ impl<'a> Crops<'a> {
         self.crop[0] * self.crop[1] * self.channels
     }
 
-    /// Calls `visit(pixel of the crop, row, column)` for the pixels of a crop that lie in the image.
-    fn each(&self, number: usize, mut visit: impl FnMut(usize, [usize; 2], f32, f32)) {
+    /// Calls `visit(offset in the crop, [row, column] of the crop, y, x)` for the pixels of a crop whose image
+    /// coordinates `y`, `x` lie inside the image.
+    fn for_each_pixel(&self, number: usize, mut visit: impl FnMut(usize, [usize; 2], f32, f32)) {
         for i in 0..self.crop[0] {
-            let Some(y) = self.at(number, 0, i) else { continue };
+            let Some(y) = self.coordinate(number, 0, i) else { continue };
             for j in 0..self.crop[1] {
-                let Some(x) = self.at(number, 1, j) else { continue };
+                let Some(x) = self.coordinate(number, 1, j) else { continue };
                 visit((i * self.crop[1] + j) * self.channels, [i, j], y, x);
             }
         }
     }
 }
 
-/// The positions before and after, and how far from the first.
+/// Returns the whole coordinates at or before and at or after `at`, and the distance from the first to `at`.
 fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
 
+/// Returns the dimensions of a batch of images: batch, rows, columns, channels.
 pub(in crate::kernels) fn image_dims(image: &Shape) -> Result<[usize; 4]> {
     match *image.dims() {
         [n, h, w, c] => Ok([n, h, w, c]),
@@ -116,7 +123,7 @@ pub(in crate::kernels) fn image_dims(image: &Shape) -> Result<[usize; 4]> {
     }
 }
 
-/// The size of crops that input 3 asks for.
+/// Returns the rows and columns of a crop, given in input 3.
 pub(in crate::kernels) fn crop_size(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
     let size = ctx.input(3)?;
     let (&[rows, columns], 1) = (size.values::<i32>()?, size.shape().rank()) else {
@@ -126,7 +133,7 @@ pub(in crate::kernels) fn crop_size(ctx: &KernelContext<'_>) -> Result<[usize; 2
     Ok([size(rows)?, size(columns)?])
 }
 
-/// The shape of images that input 3 says.
+/// Returns the shape of the images, given in input 3.
 pub(in crate::kernels) fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
     let size = ctx.input(3)?;
     if size.shape().dims() != [4] {
@@ -135,6 +142,7 @@ pub(in crate::kernels) fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
     Ok(Shape::from_i64(&size.to_i64s()?)?)
 }
 
+/// `CropAndResize`: pixels outside the image get the value `outside`.
 pub(super) fn forward<T>(ctx: &mut KernelContext<'_>, method: Method, outside: f32) -> Result<()>
 where
     T: Element + AsPrimitive<f32>,
@@ -151,7 +159,7 @@ where
                 let number = first + i;
                 let image = crops.images[number];
                 out.fill(outside);
-                crops.each(number, |at, _, y, x| {
+                crops.for_each_pixel(number, |at, _, y, x| {
                     let out = &mut out[at..at + channels];
                     if method == Method::Nearest {
                         let from = &values[crops.pixel(image, y.round() as usize, x.round() as usize)..];
@@ -175,7 +183,7 @@ where
     Ok(())
 }
 
-/// The crops of a gradient: their size follows from input 0.
+/// Returns the rows and columns of the crops that the gradient in input 0 belongs to.
 pub(in crate::kernels) fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize; 2]> {
     let count = boxes.first().copied().unwrap_or(0);
     match *grads.dims() {
@@ -186,7 +194,8 @@ pub(in crate::kernels) fn grad_crop(grads: &Shape, channels: usize, boxes: &Shap
     }
 }
 
-pub(super) fn of_image<T: Float>(ctx: &mut KernelContext<'_>, method: Method) -> Result<()> {
+/// `CropAndResizeGradImage`: adds each crop's gradient to the image pixels that the crop sampled.
+pub(super) fn image_gradient<T: Float>(ctx: &mut KernelContext<'_>, method: Method) -> Result<()> {
     let (grads, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let shape = image_size(ctx)?;
     let dims = [shape[0], shape[1], shape[2], shape[3]];
@@ -198,7 +207,7 @@ pub(super) fn of_image<T: Float>(ctx: &mut KernelContext<'_>, method: Method) ->
     let channels = crops.channels;
     for number in 0..crops.boxes.len() {
         let (image, grads) = (crops.images[number], &values[number * crops.crop_len()..]);
-        crops.each(number, |at, _, y, x| {
+        crops.for_each_pixel(number, |at, _, y, x| {
             let mut add = |y: usize, x: usize, weight: f32| {
                 let place = &mut sums[crops.pixel(image, y, x)..][..channels];
                 for (s, g) in place.iter_mut().zip(&grads[at..]) {
@@ -220,7 +229,8 @@ pub(super) fn of_image<T: Float>(ctx: &mut KernelContext<'_>, method: Method) ->
     Ok(())
 }
 
-pub(super) fn of_boxes<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+/// `CropAndResizeGradBoxes`: how the loss changes with the four sides of each box.
+pub(super) fn box_gradient<T>(ctx: &mut KernelContext<'_>) -> Result<()>
 where
     T: Element + AsPrimitive<f32>,
 {
@@ -230,9 +240,9 @@ where
     let crops = Crops::new(boxes, index, dims, crop)?;
     let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
     let (values, all_grads) = (image.values::<T>()?, grads.values::<f32>()?);
-    for (number, of_box) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
+    for (number, box_gradient_row) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
         let (image, grads) = (crops.images[number], &all_grads[number * crops.crop_len()..]);
-        crops.each(number, |at, [i, j], y, x| {
+        crops.for_each_pixel(number, |at, [i, j], y, x| {
             let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
             let corners = [(top, left), (top, right), (bottom, left), (bottom, right)];
             let corners = corners.map(|(y, x)| crops.pixel(image, y, x));
@@ -244,13 +254,13 @@ where
             }
             for (axis, (place, slope)) in [(i, by_row), (j, by_column)].into_iter().enumerate() {
                 let last = (crops.image[axis] - 1) as f32;
-                // How a position follows the box's end.
+                // The derivative of the sampled coordinate with respect to the end of the box.
                 let end = match crops.crop[axis] {
                     1 => 0.5 * last,
                     size => place as f32 * (last / (size - 1) as f32),
                 };
-                of_box[axis] += slope * (last - end);
-                of_box[axis + 2] += slope * end;
+                box_gradient_row[axis] += slope * (last - end);
+                box_gradient_row[axis + 2] += slope * end;
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Outlines of boxes, drawn into images.
+//! `DrawBoundingBoxes`: outlines of boxes drawn into images.
 
 use crate::error::Result;
 use crate::kernel::KernelContext;
@@ -6,7 +6,7 @@ use crate::kernels::cpu::scalar::Real as _;
 use crate::kernels::cpu::wide::Float;
 use graph::Tensor;
 
-/// The colours that boxes get in turn where none are given: red, green, blue, opacity.
+/// The colours that boxes take in turn if no colours are given: red, green, blue, opacity.
 const PALETTE: [[f32; 4]; 10] = [
     [1.0, 1.0, 0.0, 1.0],
     [0.0, 0.0, 1.0, 1.0],
@@ -20,6 +20,7 @@ const PALETTE: [[f32; 4]; 10] = [
     [1.0, 0.0, 1.0, 1.0],
 ];
 
+/// Draws the boxes of input 1 into copies of the images; `with_colours`: input 2 holds the colours.
 pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) -> Result<()> {
     let (images, boxes) = (ctx.input(0)?, ctx.input(1)?);
     let &[batch, height, width, depth] = images.shape().dims() else {
@@ -39,7 +40,7 @@ pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) ->
         palette.iter_mut().for_each(|c| c[0] = 1.0);
     }
     if with_colours {
-        palette = given(ctx.input(2)?, depth)?.unwrap_or(palette);
+        palette = given_palette(ctx.input(2)?, depth)?.unwrap_or(palette);
     }
     let mut out = images.clone();
     let boxes = boxes.values::<f32>()?;
@@ -77,8 +78,8 @@ pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) ->
     Ok(())
 }
 
-/// Colours from outside; `None` if there are none.
-fn given(colours: &Tensor, depth: usize) -> Result<Option<Vec<Vec<f32>>>> {
+/// Returns the colours in input 2; `None` if there are no colours.
+fn given_palette(colours: &Tensor, depth: usize) -> Result<Option<Vec<Vec<f32>>>> {
     let &[count, channels] = colours.shape().dims() else {
         crate::invalid!("colors must be a 2-D matrix, got shape {}", colours.shape());
     };

@@ -1,11 +1,11 @@
-//! Boxes that are drawn at random, word for word as TensorFlow draws them.
+//! Random crops and random bounding boxes, drawn from the same random numbers as TensorFlow draws them.
 
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::kernels::cpu::random::{WordStream, Words};
 use graph::{Code, DType, Shape, Tensor};
 
-/// A box in pixels; the ends do not belong to it.
+/// A box in pixels; its end coordinates are exclusive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rectangle {
     x: [i32; 2],
@@ -24,18 +24,22 @@ impl Rectangle {
     }
 }
 
-/// The attributes, and the place in the stream.
+/// `SampleDistortedBoundingBox`: the attributes and the op's position in its random stream.
 pub(super) struct Sampler {
     stream: WordStream,
-    /// The part of some box that a sample must cover; `None` where it is input 2.
+    /// The fraction of some box that a sample must cover; `None` if it is input 2.
     covered: Option<f32>,
+    /// The bounds of the ratio of width to height.
     ratios: [f32; 2],
+    /// The bounds of the area, as a fraction of the image's area.
     areas: [f32; 2],
     attempts: usize,
-    whole_if_none: bool,
+    /// Set if the whole image stands for the box when no boxes are given.
+    use_image_if_none: bool,
 }
 
 impl Sampler {
+    /// Reads the attributes; `covered` is the attribute `min_object_covered` of the first version of the op.
     pub(super) fn of(init: &KernelInit<'_>, covered: Option<f32>) -> Result<Sampler> {
         let range = |name: &str, below_one: bool| -> Result<[f32; 2]> {
             let values: Vec<f32> = init.attr(name)?;
@@ -63,10 +67,11 @@ impl Sampler {
             ratios: range("aspect_ratio_range", false)?,
             areas: range("area_range", true)?,
             attempts: attempts.ok_or_else(|| Error::invalid("Max attempts must be positive"))?,
-            whole_if_none: init.attr("use_image_if_no_bounding_boxes")?,
+            use_image_if_none: init.attr("use_image_if_no_bounding_boxes")?,
         })
     }
 
+    /// Draws a sample and sets the outputs: its begin, its size, and its relative coordinates.
     pub(super) fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let size = ctx.input(0)?;
         if size.shape().dims() != [3] {
@@ -90,7 +95,7 @@ impl Sampler {
         let whole = Rectangle { x: [0, width], y: [0, height] };
         let mut boxes = boxes(ctx.input(1)?, width, height)?;
         if boxes.is_empty() {
-            if !self.whole_if_none {
+            if !self.use_image_if_none {
                 crate::invalid!(
                     "No bounding boxes provided as input. One must enable use_image_if_no_bounding_boxes if you \
                      wish to not provide any bounding boxes."
@@ -115,7 +120,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// A crop of this ratio of width to height, of an area within bounds; `None` where none fits.
+    /// Returns a random crop with the given ratio of width to height and an area within bounds; `None` if no such
+    /// crop fits into the image.
     fn crop(&self, width: i32, height: i32, ratio: f32, words: &mut Words) -> Option<Rectangle> {
         if self.areas[0] > self.areas[1] || ratio <= 0.0 {
             return None;
@@ -126,7 +132,7 @@ impl Sampler {
         let mut tall = rounded((least / ratio).sqrt());
         let mut tallest = rounded((most / ratio).sqrt());
         if width_of(tallest) > width {
-            // The tallest whose rounded width still fits.
+            // The largest height whose rounded width still fits.
             tallest = ((f64::from(width) + 0.5 - f64::from(0.000_000_1_f32)) / f64::from(ratio)) as i32;
             if width_of(tallest) > width {
                 tallest -= 1;
@@ -138,7 +144,7 @@ impl Sampler {
             tall += uniform(words, (tallest - tall + 1) as u32) as i32;
         }
         let area = |tall: i32| (i64::from(width_of(tall)) * i64::from(tall)) as f32;
-        // Rounding may have left the bounds by a little.
+        // Rounding may have moved the area slightly out of bounds.
         if area(tall) < least {
             tall += 1;
         }
@@ -158,33 +164,34 @@ impl Sampler {
     }
 }
 
-/// In `0..bound`, all equally likely: words that would favour some are drawn again.
+/// Returns a uniform number in `0..bound`; random words that would favour some numbers are redrawn.
 fn uniform(words: &mut Words, bound: u32) -> u32 {
     if bound.is_power_of_two() {
         return words.next() & (bound - 1);
     }
-    let refused = u32::MAX % bound + 1;
+    let rejected = u32::MAX % bound + 1;
     loop {
         let word = words.next();
-        if word >= refused {
+        if word >= rejected {
             return word % bound;
         }
     }
 }
 
-/// Whether a crop covers enough of one of the boxes.
+/// Returns whether a crop covers at least the fraction `least` of one of the boxes. Boxes and crops smaller than
+/// one pixel do not count.
 fn covers(crop: &Rectangle, least: f32, boxes: &[Rectangle]) -> bool {
     const SMALLEST: f32 = 1.0;
     let large = boxes.iter().filter(|b| b.area() >= SMALLEST);
     crop.area() >= SMALLEST && large.into_iter().any(|b| crop.intersection(b).area() / b.area() >= least)
 }
 
-/// Boxes in pixels.
-fn boxes(given: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
-    if given.shape().rank() != 3 || given.shape()[2] != 4 {
-        crate::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", given.shape());
+/// Returns the boxes in pixels; their relative coordinates must be in [0, 1].
+fn boxes(relative: &Tensor, width: i32, height: i32) -> Result<Vec<Rectangle>> {
+    if relative.shape().rank() != 3 || relative.shape()[2] != 4 {
+        crate::invalid!("bounding boxes must have shape [batch, boxes, 4], got {}", relative.shape());
     }
-    let (corners, _) = given.values::<f32>()?.as_chunks::<4>();
+    let (corners, _) = relative.values::<f32>()?.as_chunks::<4>();
     let mut out = Vec::with_capacity(corners.len());
     for &[top, left, bottom, right] in corners {
         if [top, left, bottom, right].iter().any(|v| !(0.0..=1.0).contains(v)) {
@@ -218,7 +225,7 @@ fn cast(dtype: DType, values: [i32; 3]) -> Result<Tensor> {
     })
 }
 
-/// `RandomCrop`: a part of an image, of a given size and at a random place.
+/// `RandomCrop`: a crop of an image, of a given size and at a random position.
 pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
     let stream = WordStream::of(init)?;
     Kernel::sync(move |ctx| {
@@ -229,14 +236,14 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
         let (&[rows, columns], &[_]) = (size.values::<i64>()?, size.shape().dims()) else {
             crate::invalid!("size must be a vector of two elements, got shape {}", size.shape());
         };
-        let within = |wanted: i64, given: usize, name: &str| {
-            let Ok(size) = usize::try_from(wanted) else {
-                crate::invalid!("target_{name} must not be negative, is {wanted}");
+        let within = |target: i64, image_side: usize, name: &str| {
+            let Ok(size) = usize::try_from(target) else {
+                crate::invalid!("target_{name} must not be negative, is {target}");
             };
-            if size > given {
+            if size > image_side {
                 return Err(Error::new(
                     Code::FailedPrecondition,
-                    format!("{name} must be >= target_{name}: {name} = {given}, target_{name} = {size}"),
+                    format!("{name} must be >= target_{name}: {name} = {image_side}, target_{name} = {size}"),
                 ));
             }
             Ok(size)
@@ -247,7 +254,7 @@ pub(super) fn random_crop(init: &KernelInit<'_>) -> Result<Kernel> {
             0 => 0,
             rest => words.below((rest + 1) as u32) as usize,
         };
-        // The column is drawn before the row.
+        // The column is drawn before the row, like in TensorFlow, so that the same seeds give the same crops.
         let left = offset(width, columns);
         let top = offset(height, rows);
         let mut out = ctx.allocate(image.dtype(), Shape::new(&[rows, columns, channels])?)?;

@@ -1,4 +1,5 @@
-//! Non-maximum suppression: boxes in the order of their scores, without those that overlap one chosen before.
+//! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
+//! before.
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelContext;
@@ -8,19 +9,19 @@ use half::f16;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// A box that may be chosen.
+/// A box that may still be selected.
 #[derive(PartialEq)]
 struct Candidate {
     number: usize,
     score: f32,
-    /// Boxes chosen so far with which it has been compared.
+    /// The number of selected boxes that this box has been compared with.
     compared: usize,
 }
 
 impl Eq for Candidate {}
 
 impl Ord for Candidate {
-    /// By score; of equal ones, the first box is the greater.
+    /// Orders by score; among equal scores the box with the lower number is the greater.
     fn cmp(&self, other: &Candidate) -> Ordering {
         self.score.total_cmp(&other.score).then(other.number.cmp(&self.number))
     }
@@ -32,47 +33,52 @@ impl PartialOrd for Candidate {
     }
 }
 
+/// The limits of a suppression: how many boxes are selected, and when a box is dropped.
 pub(in crate::kernels) struct Rules {
+    /// The most boxes to select.
     pub(in crate::kernels) most: usize,
-    /// Overlap from which on a box is left out.
+    /// The overlap above which a box is dropped.
     pub(in crate::kernels) overlap: f32,
+    /// The score that a selected box must exceed.
     pub(in crate::kernels) score: f32,
-    /// How wide overlaps lower scores; 0 where they leave out altogether.
+    /// The width of the Gaussian by which overlaps lower scores; 0 if overlapping boxes are dropped instead.
     sigma: f32,
-    /// Numbers are as wide as the scores' type.
+    /// Rounds a number to the type of the scores.
     rounded: fn(f32) -> f32,
 }
 
 impl Rules {
-    /// What an op is given behind its boxes and scores of type `dtype`: how many boxes at most, the overlap from which on
-    /// they are left out, and, as later ops have them, the score that they are above and how wide overlaps lower scores.
-    pub(in crate::kernels) fn of(dtype: DType, given: &[&Tensor]) -> Result<Rules> {
-        let [most, overlap, others @ ..] = given else {
+    /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
+    /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
+    /// overlaps lower scores.
+    pub(in crate::kernels) fn of(dtype: DType, inputs: &[&Tensor]) -> Result<Rules> {
+        let [most, overlap, others @ ..] = inputs else {
             return Err(Error::internal("no thresholds"));
         };
         let sigma = others.get(1).map_or(Ok(0.0), |sigma| number(sigma, "soft_nms_sigma"))?;
         if sigma < 0.0 || sigma.is_nan() {
             crate::invalid!("soft_nms_sigma_ must be non-negative.");
         }
-        let overlap = part(number(overlap, "iou_threshold")?)?;
+        let overlap = check_iou_threshold(number(overlap, "iou_threshold")?)?;
         let most = count(most)?;
         let score = others.first().map_or(Ok(f32::MIN), |score| number(score, "score_threshold"))?;
         Ok(Rules { most, overlap, score, sigma, rounded: rounding(dtype) })
     }
 
-    /// Of the square of an overlap, in the exponent of what it lowers scores by; 0 where it leaves out altogether.
+    /// Returns the factor of the squared overlap in the exponent of the weight that lowers a score; 0 if
+    /// overlapping boxes are dropped instead.
     pub(in crate::kernels) fn scale(&self) -> f32 {
         if self.sigma > 0.0 { (self.rounded)(-0.5 / self.sigma) } else { 0.0 }
     }
 }
 
-/// How numbers of a type are rounded.
+/// Returns the function that rounds a number to `dtype`.
 fn rounding(dtype: DType) -> fn(f32) -> f32 {
     if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
 }
 
-/// Numbers and scores of the boxes that are chosen.
-fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) -> Vec<(usize, f32)> {
+/// Returns the numbers and scores of the selected boxes; `overlap` gives the overlap of two boxes.
+fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) -> Vec<(usize, f32)> {
     let candidates = scores.iter().enumerate().filter(|(_, s)| **s > rules.score);
     let mut queue: BinaryHeap<Candidate> =
         candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
@@ -91,7 +97,8 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
                 suppressed = true;
                 break;
             }
-            // Scores fall with overlap; where they do not, the weight is 1, or 0 if the overlap is no number.
+            // A soft suppression lowers scores with overlap. A hard one leaves the score, times 1, or makes it 0 if
+            // the overlap is NaN.
             let counts = soft || common <= rules.overlap;
             let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
@@ -112,50 +119,50 @@ fn choose(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
     chosen
 }
 
-/// The area that two boxes have in common, of what both cover. Corners may be given in any order; each result is
-/// rounded. Of boxes with a corner that is no number, the overlap is none either.
+/// Returns the intersection of two boxes divided by their union. Corners may be in any order; each intermediate
+/// result is rounded. A corner that is NaN makes the overlap NaN.
 fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) -> f32 {
     let min = |a: f32, b: f32| if b < a { b } else { a };
     let max = |a: f32, b: f32| if a < b { b } else { a };
     let sorted = |r: &[f32; 4]| [min(r[0], r[2]), min(r[1], r[3]), max(r[0], r[2]), max(r[1], r[3])];
     let (a, b) = (sorted(a), sorted(b));
     let area = |r: [f32; 4]| rounded(rounded(r[2] - r[0]) * rounded(r[3] - r[1]));
-    let (of_a, of_b) = (area(a), area(b));
-    if of_a <= 0.0 || of_b <= 0.0 {
+    let (area_a, area_b) = (area(a), area(b));
+    if area_a <= 0.0 || area_b <= 0.0 {
         return 0.0;
     }
     let height = max(rounded(min(a[2], b[2]) - max(a[0], b[0])), 0.0);
     let width = max(rounded(min(a[3], b[3]) - max(a[1], b[1])), 0.0);
     let common = rounded(height * width);
-    rounded(common / rounded(rounded(of_a + of_b) - common))
+    rounded(common / rounded(rounded(area_a + area_b) - common))
 }
 
-/// A tensor of `float` or `half` as `f32`.
+/// Returns a tensor of `float` or `half` as `float`.
 fn single(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::Half { widened::<f16>(x) } else { Ok(x.clone()) }
 }
 
-/// A number that is an input.
-fn number(given: &Tensor, name: &str) -> Result<f32> {
-    if given.shape().rank() != 0 {
-        crate::invalid!("{name} must be 0-D, got shape {}", given.shape());
+/// Returns the scalar in an input called `name`.
+fn number(tensor: &Tensor, name: &str) -> Result<f32> {
+    if tensor.shape().rank() != 0 {
+        crate::invalid!("{name} must be 0-D, got shape {}", tensor.shape());
     }
-    Ok(single(given)?.item()?)
+    Ok(single(tensor)?.item()?)
 }
 
-/// The overlap from which on a box is left out, which is a part.
-fn part(value: f32) -> Result<f32> {
+/// Checks that an overlap threshold is in [0, 1].
+fn check_iou_threshold(value: f32) -> Result<f32> {
     if !(0.0..=1.0).contains(&value) {
         crate::invalid!("iou_threshold must be in [0, 1]");
     }
     Ok(value)
 }
 
-fn count(given: &Tensor) -> Result<usize> {
-    if given.shape().rank() != 0 {
-        crate::invalid!("max_output_size must be 0-D, got shape {}", given.shape());
+fn count(tensor: &Tensor) -> Result<usize> {
+    if tensor.shape().rank() != 0 {
+        crate::invalid!("max_output_size must be 0-D, got shape {}", tensor.shape());
     }
-    let most: i32 = given.item()?;
+    let most: i32 = tensor.item()?;
     usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
 }
 
@@ -169,7 +176,7 @@ fn check_scores(scores: &Shape, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many boxes there are, each of which has a score.
+/// Returns the number of boxes, checked to equal the number of scores.
 pub(in crate::kernels) fn among(boxes: &Shape, scores: &Shape) -> Result<usize> {
     let &[count, 4] = boxes.dims() else {
         crate::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
@@ -178,17 +185,17 @@ pub(in crate::kernels) fn among(boxes: &Shape, scores: &Shape) -> Result<usize> 
     Ok(count)
 }
 
-fn among_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
+fn select_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
     let (boxes, scores) = (ctx.input(0)?, ctx.input(1)?);
     among(boxes.shape(), scores.shape())?;
     let (boxes, scores) = (single(boxes)?, single(scores)?);
     let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
     let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
-    Ok(choose(scores.values::<f32>()?, rules, overlap))
+    Ok(select(scores.values::<f32>()?, rules, overlap))
 }
 
-/// One value of each chosen box, followed by zeros up to `length`.
-fn followed_by_zeros<T: Element>(
+/// Returns one value per selected box, followed by zeros up to `length`.
+fn zero_padded<T: Element>(
     chosen: &[(usize, f32)],
     length: usize,
     value: impl Fn(&(usize, f32)) -> T,
@@ -199,51 +206,54 @@ fn followed_by_zeros<T: Element>(
 }
 
 fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
-    followed_by_zeros(chosen, length, |c| c.0 as i32)
+    zero_padded(chosen, length, |c| c.0 as i32)
 }
 
-pub(super) fn first(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
+/// `NonMaxSuppression`: the threshold of overlaps is an attribute.
+pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
     let rules = Rules {
         most: count(ctx.input(2)?)?,
-        overlap: part(threshold)?,
+        overlap: check_iou_threshold(threshold)?,
         score: f32::MIN,
         sigma: 0.0,
         rounded: rounding(DType::Float),
     };
-    let chosen = among_boxes(ctx, &rules)?;
+    let chosen = select_boxes(ctx, &rules)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
 
-/// Boxes that are left, and how many there may be.
+/// Selects boxes by the inputs' rules. Also returns the most boxes that may be selected.
 fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
     let rules = Rules::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
-    Ok((among_boxes(ctx, &rules)?, rules.most))
+    Ok((select_boxes(ctx, &rules)?, rules.most))
 }
 
-/// The second one, and the third, which has a threshold of scores.
-pub(super) fn second(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// `NonMaxSuppressionV2`, and V3, which has an additional score threshold.
+pub(super) fn versions_2_and_3(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (chosen, _) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
 
-/// The least length of the outputs: as many as may be chosen, if they are padded.
+/// Returns the least length of the outputs: the most boxes that may be selected if outputs are padded, else 0.
 fn length(padded: bool, most: usize) -> usize {
     if padded { most } else { 0 }
 }
 
-pub(super) fn fourth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
+/// `NonMaxSuppressionV4`: output 1 is the number of selected boxes.
+pub(super) fn version_4(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let (chosen, most) = suppressed(ctx)?;
     ctx.set_output(0, numbers(&chosen, length(padded, most))?);
     ctx.set_output(1, Tensor::scalar(chosen.len() as i32));
     Ok(())
 }
 
-pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
+/// `NonMaxSuppressionV5`: output 1 is the selected scores, output 2 the number of selected boxes.
+pub(super) fn version_5(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     let (chosen, most) = suppressed(ctx)?;
     let length = length(padded, most);
-    let scores = followed_by_zeros(&chosen, length, |c| c.1)?;
+    let scores = zero_padded(&chosen, length, |c| c.1)?;
     let scores = if ctx.input(1)?.dtype() == DType::Half { narrowed::<f16>(scores)? } else { scores };
     ctx.set_output(0, numbers(&chosen, length)?);
     ctx.set_output(1, scores);
@@ -251,6 +261,7 @@ pub(super) fn fifth(ctx: &mut KernelContext<'_>, padded: bool) -> Result<()> {
     Ok(())
 }
 
+/// `NonMaxSuppressionWithOverlaps`: input 0 is the matrix of overlaps.
 pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     let overlaps = ctx.input(0)?;
     let columns = match *overlaps.shape().dims() {
@@ -267,7 +278,7 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
         rounded: rounding(DType::Float),
     };
     let overlaps = overlaps.values::<f32>()?;
-    let chosen = choose(scores.values::<f32>()?, &rules, |i, j| overlaps[i * columns + j]);
+    let chosen = select(scores.values::<f32>()?, &rules, |i, j| overlaps[i * columns + j]);
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Distributions over classes.
+//! Distributions over classes from which candidate samplers draw.
 
 use super::super::random::distribution::{unit_f32, unit_f64};
 use super::super::random::philox::Singles;
@@ -8,32 +8,35 @@ use crate::kernel::KernelInit;
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 
-/// Draws a class.
-pub(super) type Draw<'a> = dyn Fn(&mut Singles) -> i64 + 'a;
-/// The probability of a class.
-pub(super) type Probability<'a> = dyn Fn(i64) -> f32 + 'a;
-/// Fills a batch by draws: the classes, and how often was drawn.
-pub(super) type Fill<'a> = dyn FnMut(&Draw<'_>) -> Result<(Vec<i64>, usize)> + 'a;
-/// Is told the batch, how often was drawn for it, and the probabilities that held.
-pub(super) type Count<'a> = dyn FnMut(&[i64], usize, &Probability<'_>) -> Result<()> + 'a;
+/// A function that draws a class.
+pub(super) type DrawFn<'a> = dyn Fn(&mut Singles) -> i64 + 'a;
+/// A function that returns the probability of a class.
+pub(super) type ProbabilityFn<'a> = dyn Fn(i64) -> f32 + 'a;
+/// A function that fills a batch by drawing with the function it is given; it returns the classes and the number of
+/// draws.
+pub(super) type FillFn<'a> = dyn FnMut(&DrawFn<'_>) -> Result<(Vec<i64>, usize)> + 'a;
+/// A function that receives the batch, the number of draws it took, and the probabilities at the time of the draws.
+pub(super) type CountFn<'a> = dyn FnMut(&[i64], usize, &ProbabilityFn<'_>) -> Result<()> + 'a;
 
-/// A distribution, which may learn from the classes that it sees.
+/// A distribution over classes, which may learn from the true classes that it is given.
 pub(super) trait Sampler: Send + Sync {
+    /// Returns the number of classes.
     fn range(&self) -> i64;
 
-    /// Draws one batch and counts it, under one state of the distribution; then learns from `seen`.
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, seen: &[i64]) -> Result<()>;
+    /// Draws one batch with `fill` and passes it to `count`, under one state of the distribution; then learns from
+    /// `true_classes`.
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, true_classes: &[i64]) -> Result<()>;
 }
 
-/// Below `n`, every number as likely as the others: a little of the range is drawn again for that.
+/// Returns a uniform number below `n`. Numbers of an incomplete last range of `n` are redrawn.
 fn below(numbers: &mut Singles, n: u32) -> u32 {
     if n.is_power_of_two() {
         return numbers.next() & (n - 1);
     }
-    let rest = u32::MAX % n + 1;
+    let rejected = u32::MAX % n + 1;
     loop {
         let number = numbers.next();
-        if number >= rest {
+        if number >= rejected {
             return number % n;
         }
     }
@@ -48,16 +51,16 @@ fn below_u64(numbers: &mut Singles, n: u64) -> u64 {
     if n.is_power_of_two() {
         return next_u64(numbers) & (n - 1);
     }
-    let rest = u64::MAX % n + 1;
+    let rejected = u64::MAX % n + 1;
     loop {
         let number = next_u64(numbers);
-        if number >= rest {
+        if number >= rejected {
             return number % n;
         }
     }
 }
 
-/// Every class as likely as the others.
+/// The uniform distribution over `range` classes.
 pub(super) struct Uniform(i64);
 
 impl Uniform {
@@ -71,14 +74,14 @@ impl Sampler for Uniform {
         self.0
     }
 
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, _: &[i64]) -> Result<()> {
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
         let probability = (1.0 / self.0 as f64) as f32;
         let (batch, tries) = fill(&|numbers| below_u64(numbers, self.0 as u64) as i64)?;
         count(&batch, tries, &|_| probability)
     }
 }
 
-/// Classes in the order of their frequency, as words are by Zipf's law.
+/// A log-uniform (Zipfian) distribution, for classes sorted by falling frequency.
 pub(super) struct LogUniform {
     range: i64,
     log_range: f64,
@@ -96,7 +99,7 @@ impl Sampler for LogUniform {
         self.range
     }
 
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, _: &[i64]) -> Result<()> {
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
         let draw = |numbers: &mut Singles| {
             let first = numbers.next();
             let uniform = unit_f64(first, numbers.next());
@@ -109,11 +112,12 @@ impl Sampler for LogUniform {
     }
 }
 
-/// As often as classes were seen so far, once more each.
+/// A distribution learned from the true classes: a class is drawn in proportion to 1 + the number of times it has
+/// occurred.
 pub(super) struct Unigram(Mutex<Weights>);
 
-/// Whole weights with their partial sums, as a Fenwick tree: "A new data structure for cumulative frequency
-/// tables", 1994.
+/// Integer weights with their partial sums in a Fenwick tree ("A new data structure for cumulative frequency
+/// tables", 1994).
 struct Weights {
     weights: Vec<i32>,
     sums: Vec<i32>,
@@ -131,7 +135,7 @@ impl Weights {
         }
     }
 
-    /// The class in whose part of the total `position` is.
+    /// Returns the class whose interval of the cumulative weights contains `position`.
     fn class_at(&self, position: u32) -> i64 {
         let (mut at, mut rest) = (0, position as i32);
         let mut step = self.weights.len().checked_ilog2().map_or(0, |log| 1usize << log);
@@ -151,7 +155,7 @@ impl Unigram {
         let Some(count) = usize::try_from(range).ok().filter(|&r| r < i32::MAX as usize) else {
             invalid!("range_max of a learned unigram sampler must be below {}, not {range}", i32::MAX);
         };
-        // Refused here if there is no memory for so many.
+        // Allocates once, so that a range for which there is no memory is refused here with an error.
         Tensor::unspecified(DType::Int64, Shape::new(&[count])?)?;
         let sums = (1..=count).map(|at| (at & at.wrapping_neg()) as i32).collect();
         Ok(Unigram(Mutex::new(Weights { weights: vec![1; count], sums, total: count as i32 })))
@@ -163,33 +167,33 @@ impl Sampler for Unigram {
         self.0.lock().weights.len() as i64
     }
 
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, seen: &[i64]) -> Result<()> {
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, true_classes: &[i64]) -> Result<()> {
         let mut state = self.0.lock();
         let classes = state.weights.len();
-        let place = |class: i64| usize::try_from(class).ok().filter(|&c| c < classes);
-        if let Some(class) = seen.iter().find(|&&class| place(class).is_none()) {
+        let index_of = |class: i64| usize::try_from(class).ok().filter(|&c| c < classes);
+        if let Some(class) = true_classes.iter().find(|&&class| index_of(class).is_none()) {
             invalid!("true class {class} is not in [0, {classes})");
         }
         let (batch, tries) = fill(&|numbers| state.class_at(below(numbers, state.total as u32)))?;
         count(&batch, tries, &|class| {
-            place(class).map_or(0.0, |at| state.weights[at] as f32 / state.total as f32)
+            index_of(class).map_or(0.0, |at| state.weights[at] as f32 / state.total as f32)
         })?;
         let room = (i32::MAX - state.total) as usize;
-        seen.iter().take(room).filter_map(|&class| place(class)).for_each(|at| state.add(at));
+        true_classes.iter().take(room).filter_map(|&class| index_of(class)).for_each(|at| state.add(at));
         Ok(())
     }
 }
 
-/// By given weights, with Walker's alias method.
+/// A fixed distribution given by weights, sampled by Walker's alias method.
 pub(super) struct FixedUnigram {
     range: i64,
     weights: Vec<f32>,
     total: f64,
-    /// For each class the chance that it stays, and what comes in its place.
+    /// For each class, the probability of keeping it, and the class that replaces it otherwise.
     table: Vec<(f32, i64)>,
 }
 
-/// Reserved ids take memory that nothing in the input stands for.
+/// The most reserved ids. They are limited because they use memory that no input accounts for.
 const MAX_RESERVED: i64 = 1 << 20;
 
 impl FixedUnigram {
@@ -210,12 +214,12 @@ impl FixedUnigram {
                 "num_reserved_ids must be in [0, range_max], and at most {MAX_RESERVED}, got {reserved}"
             );
         }
-        let is_own = |id: i64| id % shards == shard;
-        let mut weights: Vec<f32> = (0..reserved).filter(|&id| is_own(id)).map(|_| 0.0).collect();
+        let is_in_shard = |id: i64| id % shards == shard;
+        let mut weights: Vec<f32> = (0..reserved).filter(|&id| is_in_shard(id)).map(|_| 0.0).collect();
         let mut total = 0.0;
-        let given = if file.is_empty() { unigrams } else { read(&file)? };
-        for (id, weight) in (reserved..).zip(given) {
-            if is_own(id) {
+        let source = if file.is_empty() { unigrams } else { read_weights(&file)? };
+        for (id, weight) in (reserved..).zip(source) {
+            if is_in_shard(id) {
                 let weight = weight.powf(distortion);
                 total += f64::from(weight);
                 weights.push(weight);
@@ -233,8 +237,8 @@ impl FixedUnigram {
     }
 }
 
-/// The last column of each line of a file of comma-separated values.
-fn read(file: &str) -> Result<Vec<f32>> {
+/// Reads the last column of each line of a file of comma-separated values.
+fn read_weights(file: &str) -> Result<Vec<f32>> {
     let failed = |e: std::io::Error| {
         let code = if e.kind() == std::io::ErrorKind::NotFound { Code::NotFound } else { Code::Unknown };
         Error::new(code, format!("{file}; {e}"))
@@ -248,25 +252,26 @@ fn read(file: &str) -> Result<Vec<f32>> {
         .collect()
 }
 
+/// Returns Walker's alias table: for each class, the probability of keeping it and its replacement.
 fn alias_table(weights: &[f32]) -> Vec<(f32, i64)> {
     let count = weights.len();
     let sum: f64 = weights.iter().map(|&w| f64::from(w)).sum();
     let mut chances: Vec<f64> = weights.iter().map(|&w| f64::from(w * count as f32) / sum).collect();
     let (mut low, mut high): (Vec<usize>, Vec<usize>) = (0..count).partition(|&i| chances[i] < 1.0);
-    let mut others: Vec<i64> = vec![-1; count];
+    let mut aliases: Vec<i64> = vec![-1; count];
     while let (Some(&l), Some(&h)) = (low.last(), high.last()) {
         low.pop();
         high.pop();
-        others[l] = h as i64;
+        aliases[l] = h as i64;
         chances[h] -= 1.0 - chances[l];
         if chances[h] < 1.0 { low.push(h) } else { high.push(h) }
     }
-    // What rounding left over stays as it is.
+    // Classes left over because of rounding are always kept.
     for i in low.into_iter().chain(high) {
         chances[i] = 1.0;
-        others[i] = i as i64;
+        aliases[i] = i as i64;
     }
-    chances.into_iter().map(|chance| chance as f32).zip(others).collect()
+    chances.into_iter().map(|chance| chance as f32).zip(aliases).collect()
 }
 
 impl Sampler for FixedUnigram {
@@ -274,7 +279,7 @@ impl Sampler for FixedUnigram {
         self.range
     }
 
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, _: &[i64]) -> Result<()> {
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
         let draw = |numbers: &mut Singles| {
             let uniform = unit_f32(numbers.next());
             let class = below(numbers, self.table.len() as u32);
@@ -290,17 +295,18 @@ impl Sampler for FixedUnigram {
 }
 
 /// Every class once, in order.
-pub(super) struct All(pub(super) i64);
+pub(super) struct AllClasses(pub(super) i64);
 
-impl Sampler for All {
+impl Sampler for AllClasses {
     fn range(&self) -> i64 {
         self.0
     }
 
-    fn batch(&self, fill: &mut Fill<'_>, count: &mut Count<'_>, _: &[i64]) -> Result<()> {
+    fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
         let next = std::cell::Cell::new(0);
         let (batch, _) = fill(&|_| next.replace(next.get() + 1))?;
-        // Not to be mistaken for as many tries as there are classes: each is certain to be there once.
+        // `usize::MAX` draws, not the number of classes: a count equal to the batch's would make the expected count
+        // `probability * batch`, but each class occurs exactly once.
         count(&batch, usize::MAX, &|_| 1.0)
     }
 }

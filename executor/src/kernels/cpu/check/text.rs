@@ -1,11 +1,11 @@
-//! Tensors as text, in the two forms that messages of TensorFlow programs have.
+//! Text of tensors in the two formats that TensorFlow uses: for assertions and `Print`, and for `StringFormat`.
 
 use crate::escape::escape;
 use graph::{Bool8, DType, Tensor};
 use half::{bf16, f16};
 
-/// The first `limit` elements (all, if it is negative) inside nested brackets without the outermost:
-/// `1 2 3`, `[1 2][3 4]`, `[1 2][3...]...`.
+/// Formats the first `limit` elements (all if negative) in nested brackets, without the outermost: `1 2 3`, `[1
+/// 2][3 4]`, `[1 2][3...]...`.
 pub(super) fn summary(value: &Tensor, limit: i64) -> String {
     let total = value.num_elements();
     let limit = usize::try_from(limit).map_or(total, |l| l.min(total));
@@ -27,7 +27,8 @@ pub(super) fn summary(value: &Tensor, limit: i64) -> String {
     out
 }
 
-/// Recursion is as deep as the tensor's rank, which is bounded.
+/// Formats one axis; `next` is the index of the next element. The recursion is as deep as the tensor's rank, which
+/// is bounded.
 fn summarize_axis(
     value: &Tensor,
     dims: &[usize],
@@ -58,8 +59,8 @@ fn summarize_axis(
     }
 }
 
-/// `ends` elements from each end of each axis (all, if it is negative), with brackets and line breaks:
-/// `[1 2 ... 8 9]`. Strings stand in quotes, as bytes where they are not ASCII.
+/// Formats the first and last `ends` elements of each axis (all if negative) with brackets and line breaks: `[1 2
+/// ... 8 9]`. Strings are quoted; bytes beyond ASCII are kept.
 pub(super) fn layout(value: &Tensor, ends: i64) -> Vec<u8> {
     let total = value.num_elements();
     let ends = usize::try_from(ends).map_or(total, |ends| ends.min(total));
@@ -109,7 +110,7 @@ fn layout_axis(value: &Tensor, axis: usize, start: usize, ends: usize, out: &mut
     out.push(b']');
 }
 
-/// In quotes; characters beyond ASCII are readable as they are.
+/// Appends a quoted string. ASCII characters are escaped where needed; bytes beyond ASCII are copied.
 fn quote(s: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for part in s.chunk_by(|a, b| a.is_ascii() == b.is_ascii()) {
@@ -121,6 +122,7 @@ fn quote(s: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
+/// Formats one element.
 fn element(value: &Tensor, i: usize) -> String {
     macro_rules! at {
         ($t:ty) => {
@@ -139,7 +141,7 @@ fn element(value: &Tensor, i: usize) -> String {
     text.unwrap_or_else(|| "?".to_owned())
 }
 
-/// The shorter of two precisions that reads back as the same number, as C's `%g` writes it.
+/// Formats a number like C's `%g`, with the smaller of two precisions that reads back as the same number.
 fn float(value: f32) -> String {
     let short = general(value.into(), 6);
     if short.parse() == Ok(value) { short } else { general(value.into(), 9) }
@@ -150,7 +152,7 @@ fn double(value: f64) -> String {
     if short.parse() == Ok(value) { short } else { general(value, 17) }
 }
 
-/// C's `%.{precision}g`.
+/// Formats a number like C's `%.{precision}g`.
 fn general(value: f64, precision: usize) -> String {
     if !value.is_finite() {
         return if value.is_nan() {
@@ -183,7 +185,7 @@ mod tests {
     use graph::Result;
 
     #[test]
-    fn numbers_are_as_short_as_they_can_be() {
+    fn numbers_are_formatted_with_the_shortest_exact_precision() {
         let cases: [(f32, &str); 8] = [
             (1.0, "1"),
             (2.5, "2.5"),

@@ -1,4 +1,4 @@
-//! Kernels that set variables aside, and write what was set aside while the variables change on.
+//! Kernels that take snapshots of variables, and save them while the variables continue to change.
 
 use super::{prefix, write};
 use crate::error::{Error, Result};
@@ -12,6 +12,7 @@ use graph::{Bool8, Code, DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::path::Path;
 
+/// `SetAsideVariable`: outputs a snapshot of a variable's value.
 pub(super) fn set_aside(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     Kernel::sync(move |ctx| {
@@ -21,12 +22,13 @@ pub(super) fn set_aside(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `KeepSnapshot`: stores the snapshots of several variables in a named object, until they are saved.
 pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {
         let aside = |tensor: &Tensor| match tensor.as_variants()? {
-            [aside] => Ok(aside.expect::<Aside>("what was set aside of a variable")?),
-            many => Err(Error::invalid(format!("expected what one variable held, got {}", many.len()))),
+            [aside] => Ok(aside.expect::<Aside>("a variable's snapshot")?),
+            many => Err(Error::invalid(format!("expected the snapshot of one variable, got {}", many.len()))),
         };
         let asides = (0..ctx.num_inputs()).map(|i| aside(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
         snapshot.object(|_| Ok(Snapshot::default()))?.put(asides);
@@ -34,20 +36,22 @@ pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `SaveSnapshot`: writes the stored snapshots to a checkpoint.
 pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
     let name = ObjectName::of(init, true)?;
-    let said = name.name.clone();
+    let object_name = name.name.clone();
     let snapshot = Owner::<Snapshot>::new(init, name);
     blocking(move |ctx| {
         let values = snapshot.object(|_| Ok(Snapshot::default()))?.take().ok_or_else(|| {
-            let message = format!("nothing is set aside in {said}: run its KeepSnapshot before each save");
+            let message =
+                format!("there is no snapshot in {object_name}: run its KeepSnapshot before each save");
             Error::new(Code::FailedPrecondition, message)
         })?;
         let prefix = prefix(ctx)?;
-        let goes_behind = ctx.input(3)?.item::<Bool8>()?.get();
+        let writes_behind = ctx.input(3)?.item::<Bool8>()?.get();
         let create = |store: &dyn Store, path: &Path| {
             let file = store.create_direct(path)?;
-            if goes_behind { behind(file) } else { Ok(file) }
+            if writes_behind { behind(file) } else { Ok(file) }
         };
         write(ctx, values, || bundle::Writer::create_with(prefix, create))?;
         Ok(SmallVec::new())
@@ -75,12 +79,12 @@ impl Content for Aside {
                 Some(tensor) => tensor.give(sink),
                 None => sink.add_from(|space| Ok(aside.read(space)?)),
             },
-            Aside::Brought(aside) => aside.wait().map_err(as_found)?.give(sink),
+            Aside::Brought(aside) => aside.wait().map_err(to_checkpoint_error)?.give(sink),
         }
     }
 }
 
-/// What kept a value from coming, as a failure of what was to be written.
-fn as_found(error: Error) -> checkpoint::Error {
+/// Converts the failure to obtain a snapshot's value into a failure of the checkpoint.
+fn to_checkpoint_error(error: Error) -> checkpoint::Error {
     checkpoint::Error::Invalid { code: error.code(), message: error.to_string() }
 }

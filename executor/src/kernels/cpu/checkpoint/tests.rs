@@ -1,4 +1,4 @@
-//! Saving and restoring through the ops.
+//! Tests of saving and restoring through the ops.
 
 use crate::error::Result;
 use crate::testing::{TempDir, run_op};
@@ -26,7 +26,7 @@ fn halves() -> Result<[Tensor; 2]> {
 }
 
 #[test]
-fn what_is_saved_is_restored_in_other_parts() -> Result<()> {
+fn saved_slices_are_restored_by_other_slices() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = format!("{}/model", dir.path().display());
     let [upper, lower] = halves()?;
@@ -41,18 +41,18 @@ fn what_is_saved_is_restored_in_other_parts() -> Result<()> {
 }
 
 #[test]
-fn failures_are_told_as_tensorflow_tells_them() -> Result<()> {
+fn failures_have_the_messages_of_tensorflow() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = format!("{}/model", dir.path().display());
-    let told = |result: Result<Vec<Tensor>>| result.map(|_| ()).map_err(|e| (e.code(), e.to_string()));
+    let outcome = |result: Result<Vec<Tensor>>| result.map(|_| ()).map_err(|e| (e.code(), e.to_string()));
     let missing =
         format!("Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}");
-    assert_eq!(told(restore(&prefix, &["w"], &[""], &[DType::Float])), Err((Code::NotFound, missing)));
+    assert_eq!(outcome(restore(&prefix, &["w"], &[""], &[DType::Float])), Err((Code::NotFound, missing)));
     save(&prefix, &["w"], &[""], &[1f32.into()])?;
-    let other = told(restore(&prefix, &["w"], &[""], &[DType::Int32]));
+    let other = outcome(restore(&prefix, &["w"], &[""], &[DType::Int32]));
     let text = "tensor_name = w; expected dtype int32 does not equal original dtype float";
     assert_eq!(other, Err((Code::InvalidArgument, text.into())));
-    let absent = told(restore(&prefix, &["z"], &[""], &[DType::Float]));
+    let absent = outcome(restore(&prefix, &["z"], &[""], &[DType::Float]));
     assert_eq!(absent, Err((Code::NotFound, "Key z not found in checkpoint".into())));
     let nowhere = format!("{prefix}/a/b/c");
     assert_eq!(save(&nowhere, &["w"], &[""], &[1f32.into()]).map_err(|e| e.code()), Err(Code::NotFound));
@@ -63,12 +63,12 @@ fn failures_are_told_as_tensorflow_tells_them() -> Result<()> {
 }
 
 #[test]
-fn a_save_of_what_nobody_set_aside_is_told() -> Result<()> {
+fn saving_without_a_snapshot_fails() -> Result<()> {
     let inputs = [Tensor::from("/nowhere/model"), strings(&["w"])?, strings(&[""])?, true.into()];
-    let told = run_op("SaveSnapshot", &inputs, &[("shared_name", "these".into())]);
-    let told = told.map_err(|e| (e.code(), e.to_string()));
-    let text = "nothing is set aside in these: run its KeepSnapshot before each save";
-    assert_eq!(told, Err((Code::FailedPrecondition, text.to_owned())));
+    let saved = run_op("SaveSnapshot", &inputs, &[("shared_name", "these".into())]);
+    let saved = saved.map_err(|e| (e.code(), e.to_string()));
+    let text = "there is no snapshot in these: run its KeepSnapshot before each save";
+    assert_eq!(saved, Err((Code::FailedPrecondition, text.to_owned())));
     Ok(())
 }
 
@@ -95,7 +95,7 @@ fn shards_are_merged() -> Result<()> {
 }
 
 #[test]
-fn checkpoints_of_the_first_format_are_written_and_read() -> Result<()> {
+fn v1_checkpoints_are_written_and_read() -> Result<()> {
     let dir = TempDir::new()?;
     let path = format!("{}/old", dir.path().display());
     let [upper, lower] = halves()?;

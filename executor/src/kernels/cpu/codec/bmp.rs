@@ -3,7 +3,7 @@
 use super::{Pixels, Samples, sample_count};
 use crate::error::{Error, Result};
 
-/// `channels` 0 stands for as many as the file has.
+/// Decodes a file without compression; `channels` 0 keeps the file's number of channels.
 pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     let short = || {
         Error::invalid(format!(
@@ -20,33 +20,35 @@ pub(super) fn decode(file: &[u8], channels: usize) -> Result<Pixels> {
     }
     let (start, width, height) = (word(10)?, word(18)?, word(22)?);
     let bits = (word(28)? & 0xffff) as usize;
-    let given = bits / 8;
-    if !matches!(given, 1 | 3 | 4) {
-        crate::invalid!("Number of channels inherent in the image must be 1, 3 or 4, was {given}");
+    let file_channels = bits / 8;
+    if !matches!(file_channels, 1 | 3 | 4) {
+        crate::invalid!("Number of channels inherent in the image must be 1, 3 or 4, was {file_channels}");
     }
-    // Colours without opacity may be asked for with one.
-    let is_made_opaque = (given, channels) == (3, 4);
-    if channels != 0 && channels != given && !is_made_opaque {
-        crate::invalid!("channels attribute {channels} does not match bits per pixel from file {given}");
+    // An opacity channel may be requested for a file without one.
+    let is_made_opaque = (file_channels, channels) == (3, 4);
+    if channels != 0 && channels != file_channels && !is_made_opaque {
+        crate::invalid!(
+            "channels attribute {channels} does not match bits per pixel from file {file_channels}"
+        );
     }
     let (Ok(start), Ok(columns)) = (usize::try_from(start), usize::try_from(width)) else {
         crate::invalid!("header size and width must be positive, got {start} and {width}");
     };
     let rows = height.unsigned_abs() as usize;
-    let channels = if is_made_opaque { 4 } else { given };
+    let channels = if is_made_opaque { 4 } else { file_channels };
     let size = sample_count(rows, columns, channels)?;
-    // Rows are padded to whole words of four bytes.
-    let stride = (columns * given).next_multiple_of(4);
-    let needed = stride.checked_mul(rows - 1).and_then(|n| n.checked_add(columns * given + start));
+    // Rows are padded to a multiple of four bytes.
+    let stride = (columns * file_channels).next_multiple_of(4);
+    let needed = stride.checked_mul(rows - 1).and_then(|n| n.checked_add(columns * file_channels + start));
     if needed.is_none_or(|n| n > file.len()) {
         crate::invalid!("Incomplete bmp content, got {} bytes of {columns} by {rows} pixels", file.len());
     }
     let mut out = Vec::with_capacity(size);
     for row in 0..rows {
-        // The last row comes first, unless the height is negative.
+        // Rows are stored from the bottom up, unless the height is negative.
         let row = if height > 0 { rows - 1 - row } else { row };
-        let line = &file[start + row * stride..][..columns * given];
-        for pixel in line.chunks_exact(given) {
+        let line = &file[start + row * stride..][..columns * file_channels];
+        for pixel in line.chunks_exact(file_channels) {
             match *pixel {
                 [b, g, r] if is_made_opaque => out.extend([r, g, b, u8::MAX]),
                 [b, g, r] => out.extend([r, g, b]),

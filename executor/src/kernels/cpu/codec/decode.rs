@@ -1,10 +1,11 @@
-//! Decoding: which format a file has, which of them an op takes, and the type of the result.
+//! Decoding: detection of the file's format, the formats that an op accepts, and conversion to the output type.
 
 use super::{Pixels, Samples, bmp, contents, gif, jpeg, png};
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
 
+/// The format of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Jpeg,
@@ -14,7 +15,7 @@ enum Format {
 }
 
 impl Format {
-    /// By the first bytes.
+    /// Detects the format by the first bytes of the file.
     fn of(file: &[u8]) -> Option<Format> {
         let starts = [
             (&b"\xff\xd8\xff"[..], Format::Jpeg),
@@ -35,9 +36,10 @@ impl Format {
     }
 }
 
+/// The decoding op of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    /// `DecodeJpeg` and `DecodePng`.
+    /// `DecodeJpeg` or `DecodePng`.
     Still,
     Crop,
     Bmp,
@@ -45,17 +47,18 @@ enum Op {
     Image,
 }
 
+/// A decoding op with its attributes.
 struct Decoder {
     op: Op,
     channels: usize,
     dtype: DType,
-    /// Whether all frames are given.
+    /// Set if the output has all frames of an animation.
     animated: bool,
     jpeg: jpeg::Options,
 }
 
-/// The kernel of each op that decodes.
-pub(super) fn any(init: &KernelInit<'_>) -> Result<Kernel> {
+/// Makes the kernel of any decoding op.
+pub(super) fn image(init: &KernelInit<'_>) -> Result<Kernel> {
     let op = match init.node.op.name() {
         "DecodeAndCropJpeg" => Op::Crop,
         "DecodeBmp" => Op::Bmp,
@@ -91,7 +94,8 @@ impl Decoder {
             }
             Format::Png => png::decode(&file, self.channels, self.dtype != DType::UInt8)?,
             Format::Gif => {
-                // Ops that give one image refuse animations, but for the one that is asked for its first frame.
+                // Ops whose output is one image refuse animations, except `DecodeImage`, which can take the first
+                // frame. Decoding two frames suffices to detect an animation.
                 let most = if self.animated { usize::MAX } else { 2 };
                 let mut pixels = gif::decode(&file, most)?;
                 if !self.animated && pixels.frames > 1 {
@@ -114,7 +118,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Checks that the op takes the format.
+    /// Checks that the op accepts the format.
     fn check(&self, format: Format) -> Result<()> {
         let name = format.name();
         match (self.op, format) {
@@ -140,7 +144,7 @@ impl Decoder {
     }
 }
 
-/// Input 1: the first row and column, and how many of each.
+/// Returns input 1: the first row, the first column, the number of rows, and the number of columns.
 fn crop_window(ctx: &KernelContext<'_>) -> Result<[usize; 4]> {
     let window = ctx.input(1)?;
     let &[y, x, height, width] = window.values::<i32>()? else {
@@ -154,6 +158,7 @@ fn crop_window(ctx: &KernelContext<'_>) -> Result<[usize; 4]> {
 }
 
 impl Pixels {
+    /// Drops all frames except the first.
     fn keep_first(&mut self) {
         self.frames = 1;
         let len = self.height * self.width * self.channels;
@@ -163,6 +168,7 @@ impl Pixels {
         }
     }
 
+    /// Converts the samples to `dtype`; `as_animation` adds an axis for the frames.
     fn into_tensor(self, dtype: DType, as_animation: bool) -> Result<Tensor> {
         let [h, w, c] = [self.height, self.width, self.channels];
         let shape = if as_animation { Shape::new(&[self.frames, h, w, c])? } else { Shape::new(&[h, w, c])? };
@@ -182,7 +188,7 @@ impl Pixels {
     }
 }
 
-/// `ExtractJpegShape`: height, width and channels, without decoding.
+/// `ExtractJpegShape`: outputs height, width and channels without decoding.
 pub(super) fn jpeg_shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {

@@ -1,4 +1,4 @@
-//! Encoding.
+//! Encoding of images as JPEG and PNG files.
 
 use super::png;
 use crate::error::{Error, Result};
@@ -7,15 +7,16 @@ use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 use jpeg_encoder::{ColorType, Encoder, PixelDensity, PixelDensityUnit, SamplingFactor};
 
-/// Of which colours the file is.
+/// The colours that an encoded JPEG file must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Colours {
-    /// Those of the image.
+    /// The colours of the image.
     Any,
     Grey,
     Rgb,
 }
 
+/// The attributes of a JPEG encoder.
 struct Jpeg {
     colours: Colours,
     quality: i64,
@@ -71,8 +72,8 @@ impl Jpeg {
         let mut file = Vec::new();
         let mut encoder = Encoder::new(&mut file, (quality as u8).max(1));
         encoder.set_progressive(self.progressive);
-        // The encoder writes optimised files with a scan for each component, which not every decoder takes where
-        // components differ in size.
+        // The encoder writes files with optimised Huffman tables in file_len scan per component, which some decoders
+        // reject if components differ in size.
         encoder.set_optimized_huffman_tables(self.optimized && !self.downsampled || self.progressive);
         encoder.set_sampling_factor(if self.downsampled {
             SamplingFactor::F_2_2
@@ -102,6 +103,7 @@ fn set_file(ctx: &mut KernelContext<'_>, file: Vec<u8>) -> Result<()> {
     Ok(())
 }
 
+/// `EncodeJpeg`: the quality is an attribute.
 pub(super) fn jpeg(init: &KernelInit<'_>) -> Result<Kernel> {
     let jpeg = Jpeg::of(init)?;
     Kernel::sync(move |ctx| {
@@ -133,7 +135,7 @@ pub(super) fn jpeg_of_quality(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// `EncodePng`: one file for each image of a batch.
+/// `EncodePng`: outputs file_len file per image of a batch.
 pub(super) fn png(init: &KernelInit<'_>) -> Result<Kernel> {
     let compression: i64 = init.attr("compression")?;
     if !(-1..=9).contains(&compression) {
@@ -156,15 +158,15 @@ pub(super) fn png(init: &KernelInit<'_>) -> Result<Kernel> {
         if count > 0 && (height == 0 || width == 0) {
             return Err(Error::internal("PNG encoding failed at the following flattened batch indices: 0"));
         }
-        // Samples of sixteen bits have the upper byte first.
+        // Samples of 16 bits are stored with the upper byte first.
         let bytes: Vec<u8> = if wide {
             image.values::<u16>()?.iter().flat_map(|v| v.to_be_bytes()).collect()
         } else {
             image.bytes()?.to_vec()
         };
-        let one = bytes.len().checked_div(count).unwrap_or(0).max(1);
+        let file_len = bytes.len().checked_div(count).unwrap_or(0).max(1);
         let files = bytes
-            .chunks_exact(one)
+            .chunks_exact(file_len)
             .map(|bytes| png::encode(bytes, [height, width, channels], wide, compression));
         let files: Vec<Bytes> = files.map(|f| f.map(Bytes::from)).collect::<Result<_>>()?;
         ctx.set_output(0, Tensor::strings(files, batch)?);

@@ -1,10 +1,10 @@
-//! GIF files: each frame as it is seen, on top of those before it.
+//! GIF files: each frame is drawn on top of the frames before it.
 
 use super::{MOST_SAMPLES, Pixels, Samples, sample_count};
 use crate::error::{Error, Result};
 use ::gif::{ColorOutput, DecodeOptions, MemoryLimit};
 
-/// The first frames of a file, at most `most`.
+/// Decodes the first frames of a file, at most `most`.
 pub(super) fn decode(file: &[u8], most: usize) -> Result<Pixels> {
     let invalid = |e| Error::invalid(format!("Invalid GIF data (size {}), {e}", file.len()));
     let mut options = DecodeOptions::new();
@@ -22,7 +22,7 @@ pub(super) fn decode(file: &[u8], most: usize) -> Result<Pixels> {
         if out.len() + size >= MOST_SAMPLES {
             crate::invalid!("Image too large: more than {frames} frames of {width} by {height}");
         }
-        // What a frame leaves out shows the one before it.
+        // Pixels that a frame leaves out show the previous frame.
         let before = out.len().checked_sub(size);
         match before {
             Some(start) => out.extend_from_within(start..),

@@ -8,12 +8,12 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// How to decode.
+/// Options of the decoder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
-    /// The image is shrunk by this.
+    /// The factor by which the image is shrunk.
     ratio: usize,
-    /// Parts of a truncated file are taken for the whole.
+    /// Set if the decoded part of a truncated file is accepted.
     recover: bool,
 }
 
@@ -24,6 +24,7 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Reads the attributes of a decoding op.
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Options> {
         let ratio: i64 = init.attr("ratio")?;
         if !matches!(ratio, 1 | 2 | 4 | 8) {
@@ -42,7 +43,7 @@ fn decoder(file: &[u8], options: DecoderOptions) -> JpegDecoder<ZCursor<&[u8]>> 
     JpegDecoder::new_with_options(ZCursor::new(file), options)
 }
 
-/// Height, width and channels of what a file holds.
+/// Returns height, width and channels of the image in a file, without decoding its pixels.
 pub(super) fn sizes(file: &[u8]) -> Result<[usize; 3]> {
     let mut decoder = decoder(file, DecoderOptions::new_safe());
     let invalid = || Error::invalid(format!("Invalid JPEG data, size {}", file.len()));
@@ -51,7 +52,8 @@ pub(super) fn sizes(file: &[u8]) -> Result<[usize; 3]> {
     Ok([usize::from(info.height), usize::from(info.width), usize::from(info.components)])
 }
 
-/// `channels` 0 stands for as many as the file has; `window` is first row and column, rows and columns.
+/// Decodes a file; `channels` 0 keeps the file's number of channels. `window` is the first row, the first column,
+/// the number of rows and the number of columns to keep.
 pub(super) fn decode(
     file: &[u8],
     channels: usize,
@@ -63,18 +65,18 @@ pub(super) fn decode(
     let channels = match channels {
         0 if components == 1 => 1,
         0 => 3,
-        given => given,
+        requested => requested,
     };
     sample_count(height, width, 3)?;
     if has_separate_scans(file) {
         return Err(Error::unimplemented("JPEG files with a scan for each component"));
     }
-    // Grey files become colours here; colours become grey by their luminance, in the decoder.
+    // The decoder converts colours to grey by their luminance; grey is expanded to colours below.
     let decoded = if components == 1 || channels == 1 { 1 } else { 3 };
     let space = if decoded == 1 { ColorSpace::Luma } else { ColorSpace::RGB };
-    let wanted = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
-    let is_whole = options.recover || ends(file);
-    let bytes = if is_whole { decoder(file, wanted).decode().ok() } else { None };
+    let decoder_options = DecoderOptions::new_safe().jpeg_set_out_colorspace(space).set_strict_mode(false);
+    let is_whole = options.recover || has_end_marker(file);
+    let bytes = if is_whole { decoder(file, decoder_options).decode().ok() } else { None };
     let bytes = bytes.filter(|b| b.len() == height * width * decoded).ok_or_else(invalid)?;
     let (mut bytes, mut height, mut width) = shrink(bytes, [height, width, decoded], options.ratio);
     if let Some([y, x, rows, columns]) = window {
@@ -94,7 +96,7 @@ pub(super) fn decode(
     Ok(Pixels { frames: 1, height, width, channels, samples: Samples::Bytes(bytes) })
 }
 
-/// The segments before the first scan, that scan's header included: each one's marker, and its bytes without it.
+/// Returns the segments before the first scan and the header of that scan: the marker and the content of each.
 fn segments(file: &[u8]) -> Vec<(u8, &[u8])> {
     let (mut out, mut at) = (Vec::new(), 2);
     while let Some(&[0xff, marker, high, low]) = file.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
@@ -109,24 +111,24 @@ fn segments(file: &[u8]) -> Vec<(u8, &[u8])> {
     out
 }
 
-/// Whether a file that is not progressive has its components in scans of their own, which the decoder confuses
-/// where components differ in size.
+/// Returns whether a file that is not progressive has a scan per component, which the decoder confuses if
+/// components differ in size.
 fn has_separate_scans(file: &[u8]) -> bool {
     let segments = segments(file);
     let frame = segments.iter().find(|(marker, _)| matches!(marker, 0xc0 | 0xc1));
     let scan = segments.iter().find(|(marker, _)| *marker == 0xda);
-    // A frame's size, then the number of its components.
-    let of_frame = frame.and_then(|(_, frame)| frame.get(5));
-    let of_scan = scan.and_then(|(_, scan)| scan.first());
-    of_frame.zip(of_scan).is_some_and(|(frame, scan)| scan < frame)
+    // The number of components follows the frame's size in the header.
+    let frame_components = frame.and_then(|(_, frame)| frame.get(5));
+    let scan_components = scan.and_then(|(_, scan)| scan.first());
+    frame_components.zip(scan_components).is_some_and(|(frame, scan)| scan < frame)
 }
 
-/// Whether the file has the marker that ends an image.
-fn ends(file: &[u8]) -> bool {
+/// Returns whether the file contains the marker that ends an image.
+fn has_end_marker(file: &[u8]) -> bool {
     file.windows(2).rev().any(|w| w == [0xff, 0xd9])
 }
 
-/// The means of squares of `ratio` pixels; those at the edges are smaller.
+/// Returns the means of squares of `ratio` by `ratio` pixels; squares at the far edges may be smaller.
 fn shrink(bytes: Vec<u8>, [height, width, channels]: [usize; 3], ratio: usize) -> (Vec<u8>, usize, usize) {
     if ratio == 1 {
         return (bytes, height, width);
@@ -139,8 +141,8 @@ fn shrink(bytes: Vec<u8>, [height, width, channels]: [usize; 3], ratio: usize) -
             let xs = column * ratio..((column + 1) * ratio).min(width);
             let count = ys.len() * xs.len();
             for c in 0..channels {
-                let of_line = |y: usize| xs.clone().map(move |x| (y * width + x) * channels + c);
-                let sum: usize = ys.clone().flat_map(of_line).map(|at| usize::from(bytes[at])).sum();
+                let line_samples = |y: usize| xs.clone().map(move |x| (y * width + x) * channels + c);
+                let sum: usize = ys.clone().flat_map(line_samples).map(|at| usize::from(bytes[at])).sum();
                 out.push(((sum + count / 2) / count) as u8);
             }
         }

@@ -1,5 +1,5 @@
-//! Depthwise convolution and its gradients: each input channel has `multiplier` filters of its own, so that a tap
-//! is a product element by element along the channels.
+//! Depthwise convolution and its gradients. Each input channel has `multiplier` filters of its own, so that a tap
+//! is an element-wise product along the channels.
 
 use super::{Factor, channels_last, check_out_backprop, input_shape, load, sizes_input, store};
 use crate::error::Result;
@@ -11,9 +11,10 @@ use graph::ops::window::DataFormat;
 use graph::{Element as _, Shape, Tensor};
 use rayon::prelude::*;
 
-/// The sizes that all loops need.
+/// The sizes of a depthwise convolution, and the threads that compute it.
 struct Depthwise {
     sizes: ConvSizes,
+    /// Output channels per input channel.
     multiplier: usize,
     threads: Threads,
 }
@@ -24,19 +25,20 @@ impl Depthwise {
         let taps = [sizes.rows.filter, sizes.columns.filter, sizes.out_channels];
         let work = pixels.into_iter().chain(taps).fold(1usize, |n, s| n.saturating_mul(s));
         let multiplier = sizes.out_channels / sizes.in_channels.max(1);
-        // A tap does one operation where a product of matrices does a register's worth.
+        // The work is scaled because a tap does one operation at a time, where a matrix product does a register's
+        // worth.
         Depthwise { sizes, multiplier, threads: Threads::for_work(work.saturating_mul(8)) }
     }
 
-    /// Calls `work` with each part of `len` elements and its number, on several threads where that pays.
-    fn each<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
+    /// Calls `work` with each part of `len` elements and its number, on several threads if that pays off.
+    fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
         match self.threads {
             Threads::One => out.chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
             Threads::All => out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
         }
     }
 
-    /// Columns of the output at which tap `tap` lies in the image, and the first's column there.
+    /// Returns the output columns at which tap `tap` lies inside the image, and the image column of the first.
     fn columns(&self, tap: usize) -> (std::ops::Range<usize>, usize) {
         let w = &self.sizes.columns;
         let reach = tap * w.dilation;
@@ -46,14 +48,14 @@ impl Depthwise {
         (first..end, (first * w.stride + reach).saturating_sub(w.pad_before))
     }
 
-    /// The filter's part of a tap.
+    /// Returns the filter's elements of one tap.
     fn tap<'a, W>(&self, filter: &'a [W], row: usize, column: usize) -> &'a [W] {
         let channels = self.sizes.out_channels;
         &filter[(row * self.sizes.columns.filter + column) * channels..][..channels]
     }
 }
 
-/// `out[c * m + i] += x[c] * w[c * m + i]`.
+/// Computes `out[c * m + i] += x[c] * w[c * m + i]`.
 #[inline]
 fn add_products<W: Semiring>(out: &mut [W], x: &[W], w: &[W], multiplier: usize) {
     if multiplier == 1 {
@@ -70,7 +72,7 @@ fn add_products<W: Semiring>(out: &mut [W], x: &[W], w: &[W], multiplier: usize)
     }
 }
 
-/// `dx[c] += sum of dy[c * m + i] * w[c * m + i]`.
+/// Computes `dx[c] += sum over i of dy[c * m + i] * w[c * m + i]`.
 #[inline]
 fn add_sums<W: Semiring>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
     if multiplier == 1 {
@@ -86,6 +88,7 @@ fn add_sums<W: Semiring>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
     }
 }
 
+/// The forward depthwise convolution.
 pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.depthwise_sizes(input.shape(), filter.shape())?;
@@ -100,7 +103,7 @@ pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Re
     let mut out = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
     let (depth, channels) = (sizes.in_channels, sizes.out_channels);
     let (rows, columns) = (&sizes.rows, &sizes.columns);
-    plan.each(out.values_mut::<T::Wide>()?, columns.output * channels, |line, out| {
+    plan.for_each_part(out.values_mut::<T::Wide>()?, columns.output * channels, |line, out| {
         let (image, row) = (line / rows.output, line % rows.output);
         for i in 0..rows.filter {
             let Some(y) = rows.at(row, i) else { continue };
@@ -121,6 +124,7 @@ pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Re
     Ok(())
 }
 
+/// The gradient with respect to the input.
 pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
     let shape = input_shape(ctx, conv)?;
@@ -136,8 +140,8 @@ pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv
     let mut dx = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
     let (depth, channels) = (sizes.in_channels, sizes.out_channels);
     let (rows, columns) = (&sizes.rows, &sizes.columns);
-    // Windows overlap within an image, never between images.
-    plan.each(dx.values_mut::<T::Wide>()?, rows.input * columns.input * depth, |image, dx| {
+    // Windows overlap only within an image, so each image is a unit of work.
+    plan.for_each_part(dx.values_mut::<T::Wide>()?, rows.input * columns.input * depth, |image, dx| {
         for row in 0..rows.output {
             let from = &dy[(image * rows.output + row) * columns.output * channels..];
             for i in 0..rows.filter {
@@ -159,6 +163,7 @@ pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv
     Ok(())
 }
 
+/// The gradient with respect to the filter.
 pub(super) fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
@@ -174,8 +179,8 @@ pub(super) fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Con
     let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
     let (depth, channels) = (sizes.in_channels, sizes.out_channels);
     let (rows, columns) = (&sizes.rows, &sizes.columns);
-    // A tap's sum runs over all pixels in their order, whichever thread has it.
-    plan.each(dw.values_mut::<T::Wide>()?, channels, |tap, dw| {
+    // Each tap is summed over all pixels in their order, on whichever thread, so the result is reproducible.
+    plan.for_each_part(dw.values_mut::<T::Wide>()?, channels, |tap, dw| {
         let (i, j) = (tap / columns.filter, tap % columns.filter);
         let (inside, x) = plan.columns(j);
         for line in 0..sizes.batch * rows.output {

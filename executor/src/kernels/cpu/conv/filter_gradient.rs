@@ -1,7 +1,7 @@
-//! The gradient of a convolution over images of `f32` by its filter: patches, transposed, times what arrived. The
-//! patches are read where the images are.
+//! The gradient of a convolution over `f32` images with respect to its filter: the transposed matrix of patches
+//! times the incoming gradient `dy`. Patches are not copied; the images are read in place.
 
-use super::band::{self, Band, Copies, Lines, Reads};
+use super::band::{self, AccessPattern, Band, BandLines, LineCopies};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::error::Result;
@@ -14,26 +14,29 @@ use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Pixels at a time, about: so many that what is written after them costs little, so few that no sum is long.
+/// Approximate number of pixels per sweep: enough that writing the result costs little, few enough that no sum gets
+/// long.
 const PIXELS: usize = 400;
 
-/// Parts that the images are cut into, where threads take some of them each.
+/// Number of parts of the images if each thread computes the whole gradient of some parts.
 const PARTS: usize = 16;
 
-/// Elements of the parts' sum at a time: they stay in the first cache.
+/// Elements of the parts' sum added at a time, so that they stay in the first-level cache.
 const SUMMED: usize = 4096;
 
-/// What arrived is laid out for products, unless so few rows of the filter use it, and its own rows are so near each other.
-const FEW: usize = 32;
-const NEAR: usize = 128;
+/// Rows of the filter up to which `dy` is read in place instead of being packed into panels, if its own rows are
+/// also at most [`NEAR_ELEMENTS`] elements.
+const FEW_ROWS: usize = 32;
+/// Elements up to which neighbouring rows of `dy` are close together.
+const NEAR_ELEMENTS: usize = 128;
 
-/// Channels of pixels that follow each other so closely that the processor fetches one behind the other.
-const FETCHED: usize = 64;
+/// Channels per pixel up to which the processor itself prefetches from one pixel to the next.
+const PREFETCHED_CHANNELS: usize = 64;
 
-/// There is room for what is needed later where the gradient fills at most one of so many parts of the second-level cache.
-const PARTS_OF_CACHE: usize = 3;
+/// Memory is prefetched only if the gradient fills at most this part (1 / n) of the second-level cache.
+const CACHE_FRACTION: usize = 3;
 
-/// How the gradient is computed.
+/// A plan for the gradient of a filter.
 #[derive(Debug)]
 pub(super) struct FilterGradient<'a> {
     sizes: &'a ConvSizes,
@@ -41,47 +44,59 @@ pub(super) struct FilterGradient<'a> {
     band: Band,
 }
 
-/// Output pixels that count for a tap: through it the others see what is outside the image.
+/// The output pixels that contribute to a tap's gradient; the other pixels read outside the image through the tap.
 #[derive(Debug)]
-struct View {
+struct TapView {
     tap: [Tap; 2],
-    /// Of which rows and columns.
+    /// The rows and the columns of these pixels.
     inside: [Range<usize>; 2],
 }
 
-/// Rows of the filter, as a matrix, for which the same pixels count.
+/// Rows of the filter matrix to which the same output pixels contribute.
 #[derive(Debug)]
-struct Alike {
-    /// The number of the view of their taps, of which the first stands for all.
+struct RowGroup {
+    /// The number of the view that the taps share. Positions are relative to the view's first tap.
     view: usize,
-    /// Where each element is, from where the first tap's pixel begins; and its row of the filter.
-    places: Vec<usize>,
+    /// The position of each row's source element, relative to the pixel under the first tap.
+    positions: Vec<usize>,
+    /// The start of each row in the gradient.
     rows: Vec<usize>,
 }
 
 impl FilterGradient<'_> {
-    /// `None` for volumes, and where strides, dilations or paddings are out of all proportion.
+    /// Plans the gradient; `None` for volumes, and if strides, dilations or paddings are excessively large.
     pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
-        // Lines of pixels that are far apart fall into few sets of the cache: with strides always, else if sets have few ways.
-        // And what is met once comes from memory, which is best read in the order in which it lies.
-        let is_met_once = sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > FETCHED;
-        FilterGradient::reading(sizes, sizes.columns.stride > 1 || !cache::has_many_ways() || is_met_once)
+        // Pixels that lie far apart fall into few sets of the cache: with strides always, otherwise if sets have
+        // few ways. A 1x1 filter reads each pixel once, from memory, which is best read in storage order.
+        let is_read_once =
+            sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > PREFETCHED_CHANNELS;
+        FilterGradient::with_layout(
+            sizes,
+            sizes.columns.stride > 1 || !cache::has_many_ways() || is_read_once,
+        )
     }
 
-    fn reading(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
+    /// Plans the gradient with channels stored in slices (`crowded`) or where they are.
+    fn with_layout(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
         let phase = Phase::forward(sizes);
-        let band = Band::new(Image::input(sizes), &phase, Reads::Channels { crowded }, sizes.filter_channels);
+        let band = Band::new(
+            Image::input(sizes),
+            &phase,
+            AccessPattern::Channels { crowded },
+            sizes.filter_channels,
+        );
         (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
     }
 
-    /// Writes to `dw` what `dy` says of images `input`. Each element is summed in the same order, however many threads there
-    /// are.
+    /// Writes the gradient to `dw`, from the images `input` and the incoming gradient `dy`. Each element is summed
+    /// in the same order, whatever the number of threads.
     pub(super) fn write(&self, input: &[f32], dy: &[f32], dw: &mut [f32]) -> Result<()> {
         let lines = self.sizes.batch * self.sizes.rows.output;
         if threads(self.sizes) == Threads::One {
             return self.write_part(input, dy, 0, 0..lines, dw);
         }
-        // Who computes some rows of the filter reads all images; who computes all rows of some images adds once more.
+        // If threads split the filter's rows, each of them reads all images; if they split the images, their
+        // gradients must be added up. The cheaper way is chosen.
         if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
             let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
             let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
@@ -106,7 +121,7 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// Writes to the rows of the filter from `first` on what these lines of output pixels say.
+    /// Writes the gradient of the filter's rows from `first` on that comes from these lines of output pixels.
     fn write_part(
         &self,
         input: &[f32],
@@ -117,38 +132,38 @@ impl FilterGradient<'_> {
     ) -> Result<()> {
         let (sizes, image) = (self.sizes, Image::output(self.sizes));
         let (groups, outputs) = (sizes.groups(), image.channels / sizes.groups());
-        let seen = self.band.lines_apart().max(1);
-        let most = (band::most_elements() / seen).min(PIXELS / image.columns).max(1);
+        let apart = self.band.lines_apart().max(1);
+        let most = (band::most_elements() / apart).min(PIXELS / image.columns).max(1);
         let count = dw.len() / image.channels;
         let are_rows_channels = sizes.rows.filter * sizes.columns.filter * groups == 1;
         let channels = if are_rows_channels { first..first + count } else { 0..sizes.in_channels };
         let (views, rows) = self.rows(first..first + count);
         let is_in_place = self.is_read_in_place(count, outputs);
         let registers = Registers::get();
-        let (mut copies, mut seen, mut panels) = (Copies::default(), Vec::new(), Panels::new());
+        let (mut copies, mut bands, mut panels) = (LineCopies::default(), Vec::new(), Panels::new());
         let mut runs_of = vec![Vec::new(); views.len()];
-        let swept = count * outputs.div_ceil(registers.columns) * groups;
+        let swept_rows = count * outputs.div_ceil(registers.columns) * groups;
         for lines in cut(all_lines.len(), most) {
             let is_first = lines.start == 0;
             let lines = all_lines.start + lines.start..all_lines.start + lines.end;
-            let mut later = self.later(input, dy, lines.end, lines.len(), swept);
+            let mut prefetch = self.prefetch_plan(input, dy, lines.end, lines.len(), swept_rows);
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
-            self.take(input, &lines, &channels, &mut copies, &mut seen);
-            views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &seen, runs));
+            self.locate_bands(input, &lines, &channels, &mut copies, &mut bands);
+            views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &bands, runs));
             let data = if self.band.is_copied { copies.data() } else { input };
-            for group in 0..groups {
-                let data = &data[self.band.channel(group * sizes.filter_channels)..];
-                let dy = &dy[group * outputs..];
+            for filter_group in 0..groups {
+                let data = &data[self.band.channel(filter_group * sizes.filter_channels)..];
+                let dy = &dy[filter_group * outputs..];
                 let mut add = |first: usize, width: usize, right: &Right<'_>| {
-                    for alike in &rows {
-                        let (runs, ahead) = (&runs_of[alike.view], later.next(alike.rows.len()));
+                    for group in &rows {
+                        let (runs, ahead) = (&runs_of[group.view], prefetch.next(group.rows.len()));
                         if runs.is_empty() && !is_first {
                             continue;
                         }
-                        let (rows, step) = (&alike.places, self.band.step());
+                        let (rows, step) = (&group.positions, self.band.step());
                         let left = Left { data, rows, runs, step, ahead };
-                        let data = &mut dw[group * outputs + first..];
-                        let mut place = Place { data, rows: &alike.rows, width, add: !is_first };
+                        let data = &mut dw[filter_group * outputs + first..];
+                        let mut place = Place { data, rows: &group.rows, width, add: !is_first };
                         registers.sweep(&left, right, &mut place);
                     }
                 };
@@ -167,10 +182,10 @@ impl FilterGradient<'_> {
         Ok(())
     }
 
-    /// About what `count` lines of output pixels from `first` on need, for sweeps over so many rows to ask for: most often it is
-    /// this thread that will read it. Nothing if it would push the gradient out of the cache, or if lines are so short
-    /// that to ask in each costs what it gains.
-    fn later<'i>(
+    /// Returns the memory that the next `count` lines of output pixels, from `first` on, will read; sweeps over
+    /// `rows` rows prefetch it, because usually this thread computes those lines too. Empty if prefetching would
+    /// push the gradient out of the cache, or if lines are so short that prefetching costs as much as it saves.
+    fn prefetch_plan<'i>(
         &self,
         input: &'i [f32],
         dy: &'i [f32],
@@ -179,8 +194,9 @@ impl FilterGradient<'_> {
         rows: usize,
     ) -> Later<'i> {
         let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
-        let gradient = self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
-        let is_large = gradient * size_of::<f32>() > cache::second_level() / PARTS_OF_CACHE;
+        let gradient_len =
+            self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
+        let is_large = gradient_len * size_of::<f32>() > cache::second_level() / CACHE_FRACTION;
         if is_large || self.sizes.columns.output < FLOATS {
             return Later::default();
         }
@@ -189,17 +205,17 @@ impl FilterGradient<'_> {
         Later::new([input, dy].map(|data| &data[first * data.len() / lines..end * data.len() / lines]), rows)
     }
 
-    /// Whether what arrived is read where it is, instead of in panels.
+    /// Returns whether `dy` is read in place, instead of from panels.
     fn is_read_in_place(&self, rows: usize, outputs: usize) -> bool {
         let registers = Registers::get();
         let is_panel = outputs <= registers.columns && outputs == self.sizes.out_channels;
-        let is_used_once = rows <= FEW && self.sizes.out_channels <= NEAR;
+        let is_used_once = rows <= FEW_ROWS && self.sizes.out_channels <= NEAR_ELEMENTS;
         outputs.is_multiple_of(registers.lanes) && (is_panel || is_used_once)
     }
 
-    /// These rows of the filter: those of channels that lie together follow each other, whatever their taps, so that what they
-    /// read is in the cache. And what their taps see.
-    fn rows(&self, within: Range<usize>) -> (Vec<View>, Vec<Alike>) {
+    /// Groups these rows of the filter, and returns the views of the groups' taps. Rows of channels that are stored
+    /// together follow each other, whatever their taps, so that the elements they read stay in the cache.
+    fn rows(&self, within: Range<usize>) -> (Vec<TapView>, Vec<RowGroup>) {
         let FilterGradient { sizes, phase, band } = self;
         let ([rows, columns], image) = (&phase.taps, Image::input(sizes));
         let inside = |[row, column]: [Tap; 2]| {
@@ -211,56 +227,56 @@ impl FilterGradient<'_> {
         let taps: Vec<[Tap; 2]> =
             rows.iter().flat_map(|row| columns.iter().map(move |column| [*row, *column])).collect();
         let views: Vec<&[[Tap; 2]]> = taps.chunk_by(|a, b| inside(*a) == inside(*b)).collect();
-        let mut all: Vec<Alike> = Vec::new();
+        let mut all: Vec<RowGroup> = Vec::new();
         for channels in band.slices(sizes.filter_channels) {
-            for (view, alike) in views.iter().enumerate() {
-                let tap = alike[0];
-                let elements = alike.iter().flat_map(|[row, column]| {
+            for (view, group) in views.iter().enumerate() {
+                let tap = group[0];
+                let elements = group.iter().flat_map(|[row, column]| {
                     let place = band.distance([row.offset - tap[0].offset, column.offset - tap[1].offset]);
                     let number = (row.number * sizes.columns.filter + column.number) * sizes.filter_channels;
                     channels.clone().map(move |c| (number + c, place + band.channel(c)))
                 });
                 let elements = elements.filter(|(number, _)| within.contains(number));
-                let (rows, places) =
+                let (rows, positions) =
                     elements.map(|(number, at)| ((number - within.start) * sizes.out_channels, at)).unzip();
-                all.push(Alike { view, places, rows });
+                all.push(RowGroup { view, positions, rows });
             }
         }
-        (views.iter().map(|alike| View { tap: alike[0], inside: inside(alike[0]) }).collect(), all)
+        (views.iter().map(|group| TapView { tap: group[0], inside: inside(group[0]) }).collect(), all)
     }
 
-    /// Finds what these lines of output pixels see, image by image.
-    fn take(
+    /// Locates the source lines that these lines of output pixels read, image by image.
+    fn locate_bands(
         &self,
         input: &[f32],
         lines: &Range<usize>,
         channels: &Range<usize>,
-        copies: &mut Copies,
-        seen: &mut Vec<Seen>,
+        copies: &mut LineCopies,
+        bands: &mut Vec<ImageBand>,
     ) {
         copies.clear();
-        seen.clear();
+        bands.clear();
         let height = self.sizes.rows.output;
         for number in lines.start / height..lines.end.div_ceil(height) {
             let top = number * height;
             let rows = lines.start.saturating_sub(top)..(lines.end - top).min(height);
             let first = top + rows.start - lines.start;
-            let lines = self.band.take(input, number, rows.clone(), channels, copies);
-            seen.push(Seen { first, rows, lines });
+            let lines = self.band.locate(input, number, rows.clone(), channels, copies);
+            bands.push(ImageBand { first, rows, lines });
         }
     }
 
-    /// The pixels that count for some taps.
-    fn find_runs(&self, view: &View, seen: &[Seen], runs: &mut Vec<Run>) {
+    /// Collects the runs of source pixels that contribute to a view's taps.
+    fn find_runs(&self, view: &TapView, bands: &[ImageBand], runs: &mut Vec<Run>) {
         runs.clear();
         let ([rows, columns], width) = (&view.inside, self.sizes.columns.output);
         let offset = view.tap.map(|tap| tap.offset);
-        for Seen { first, rows: all, lines } in seen {
+        for ImageBand { first, rows: all, lines } in bands {
             for row in rows.start.max(all.start)..rows.end.min(all.end) {
                 if columns.is_empty() {
                     continue;
                 }
-                let start = self.band.place(*lines, [row, columns.start], offset);
+                let start = self.band.pixel_start(*lines, [row, columns.start], offset);
                 let first = (first + row - all.start) * width + columns.start;
                 runs.push(Run { start, first, len: columns.len() });
             }
@@ -268,13 +284,13 @@ impl FilterGradient<'_> {
     }
 }
 
-/// What some rows of output pixels of an image see.
+/// The band that some rows of output pixels of one image read.
 #[derive(Debug)]
-struct Seen {
-    /// The number of the first one's line, among those that are looked at.
+struct ImageBand {
+    /// The number of the first row's line among the lines being processed.
     first: usize,
     rows: Range<usize>,
-    lines: Lines,
+    lines: BandLines,
 }
 
 #[cfg(test)]
@@ -282,9 +298,10 @@ mod tests {
     use super::super::testing::{noise, sizes};
     use super::*;
 
-    /// The same bits, whether channels are read where they are or from slices, and whoever computes which rows of the filter.
+    /// The result has the same bits whether channels are read in place or from slices, and however the filter's
+    /// rows are split.
     #[test]
-    fn channels_in_slices() -> Result<()> {
+    fn slices_and_splits_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [
             ([3, 5, 6, 48], [3, 3, 48, 20], 1),
             ([2, 7, 5, 32], [3, 2, 32, 70], 2),
@@ -296,7 +313,7 @@ mod tests {
             let sizes = sizes(input, filter, stride)?;
             let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());
             let run = |crowded: bool| {
-                let gradient = FilterGradient::reading(&sizes, crowded);
+                let gradient = FilterGradient::with_layout(&sizes, crowded);
                 let gradient = gradient.ok_or_else(|| crate::Error::internal("out of proportion"))?;
                 assert_eq!(gradient.band.is_copied, crowded);
                 let mut dw = vec![f32::NAN; filter.iter().product()];
@@ -307,7 +324,7 @@ mod tests {
             assert_eq!(whole, run(false)?, "{input:?} {filter:?}");
 
             let lines = 0..sizes.batch * sizes.rows.output;
-            let gradient = FilterGradient::reading(&sizes, true);
+            let gradient = FilterGradient::with_layout(&sizes, true);
             let gradient = gradient.ok_or_else(|| crate::Error::internal("out of proportion"))?;
             let rows = whole.len() / sizes.out_channels;
             for rows in cut(rows, rows.div_ceil(3)) {

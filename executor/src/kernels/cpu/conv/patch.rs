@@ -1,32 +1,32 @@
-//! Patches: what a filter sees of an image at an output pixel, laid out as a row of a matrix.
+//! Patches: the part of an image that a filter covers at one output pixel, as a row of a matrix.
 
 use super::super::scalar::Number;
 use graph::ops::conv::ConvSizes;
 
-/// Pixels of the output are numbered through the batch: image, plane, row, column.
-pub(super) fn place(sizes: &ConvSizes, pixel: usize) -> [usize; 4] {
+/// Returns the image, plane, row and column of an output pixel; pixels are numbered through the batch.
+pub(super) fn coordinates(sizes: &ConvSizes, pixel: usize) -> [usize; 4] {
     let (planes, rows, columns) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);
     let line = pixel / columns;
     [line / (rows * planes), line / rows % planes, line % rows, pixel % columns]
 }
 
-/// Elements of a patch of one group.
+/// Returns the elements of a patch of one group.
 pub(super) fn patch_len(sizes: &ConvSizes) -> usize {
     sizes.planes.filter * sizes.rows.filter * sizes.columns.filter * sizes.filter_channels
 }
 
-/// Calls `visit(patch range, input range)` for the parts of the patch at `pixel` that lie in the image; the
-/// channels are those of `group`.
-fn each_part(
+/// Calls `visit(patch range, input range)` for the parts of the patch at `pixel` that lie inside the image, for the
+/// channels of `group`.
+fn for_each_part(
     sizes: &ConvSizes,
     group: usize,
     pixel: usize,
     mut visit: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>),
 ) {
-    let [image, plane, row, column] = place(sizes, pixel);
+    let [image, plane, row, column] = coordinates(sizes, pixel);
     let (planes, rows, columns) = (&sizes.planes, &sizes.rows, &sizes.columns);
     let (channels, depth) = (sizes.filter_channels, sizes.in_channels);
-    // Neighbouring taps are neighbours in the image: one part for each row of the filter.
+    // With adjacent taps and a single group, a row of the filter covers a contiguous part of the image.
     let whole_rows = columns.dilation == 1 && channels == depth;
     let inside = columns.range(column);
     let first_tap = (inside.start + columns.pad_before).saturating_sub(column * columns.stride);
@@ -52,7 +52,7 @@ fn each_part(
     }
 }
 
-/// Writes the patches of pixels from `first` on, one a row of `patches`.
+/// Writes the patches of the pixels from `first` on, one per row of `patches`.
 pub(super) fn gather<T: Number>(
     sizes: &ConvSizes,
     group: usize,
@@ -62,7 +62,7 @@ pub(super) fn gather<T: Number>(
 ) {
     for (i, patch) in patches.chunks_exact_mut(patch_len(sizes)).enumerate() {
         let mut written = 0;
-        each_part(sizes, group, first + i, |to, from| {
+        for_each_part(sizes, group, first + i, |to, from| {
             patch[written..to.start].fill(T::ZERO);
             written = to.end;
             patch[to].copy_from_slice(&input[from]);
@@ -71,7 +71,8 @@ pub(super) fn gather<T: Number>(
     }
 }
 
-/// Adds the patches of pixels from `first` on to where they come from. `image` is what `output` starts with.
+/// Adds the patches of the pixels from `first` on to the pixels they cover. `output` starts with image number
+/// `image`.
 pub(super) fn scatter<T: Number>(
     sizes: &ConvSizes,
     group: usize,
@@ -83,9 +84,9 @@ pub(super) fn scatter<T: Number>(
     let pixels = sizes.planes.input * sizes.rows.input * sizes.columns.input;
     let start = image * pixels * sizes.in_channels;
     for (i, patch) in patches.chunks_exact(patch_len(sizes)).enumerate() {
-        each_part(sizes, group, first + i, |of_patch, to| {
+        for_each_part(sizes, group, first + i, |patch_range, to| {
             let to = &mut output[to.start - start..to.end - start];
-            to.iter_mut().zip(&patch[of_patch]).for_each(|(o, &v)| *o = o.plus(v));
+            to.iter_mut().zip(&patch[patch_range]).for_each(|(o, &v)| *o = o.plus(v));
         });
     }
 }

@@ -1,5 +1,5 @@
-//! Convolutions as patches times the filter, a cache's worth of patches at a time; a 1x1 filter needs no patches: the
-//! image itself is the matrix.
+//! Convolutions as products of a matrix of patches and the filter, for as many patches at a time as fit the cache.
+//! With a 1x1 filter the image itself is the matrix of patches.
 
 use super::patch::{gather, patch_len, scatter};
 use crate::error::{Error, Result};
@@ -8,35 +8,37 @@ use crate::kernels::cpu::scalar::Number;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 
-/// Elements of patches at a time: about what a core's second-level cache holds of `f32`.
+/// Elements of patches at a time: about the number of `f32` that a core's second-level cache holds.
 const PATCH_ELEMENTS: usize = 256 << 10;
 
-/// A convolution as products of matrices.
+/// A convolution as matrix products.
 pub(super) struct PatchProduct {
     sizes: ConvSizes,
-    /// Pixels of one output image, and of all.
+    /// Pixels of one output image.
     image_pixels: usize,
+    /// Pixels of all output images.
     pixels: usize,
     /// Elements of a patch of one group.
     patch: usize,
     /// Output channels of a group.
     outputs: usize,
-    /// The input is the matrix of patches.
+    /// Set if the input itself is the matrix of patches.
     direct: bool,
     threads: Threads,
-    /// Pixels whose patches are made at a time.
+    /// Pixels whose patches are gathered at a time.
     tile: usize,
 }
 
 impl PatchProduct {
+    /// Plans the convolution.
     pub(super) fn new(sizes: ConvSizes) -> Result<PatchProduct> {
         let image_pixels = checked_product(&[sizes.planes.output, sizes.rows.output, sizes.columns.output])?;
         let pixels = checked_product(&[image_pixels, sizes.batch])?;
         let patch = patch_len(&sizes);
-        let plain = |w: &graph::ops::window::Window| {
+        let is_identity = |w: &graph::ops::window::Window| {
             w.filter == 1 && w.stride == 1 && w.pad_before == 0 && w.output == w.input
         };
-        let direct = plain(&sizes.planes) && plain(&sizes.rows) && plain(&sizes.columns);
+        let direct = is_identity(&sizes.planes) && is_identity(&sizes.rows) && is_identity(&sizes.columns);
         let threads = Threads::for_work(patch.saturating_mul(pixels).saturating_mul(sizes.out_channels));
         let mut tile = (PATCH_ELEMENTS / patch).clamp(64, 4096);
         if threads == Threads::All {
@@ -55,7 +57,8 @@ impl PatchProduct {
         })
     }
 
-    /// The patches of `count` pixels from `first` on: the input itself, or gathered into `scratch`.
+    /// Returns the patches of `count` pixels from `first` on: the input itself, or a matrix gathered into
+    /// `scratch`.
     fn patches<'a, W: Number>(
         &self,
         input: &'a [W],
@@ -73,12 +76,12 @@ impl PatchProduct {
         Matrix::new(scratch, count, patch, patch)
     }
 
-    /// A group's filter: a column for each output channel.
+    /// Returns a group's filter, with one column per output channel.
     fn filter<'a, W>(&self, filter: &'a [W], group: usize) -> Matrix<'a, W> {
         Matrix::new(&filter[group * self.outputs..], self.patch, self.outputs, self.sizes.out_channels)
     }
 
-    /// A group's channels of `count` output pixels from `first` on.
+    /// Returns a group's channels of `count` output pixels from `first` on.
     fn output<'a, W>(&self, output: &'a [W], group: usize, first: usize, count: usize) -> Matrix<'a, W> {
         let channels = self.sizes.out_channels;
         Matrix::new(&output[first * channels + group * self.outputs..], count, self.outputs, channels)
@@ -87,21 +90,21 @@ impl PatchProduct {
     /// Computes `out` from `input`.
     pub(super) fn forward<W: Number>(&self, input: &[W], filter: &[W], out: &mut [W]) {
         let channels = self.sizes.out_channels;
-        each_tile(out, self.tile * channels, self.threads, |scratch, (i, out)| {
+        for_each_tile(out, self.tile * channels, self.threads, |scratch, (i, out)| {
             let count = out.len() / channels;
             for group in 0..self.sizes.groups() {
                 let patches = self.patches(input, group, i * self.tile, count, scratch);
-                let place = &mut out[group * self.outputs..];
-                product(place, channels, patches, self.filter(filter, group), false, Threads::One);
+                let out = &mut out[group * self.outputs..];
+                product(out, channels, patches, self.filter(filter, group), false, Threads::One);
             }
         });
     }
 
-    /// Computes `dx`, which is zero, from `dy`.
+    /// Computes `dx`, which must be zero, from `dy`.
     pub(super) fn input_gradient<W: Number>(&self, dy: &[W], filter: &[W], dx: &mut [W]) {
         let (sizes, depth) = (&self.sizes, self.sizes.in_channels);
         if self.direct {
-            each_tile(dx, self.tile * depth, self.threads, |_, (i, dx)| {
+            for_each_tile(dx, self.tile * depth, self.threads, |_, (i, dx)| {
                 let count = dx.len() / depth;
                 for group in 0..sizes.groups() {
                     let dy = self.output(dy, group, i * self.tile, count);
@@ -111,15 +114,15 @@ impl PatchProduct {
             });
             return;
         }
-        // Patches overlap within an image, never between images: a thread has an image to itself. Of few images, the
-        // threads share the products.
+        // Patches overlap only within an image, so threads take whole images; if there are few images, the threads
+        // share each product instead.
         let image = sizes.planes.input * sizes.rows.input * sizes.columns.input * depth;
         let many = sizes.batch >= rayon::current_num_threads();
         let (outside, inside) = match self.threads {
             Threads::All if many => (Threads::All, Threads::One),
             threads => (Threads::One, threads),
         };
-        each_tile(dx, image, outside, |scratch, (n, dx)| {
+        for_each_tile(dx, image, outside, |scratch, (n, dx)| {
             let end = (n + 1) * self.image_pixels;
             for first in (n * self.image_pixels..end).step_by(self.tile) {
                 let count = self.tile.min(end - first);
@@ -134,7 +137,7 @@ impl PatchProduct {
         });
     }
 
-    /// Adds to `dw` what `dy` says of `input`.
+    /// Adds the filter's gradient for `input` and the incoming gradient `dy` to `dw`.
     pub(super) fn filter_gradient<W: Number>(&self, input: &[W], dy: &[W], dw: &mut [W]) {
         let tile = if self.direct {
             self.pixels
@@ -147,14 +150,14 @@ impl PatchProduct {
                 let count = tile.min(self.pixels - first);
                 let patches = self.patches(input, group, first, count, &mut scratch).transposed();
                 let dy = self.output(dy, group, first, count);
-                let place = &mut dw[group * self.outputs..];
-                product(place, self.sizes.out_channels, patches, dy, true, self.threads);
+                let dw = &mut dw[group * self.outputs..];
+                product(dw, self.sizes.out_channels, patches, dy, true, self.threads);
             }
         }
     }
 }
 
-/// The product of sizes.
+/// Returns the product of sizes.
 ///
 /// # Errors
 /// `InvalidArgument` if it overflows.
@@ -163,8 +166,8 @@ fn checked_product(sizes: &[usize]) -> Result<usize> {
     product.ok_or_else(|| Error::invalid(format!("sizes {sizes:?} overflow")))
 }
 
-/// Calls `work` for each part of `len` elements, with its number and memory that it may keep between parts.
-fn each_tile<W: Number>(
+/// Calls `work` for each part of `len` elements, with its number and a scratch buffer that a thread reuses.
+fn for_each_tile<W: Number>(
     out: &mut [W],
     len: usize,
     threads: Threads,

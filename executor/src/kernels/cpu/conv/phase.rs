@@ -1,5 +1,6 @@
-//! Which input pixels an output pixel of a convolution over images is made of, and of its gradient an input pixel:
-//! both are sums over taps of the filter. What lies outside an image is nothing but zeros: taps over it are left out.
+//! The source pixels that make up a pixel of a convolution over images, or of its gradient with respect to the
+//! input: both are sums over taps of the filter. The pixels being computed are called target pixels, the image they
+//! read is the source image. Taps outside the source image contribute zeros and are left out.
 
 use graph::ops::conv::ConvSizes;
 use graph::ops::window::Window;
@@ -14,21 +15,23 @@ pub(super) struct Image {
 }
 
 impl Image {
+    /// Returns the size of the convolution's input images.
     pub(super) fn input(sizes: &ConvSizes) -> Image {
         Image { rows: sizes.rows.input, columns: sizes.columns.input, channels: sizes.in_channels }
     }
 
+    /// Returns the size of the convolution's output images.
     pub(super) fn output(sizes: &ConvSizes) -> Image {
         Image { rows: sizes.rows.output, columns: sizes.columns.output, channels: sizes.out_channels }
     }
 
-    /// Elements of a line of pixels.
+    /// Returns the elements of a line of pixels.
     pub(super) fn line(&self) -> usize {
         self.columns * self.channels
     }
 }
 
-/// Whether the data are images.
+/// Returns whether the data are images, not volumes.
 pub(super) fn is_flat(sizes: &ConvSizes) -> bool {
     let planes = &sizes.planes;
     [planes.input, planes.filter, planes.output] == [1; 3] && planes.pad_before == 0
@@ -37,26 +40,30 @@ pub(super) fn is_flat(sizes: &ConvSizes) -> bool {
 /// A row or a column of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tap {
-    /// The row or column of the pixel under it, from where the seeing pixel is; it may lie outside the image.
+    /// The row or column of the source pixel under the tap, relative to that of the target pixel; may lie outside
+    /// the source image.
     pub(super) offset: isize,
+    /// The number of the row or column in the filter.
     pub(super) number: usize,
 }
 
-/// Pixels that see the other image through the same taps: all of a convolution's output; of its gradient, those of one
-/// remainder by the strides. Each pair is of rows and columns.
+/// Target pixels that use the same taps: all pixels of a convolution's output; of a gradient, those with equal
+/// remainders of their coordinates by the strides. Each pair is of rows and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Phase {
-    /// The first pixel, how far it is to the next, and how many there are.
+    /// The first pixel's coordinates.
     pub(super) first: [usize; 2],
+    /// The distance from one pixel to the next in the target image.
     pub(super) every: [usize; 2],
+    /// The number of pixels.
     pub(super) count: [usize; 2],
-    /// How far apart is what neighbours see.
+    /// The distance in the source image between the pixels that neighbouring target pixels read.
     pub(super) stride: [usize; 2],
-    /// Rows and columns of the filter, by offset.
+    /// Rows and columns of the filter, in the order of their offsets.
     pub(super) taps: [Vec<Tap>; 2],
 }
 
-/// Neighbours on an axis that see the same taps' pixels, the others of which are outside the image.
+/// Neighbouring target pixels of an axis that use the same range of taps; the other taps lie outside the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) pixels: Range<usize>,
@@ -64,6 +71,7 @@ pub(super) struct Span {
 }
 
 impl Phase {
+    /// Returns the single phase of a convolution.
     pub(super) fn forward(sizes: &ConvSizes) -> Phase {
         let axes = [&sizes.rows, &sizes.columns];
         let tap = |w: &Window, number: usize| Tap {
@@ -79,16 +87,18 @@ impl Phase {
         }
     }
 
-    /// Output pixel `o` saw through tap `t` input pixel `o * stride + t * dilation - pad`.
+    /// Returns the phases of the gradient with respect to the input. Through tap `t`, output pixel `o` read the input
+    /// pixel `o * stride + t * dilation - pad`.
     pub(super) fn backward(sizes: &ConvSizes) -> Vec<Phase> {
         let axes = [&sizes.rows, &sizes.columns];
-        let seen = |w: &Window, input: usize, number: usize| {
-            let place = (input + w.pad_before) as isize - (number * w.dilation) as isize;
+        let tap_at = |w: &Window, input: usize, number: usize| {
+            let position = (input + w.pad_before) as isize - (number * w.dilation) as isize;
             let stride = w.stride as isize;
-            (place.rem_euclid(stride) == 0).then(|| Tap { offset: place.div_euclid(stride), number })
+            (position.rem_euclid(stride) == 0).then(|| Tap { offset: position.div_euclid(stride), number })
         };
-        // Later rows and columns of the filter were seen from before.
-        let taps = |w: &Window, first: usize| (0..w.filter).rev().filter_map(|t| seen(w, first, t)).collect();
+        // Taps later in the filter have smaller offsets, hence the reverse order.
+        let taps =
+            |w: &Window, first: usize| (0..w.filter).rev().filter_map(|t| tap_at(w, first, t)).collect();
         let rows = 0..axes[0].stride.min(axes[0].input);
         let firsts = rows.flat_map(|y| (0..axes[1].stride.min(axes[1].input)).map(move |x| [y, x]));
         let phase = |first: [usize; 2]| Phase {
@@ -101,41 +111,43 @@ impl Phase {
         firsts.map(phase).collect()
     }
 
-    /// Elements that a pixel sees, `depth` through each tap.
+    /// Returns the elements that a target pixel reads, `depth` through each tap.
     pub(super) fn steps(&self, depth: usize) -> usize {
         self.taps[0].len() * self.taps[1].len() * depth
     }
 
-    /// The least and the greatest offset of an axis' taps.
+    /// Returns the least and the greatest offset of an axis' taps.
     pub(super) fn reach(&self, axis: usize) -> [isize; 2] {
         let taps = &self.taps[axis];
         [taps.first(), taps.last()].map(|tap| tap.map_or(0, |tap| tap.offset))
     }
 
-    /// Cuts the pixels of an axis by what they see of the other image, which is of this size.
+    /// Splits the target pixels of an axis by the taps that lie inside the source image, which has `size` rows or
+    /// columns.
     pub(super) fn spans(&self, axis: usize, size: usize) -> Vec<Span> {
         let taps = &self.taps[axis];
         let mut spans: Vec<Span> = Vec::new();
         for pixel in 0..self.count[axis] {
-            let place = (pixel * self.stride[axis]) as isize;
-            let before = |end: isize| taps.partition_point(|tap| place + tap.offset < end);
-            let seen = before(0)..before(size as isize);
+            let position = (pixel * self.stride[axis]) as isize;
+            let before = |end: isize| taps.partition_point(|tap| position + tap.offset < end);
+            let inside = before(0)..before(size as isize);
             match spans.last_mut() {
-                Some(span) if span.taps == seen => span.pixels.end += 1,
-                _ => spans.push(Span { pixels: pixel..pixel + 1, taps: seen }),
+                Some(span) if span.taps == inside => span.pixels.end += 1,
+                _ => spans.push(Span { pixels: pixel..pixel + 1, taps: inside }),
             }
         }
         spans
     }
 
-    /// The pixels of an axis for which what is under a tap lies in the other image, which is of this size.
+    /// Returns the target pixels of an axis for which `tap` lies inside the source image, which has `size` rows or
+    /// columns.
     pub(super) fn inside(&self, axis: usize, tap: Tap, size: usize) -> Range<usize> {
         let before = |end: isize| ((end - tap.offset).max(0) as usize).div_ceil(self.stride[axis]);
         let end = before(size as isize).min(self.count[axis]);
         before(0).min(end)..end
     }
 
-    /// Which of the pixels' rows are among rows `rows` of the image.
+    /// Returns the numbers of the phase's rows that lie among rows `rows` of the target image.
     pub(super) fn rows_within(&self, rows: Range<usize>) -> Range<usize> {
         let number =
             |row: usize| row.saturating_sub(self.first[0]).div_ceil(self.every[0]).min(self.count[0]);
@@ -153,9 +165,10 @@ mod tests {
         Phase { first: [0; 2], every: [1; 2], count: [count; 2], stride: [stride; 2], taps }
     }
 
-    /// A pixel is in one span, which has the taps under which the image is, and in the insides of these taps.
+    /// Each pixel belongs to one span, whose taps are those inside the image, and to the `inside` ranges of exactly
+    /// these taps.
     #[test]
-    fn pixels_are_cut_by_what_they_see() {
+    fn pixels_are_split_by_the_taps_inside_the_image() {
         let size = 6;
         for (offsets, stride, count) in [
             (&[0][..], 1, 6),
@@ -168,14 +181,14 @@ mod tests {
         ] {
             let phase = phase(offsets, stride, count);
             let spans = phase.spans(0, size);
-            let seen: Vec<Range<usize>> =
+            let taps_inside: Vec<Range<usize>> =
                 spans.iter().flat_map(|span| span.pixels.clone().map(|_| span.taps.clone())).collect();
-            assert_eq!(seen.len(), count, "{offsets:?}");
-            for (pixel, seen) in seen.into_iter().enumerate() {
+            assert_eq!(taps_inside.len(), count, "{offsets:?}");
+            for (pixel, taps_inside) in taps_inside.into_iter().enumerate() {
                 for (i, tap) in phase.taps[0].iter().enumerate() {
-                    let place = (pixel * stride) as isize + tap.offset;
-                    let is_inside = (0..size as isize).contains(&place);
-                    assert_eq!(seen.contains(&i), is_inside, "pixel {pixel} of {offsets:?}");
+                    let position = (pixel * stride) as isize + tap.offset;
+                    let is_inside = (0..size as isize).contains(&position);
+                    assert_eq!(taps_inside.contains(&i), is_inside, "pixel {pixel} of {offsets:?}");
                     assert_eq!(phase.inside(0, *tap, size).contains(&pixel), is_inside, "{offsets:?}");
                 }
             }

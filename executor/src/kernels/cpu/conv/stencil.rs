@@ -1,7 +1,8 @@
-//! Convolutions over images of `f32`, and their gradients by the input, as products whose left matrix is read where the
-//! images are: no patches are made. Neighbouring taps of a row of the filter are one run of the inner dimension.
+//! Convolutions over `f32` images, and their gradients with respect to the input, as matrix products whose left
+//! matrix is read from the images in place, without copying patches. Neighbouring taps of a row of the filter form
+//! one run of the inner dimension.
 
-use super::band::{self, Band, Copies, Reads};
+use super::band::{self, AccessPattern, Band, LineCopies};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::error::Result;
 use crate::kernels::cpu::cache::rows_alias;
@@ -13,54 +14,56 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Pixels of a tile, at most about that many; more of small images, see [`ABREAST`].
+/// The approximate limit of a tile's pixels; tiles of small images may have more, see [`MIN_SMALL_IMAGES`].
 const PIXELS: usize = 256;
 
-/// Small images of a tile, if their pixels at a border see less than others: these are computed together with those at the same
-/// border of the other images, as those of one image are too few for a block.
-const ABREAST: usize = 8;
+/// The least number of small images in a tile if their border pixels read less than others. Border pixels are
+/// computed together with those at the same border of the other images, because one image has too few for a block.
+const MIN_SMALL_IMAGES: usize = 8;
 
-/// No thread has more than its share of tiles by more than a part of this many.
+/// A thread has at most 1 / `EVEN` more work than its share.
 const EVEN: usize = 16;
 
-/// Images made of others by a filter.
+/// A plan that computes target images from source images with a filter: a convolution or its input gradient.
 #[derive(Debug)]
 pub(super) struct Stencil {
     sizes: ConvSizes,
     is_gradient: bool,
+    /// The size of the target images.
     to: Image,
-    /// Channels of a group.
+    /// Source channels of a group.
     depth: usize,
+    /// Target channels of a group.
     width: usize,
     threads: Threads,
-    parts: Vec<Part>,
+    plans: Vec<PhasePlan>,
 }
 
-/// One phase, and how what it sees lies.
+/// A phase with the layout of the pixels it reads.
 #[derive(Debug)]
-struct Part {
+struct PhasePlan {
     phase: Phase,
     band: Band,
-    /// Rows and columns of pixels by what they see.
+    /// Rows and columns of target pixels, split by the taps inside the source image.
     spans: [Vec<Span>; 2],
 }
 
 impl Stencil {
-    /// `None` for volumes, and where strides, dilations or paddings are out of all proportion.
+    /// Plans the convolution; `None` for volumes, and if strides, dilations or paddings are excessively large.
     pub(super) fn forward(sizes: &ConvSizes) -> Option<Stencil> {
         let (from, to) = (Image::input(sizes), Image::output(sizes));
         let phases = vec![Phase::forward(sizes)];
         if is_flat(sizes) { Stencil::new(*sizes, false, from, to, phases, rows_alias) } else { None }
     }
 
-    /// The gradient by the input; `None` as above.
+    /// Plans the gradient with respect to the input; `None` in the same cases as [`Stencil::forward`].
     pub(super) fn backward(sizes: &ConvSizes) -> Option<Stencil> {
         let (from, to) = (Image::output(sizes), Image::input(sizes));
         let phases = Phase::backward(sizes);
         if is_flat(sizes) { Stencil::new(*sizes, true, from, to, phases, rows_alias) } else { None }
     }
 
-    /// `is_spaced` says whether pixels are, which are so many bytes apart.
+    /// Makes the plan. `is_spaced` decides whether source pixels this many bytes apart are stored with gaps.
     fn new(
         sizes: ConvSizes,
         is_gradient: bool,
@@ -70,9 +73,9 @@ impl Stencil {
         is_spaced: fn(usize) -> bool,
     ) -> Option<Stencil> {
         let (depth, width) = (from.channels / sizes.groups(), to.channels / sizes.groups());
-        let part = |phase: Phase| {
+        let plan = |phase: Phase| {
             let apart = from.channels.saturating_mul(phase.stride[1]).saturating_mul(size_of::<f32>());
-            let band = Band::new(from, &phase, Reads::Pixels { spaced: is_spaced(apart) }, depth);
+            let band = Band::new(from, &phase, AccessPattern::Pixels { spaced: is_spaced(apart) }, depth);
             let all = |axis: usize| Span { pixels: 0..phase.count[axis], taps: 0..phase.taps[axis].len() };
             let spans = [(0, from.rows), (1, from.columns)];
             let spans = spans.map(
@@ -80,7 +83,7 @@ impl Stencil {
                     if band.has_margins { vec![all(axis)] } else { phase.spans(axis, size) }
                 },
             );
-            band.is_bounded().then_some(Part { phase, band, spans })
+            band.is_bounded().then_some(PhasePlan { phase, band, spans })
         };
         Some(Stencil {
             sizes,
@@ -89,18 +92,18 @@ impl Stencil {
             depth,
             width,
             threads: threads(&sizes),
-            parts: phases.into_iter().map(part).collect::<Option<_>>()?,
+            plans: phases.into_iter().map(plan).collect::<Option<_>>()?,
         })
     }
 
-    /// The filter as the products need it: for each phase and group.
+    /// Packs the filter for the products: one set of panels for each phase and group.
     pub(super) fn pack(&self, filter: &[f32]) -> Result<Vec<Panels>> {
         let groups = self.sizes.groups();
-        let each = self.parts.iter().flat_map(|part| (0..groups).map(move |group| (part, group)));
-        let pack = |(part, group): (&Part, usize)| {
+        let each = self.plans.iter().flat_map(|plan| (0..groups).map(move |group| (plan, group)));
+        let pack = |(plan, group): (&PhasePlan, usize)| {
             let mut panels = Panels::new();
-            let source = Filter { stencil: self, filter, phase: &part.phase, group };
-            panels.fill(part.phase.steps(self.depth), self.width, self.threads, &source)?;
+            let source = Filter { stencil: self, filter, phase: &plan.phase, group };
+            panels.fill(plan.phase.steps(self.depth), self.width, self.threads, &source)?;
             Ok(panels)
         };
         each.map(pack).collect()
@@ -119,36 +122,37 @@ impl Stencil {
         match self.threads {
             Threads::One => {
                 let mut scratch = Scratch::default();
-                out.chunks_mut(tile).enumerate().for_each(|part| work(&mut scratch, part));
+                out.chunks_mut(tile).enumerate().for_each(|plan| work(&mut scratch, plan));
             }
             Threads::All => out.par_chunks_mut(tile).enumerate().for_each_init(Scratch::default, work),
         }
     }
 
-    /// Lines of a tile, of about [`PIXELS`], so that what they see is in the cache: whole images, if they are small.
+    /// Returns the lines of a tile: about [`PIXELS`] pixels, so that the lines they read stay in the cache. Tiles
+    /// of small images hold whole images.
     fn lines(&self, threads: usize) -> usize {
-        let seen = self.parts.iter().map(|part| part.band.lines_apart() / part.phase.every[0]);
-        let most = band::most_elements() / seen.max().unwrap_or(1).max(1);
+        let apart = self.plans.iter().map(|plan| plan.band.lines_apart() / plan.phase.every[0]);
+        let most = band::most_elements() / apart.max().unwrap_or(1).max(1);
         let (height, pixels) = (self.to.rows, self.to.rows * self.to.columns);
         if pixels <= PIXELS && height <= most {
-            let abreast = if self.are_borders_apart() { ABREAST } else { 1 };
-            let usual = PIXELS.div_ceil(pixels).max(abreast).min(most / height);
-            let images = share(self.sizes.batch, usual, threads);
+            let least_images = if self.has_partial_borders() { MIN_SMALL_IMAGES } else { 1 };
+            let usual = PIXELS.div_ceil(pixels).max(least_images).min(most / height);
+            let images = tile_share(self.sizes.batch, usual, threads);
             if is_even(self.sizes.batch, images, threads) {
                 return images * height;
             }
         }
-        let every = self.parts.first().map_or(1, |part| part.phase.every[0]);
+        let every = self.plans.first().map_or(1, |plan| plan.phase.every[0]);
         let usual = most.min(PIXELS / self.to.columns) / every;
-        share((self.sizes.batch * height).div_ceil(every), usual, threads) * every
+        tile_share((self.sizes.batch * height).div_ceil(every), usual, threads) * every
     }
 
-    /// Whether there are pixels at a border that see less than others.
-    fn are_borders_apart(&self) -> bool {
-        self.parts.iter().any(|part| part.spans.iter().any(|spans| spans.len() > 1))
+    /// Returns whether there are border pixels with fewer taps inside the image than other pixels have.
+    fn has_partial_borders(&self) -> bool {
+        self.plans.iter().any(|plan| plan.spans.iter().any(|spans| spans.len() > 1))
     }
 
-    /// The lines from `first_line` on, which number through the batch.
+    /// Computes the lines of `out` from `first_line` on; lines are numbered through the batch.
     fn tile(
         &self,
         input: &[f32],
@@ -158,22 +162,23 @@ impl Stencil {
         scratch: &mut Scratch,
     ) {
         let groups = self.sizes.groups();
-        for (part, filter) in self.parts.iter().zip(filter.chunks_exact(groups)) {
-            self.find_pixels(part, input, first_line, out.len() / self.to.line(), scratch);
-            let Scratch { copies, from, to, alike, runs } = scratch;
-            let data = if part.band.is_copied { copies.data() } else { input };
-            for Alike { pixels, .. } in alike.extract_if(.., |alike| alike.steps.is_empty()) {
+        for (plan, filter) in self.plans.iter().zip(filter.chunks_exact(groups)) {
+            self.find_pixels(plan, input, first_line, out.len() / self.to.line(), scratch);
+            let Scratch { copies, from, to, pixel_groups, runs } = scratch;
+            let data = if plan.band.is_copied { copies.data() } else { input };
+            for PixelGroup { pixels, .. } in pixel_groups.extract_if(.., |group| group.steps.is_empty()) {
                 to[pixels].iter().for_each(|&at| out[at..at + self.to.channels].fill(0.0));
             }
-            // The first panel of 1x1 filters meets each pixel once.
-            let is_met_once = !part.band.is_copied && part.phase.steps(1) == 1;
+            // With a 1x1 filter, the first panel reads each pixel for the first time, so its rows are prefetched;
+            // the other panels find the pixels in the cache.
+            let is_read_once = !plan.band.is_copied && plan.phase.steps(1) == 1;
             for (group, panels) in filter.iter().enumerate() {
                 let data = &data[group * self.depth..];
                 for panel in panels.iter() {
-                    let ahead = if is_met_once && panel.first == 0 { Ahead::Rows } else { Ahead::Nothing };
+                    let ahead = if is_read_once && panel.first == 0 { Ahead::Rows } else { Ahead::Nothing };
                     for steps in cut(panels.steps(), STEPS) {
-                        for Alike { pixels, taps, steps: all } in &*alike {
-                            part.find_runs(taps, self.depth, &steps, runs);
+                        for PixelGroup { pixels, taps, steps: all } in &*pixel_groups {
+                            plan.find_runs(taps, self.depth, &steps, runs);
                             if runs.is_empty() {
                                 continue;
                             }
@@ -192,21 +197,21 @@ impl Stencil {
         }
     }
 
-    /// Notes where the pixels of a phase on these lines are, and where what they see begins.
+    /// Records the positions of a phase's target pixels on these lines, and of the first source pixel each reads.
     fn find_pixels(
         &self,
-        part: &Part,
+        plan: &PhasePlan,
         input: &[f32],
         first_line: usize,
         lines: usize,
         scratch: &mut Scratch,
     ) {
-        let Part { phase, band, spans } = part;
-        let Scratch { copies, from, to, alike, .. } = scratch;
+        let PhasePlan { phase, band, spans } = plan;
+        let Scratch { copies, from, to, pixel_groups, .. } = scratch;
         copies.clear();
         from.clear();
         to.clear();
-        alike.clear();
+        pixel_groups.clear();
         let (height, end) = (self.to.rows, first_line + lines);
         let channels = 0..self.sizes.groups() * self.depth;
         let images = first_line / height..end.div_ceil(height);
@@ -215,7 +220,7 @@ impl Stencil {
                 let top = image * height;
                 let rows = phase.rows_within(first_line.saturating_sub(top)..(end - top).min(height));
                 let is_any = !rows.is_empty();
-                is_any.then(|| (top, rows.clone(), band.take(input, image, rows, &channels, copies)))
+                is_any.then(|| (top, rows.clone(), band.locate(input, image, rows, &channels, copies)))
             })
             .collect();
         for row_span in &spans[0] {
@@ -223,15 +228,15 @@ impl Stencil {
                 let (first, taps) = (from.len(), [&row_span.taps, &column_span.taps]);
                 let offset = [0, 1].map(|i| phase.taps[i].get(taps[i].start).map_or(0, |tap| tap.offset));
                 let columns = &column_span.pixels;
-                for (top, rows, seen) in &images {
+                for (top, rows, lines) in &images {
                     let rows = rows.start.max(row_span.pixels.start)..rows.end.min(row_span.pixels.end);
                     for row in rows {
                         let line = top + phase.first[0] + row * phase.every[0] - first_line;
-                        let place = line * self.to.columns + phase.first[1];
-                        let at = |column: usize| (place + column * phase.every[1]) * self.to.channels;
+                        let first_pixel = line * self.to.columns + phase.first[1];
+                        let at = |column: usize| (first_pixel + column * phase.every[1]) * self.to.channels;
                         to.extend(columns.clone().map(at));
                         if taps.iter().all(|taps| !taps.is_empty()) {
-                            let start = band.place(*seen, [row, columns.start], offset);
+                            let start = band.pixel_start(*lines, [row, columns.start], offset);
                             from.extend((0..columns.len()).map(|i| start + i * band.step()));
                         } else {
                             from.resize(to.len(), 0);
@@ -239,16 +244,21 @@ impl Stencil {
                     }
                 }
                 if first < from.len() {
-                    let steps = part.steps(taps, self.depth);
-                    alike.push(Alike { pixels: first..from.len(), taps: taps.map(Range::clone), steps });
+                    let steps = plan.steps(taps, self.depth);
+                    pixel_groups.push(PixelGroup {
+                        pixels: first..from.len(),
+                        taps: taps.map(Range::clone),
+                        steps,
+                    });
                 }
             }
         }
     }
 }
 
-impl Part {
-    /// From the first step to behind the last that these rows and columns of the filter take. There is none without taps.
+impl PhasePlan {
+    /// Returns the range of steps of the inner dimension that the taps of these rows and columns of the filter
+    /// cover; empty without taps.
     fn steps(&self, [rows, columns]: [&Range<usize>; 2], depth: usize) -> Range<usize> {
         if rows.is_empty() || columns.is_empty() {
             return 0..0;
@@ -257,7 +267,8 @@ impl Part {
         step(rows.start, columns.start)..step(rows.end - 1, columns.end)
     }
 
-    /// What is seen through these rows and columns of the filter, from the first of them on, as far as it is among `steps`.
+    /// Collects the runs of source elements under these rows and columns of the filter, relative to the first tap's
+    /// pixel, as far as they are among `steps`.
     fn find_runs(
         &self,
         [rows, columns]: &[Range<usize>; 2],
@@ -277,63 +288,69 @@ impl Part {
                 let offset =
                     |axis: usize, i: usize, first: usize| taps[axis][i].offset - taps[axis][first].offset;
                 let distance = [offset(0, row, rows.start), offset(1, column, columns.start)];
-                let place = self.band.distance(distance) + start - first;
+                let start_in_band = self.band.distance(distance) + start - first;
                 match runs.last_mut() {
-                    Some(run) if run.start + run.len == place && run.first + run.len == start => {
+                    Some(run) if run.start + run.len == start_in_band && run.first + run.len == start => {
                         run.len += end - start;
                     }
-                    _ => runs.push(Run { start: place, first: start, len: end - start }),
+                    _ => runs.push(Run { start: start_in_band, first: start, len: end - start }),
                 }
             }
         }
     }
 }
 
-/// What a thread keeps between tiles.
+/// Buffers that a thread reuses from tile to tile.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// The band, where it is a copy.
-    copies: Copies,
-    /// For each pixel, where what it sees begins, and where its channels do.
+    /// The copied lines of the bands.
+    copies: LineCopies,
+    /// For each target pixel, the start of the first source pixel it reads.
     from: Vec<usize>,
+    /// For each target pixel, the start of its channels.
     to: Vec<usize>,
-    alike: Vec<Alike>,
+    pixel_groups: Vec<PixelGroup>,
     runs: Vec<Run>,
 }
 
-/// Pixels that see through the same rows and columns of the filter.
+/// Target pixels that use the same rows and columns of the filter.
 #[derive(Debug)]
-struct Alike {
+struct PixelGroup {
     pixels: Range<usize>,
     taps: [Range<usize>; 2],
-    /// From their first step to behind their last.
+    /// The range from the pixels' first step to their last.
     steps: Range<usize>,
 }
 
-/// How many of `all` a tile has, at most so many: the most that threads have about the same of, or else as many as leave the busiest
-/// of them the least.
-fn share(all: usize, most: usize, threads: usize) -> usize {
-    // Of tiles that are as few, the smallest: the last one is not much smaller.
+/// Returns how many of `all` lines or images a tile has, at most `most`: the largest number that gives all threads
+/// about equal work, or else the number that leaves the busiest thread the least work.
+fn tile_share(all: usize, most: usize, threads: usize) -> usize {
+    // Among tile sizes that give the same number of tiles the smallest is taken, so that the last tile is nearly as
+    // large as the others.
     let each = || (1..=most.min(all)).rev().map(|each| all.div_ceil(all.div_ceil(each)));
     let even = each().find(|&each| is_even(all, each, threads));
-    even.or_else(|| each().min_by_key(|&each| of_busiest(all, each, threads))).unwrap_or(1)
+    even.or_else(|| each().min_by_key(|&each| busiest_work(all, each, threads))).unwrap_or(1)
 }
 
-fn of_busiest(all: usize, each: usize, threads: usize) -> usize {
+/// Returns the work of the busiest thread.
+fn busiest_work(all: usize, each: usize, threads: usize) -> usize {
     all.div_ceil(each).div_ceil(threads) * each
 }
 
+/// Returns whether no thread has more than 1 / `EVEN` above its share of the work.
 fn is_even(all: usize, each: usize, threads: usize) -> bool {
-    threads == 1 || of_busiest(all, each, threads) * threads <= all + all / EVEN
+    threads == 1 || busiest_work(all, each, threads) * threads <= all + all / EVEN
 }
 
+/// Returns the threads that a convolution of these sizes should use.
 pub(super) fn threads(sizes: &ConvSizes) -> Threads {
     let filter = sizes.rows.filter * sizes.columns.filter * sizes.filter_channels * sizes.out_channels;
     let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
     Threads::for_work(filter.saturating_mul(pixels))
 }
 
-/// A group's filter: a row for each channel that is seen through each tap, a column for each that is made.
+/// The filter of a group as the source of packed panels: a row per source channel and tap, a column per target
+/// channel.
 struct Filter<'a> {
     stencil: &'a Stencil,
     filter: &'a [f32],
@@ -365,9 +382,9 @@ mod tests {
     use super::super::testing::{noise, sizes};
     use super::*;
 
-    /// The same bits, whether pixels are read where they are or with gaps between them.
+    /// The result has the same bits whether pixels are read in place or with gaps between them.
     #[test]
-    fn pixels_with_gaps() -> Result<()> {
+    fn gaps_do_not_change_the_result() -> Result<()> {
         for (input, filter, stride) in [
             ([3, 5, 6, 20], [3, 3, 20, 8], 1),
             ([2, 7, 5, 16], [3, 2, 8, 6], 2),
@@ -381,8 +398,8 @@ mod tests {
             let run = |is_gradient: bool, is_spaced: fn(usize) -> bool| {
                 let i = usize::from(is_gradient);
                 let phases = if is_gradient { Phase::backward(&sizes) } else { vec![Phase::forward(&sizes)] };
-                let made = Stencil::new(sizes, is_gradient, images[i], images[1 - i], phases, is_spaced);
-                let stencil = made.ok_or_else(|| crate::Error::internal("out of proportion"))?;
+                let planned = Stencil::new(sizes, is_gradient, images[i], images[1 - i], phases, is_spaced);
+                let stencil = planned.ok_or_else(|| crate::Error::internal("out of proportion"))?;
                 let mut out = vec![f32::NAN; len[1 - i]];
                 stencil.run(&noise(len[i]), &stencil.pack(&w)?, &mut out);
                 Ok::<_, crate::Error>(out)
@@ -394,16 +411,16 @@ mod tests {
         Ok(())
     }
 
-    /// Each has at most a sixteenth more than its part, or as little as if each line were a tile.
+    /// Each thread has at most a sixteenth more work than its share, or as little as if each line were a tile.
     #[test]
-    fn no_thread_idles_for_long() -> Result<()> {
+    fn tiles_divide_the_work_evenly() -> Result<()> {
         for (side, filter) in [(14, 1), (14, 5), (7, 3), (30, 3)] {
             for batch in 1..70 {
                 let sizes = sizes([batch, side, side, 16], [filter, filter, 16, 8], 1)?;
                 let stencil = Stencil::forward(&sizes).ok_or_else(|| crate::Error::internal("it is none"))?;
                 for threads in 1..=16 {
                     let (lines, all) = (stencil.lines(threads), batch * side);
-                    let is_little = of_busiest(all, lines, threads) <= all.div_ceil(threads);
+                    let is_little = busiest_work(all, lines, threads) <= all.div_ceil(threads);
                     let text = format!("{batch} of {side}, {threads} threads: {lines} lines");
                     assert!(is_even(all, lines, threads) || is_little, "{text}");
                 }
@@ -412,9 +429,9 @@ mod tests {
         Ok(())
     }
 
-    /// The same bits, however many threads share the images.
+    /// The result has the same bits whatever the number of threads.
     #[test]
-    fn threads_share_small_images() -> Result<()> {
+    fn thread_count_does_not_change_the_result() -> Result<()> {
         let sizes = sizes([9, 7, 7, 64], [3, 3, 64, 128], 1)?;
         let (images, filter) = (noise(9 * 7 * 7 * 64), noise(3 * 3 * 64 * 128));
         let run = |threads: usize| {

@@ -1,10 +1,10 @@
-//! What tests of convolutions are made of.
+//! Helpers for the tests of convolutions.
 
 use crate::error::Result;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::{DType, Node, ops};
 
-/// Of a convolution over images with padding "SAME".
+/// Returns the sizes of a two-dimensional convolution with padding "SAME".
 pub(super) fn sizes(input: [usize; 4], filter: [usize; 4], stride: i64) -> Result<ConvSizes> {
     let op = ops::lookup("Conv2D").ok_or_else(|| crate::Error::internal("no such op"))?;
     let node = Node::new("case", op)
@@ -14,7 +14,7 @@ pub(super) fn sizes(input: [usize; 4], filter: [usize; 4], stride: i64) -> Resul
     Ok(Conv::of_images(&node)?.sizes(&input, &filter)?)
 }
 
-/// Numbers between -5 and 6 without a pattern.
+/// Returns numbers between -5 and 6 without a pattern.
 pub(super) fn noise(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i * 7919 % 1013) as f32 / 97.0 - 5.0).collect()
 }

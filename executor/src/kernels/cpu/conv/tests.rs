@@ -1,18 +1,19 @@
-//! Against the definition, summed in `f64`; gradients against it through what makes them gradients of a map
-//! that is linear in each operand: `<dy, conv(x, w)> = <dx, x> = <dw, w>`.
+//! Tests of convolutions against the definition, summed in `f64`. Gradients are checked through the property that
+//! defines them for a map that is linear in each operand: `<dy, conv(x, w)> = <dx, x> = <dw, w>`.
 
 use super::*;
 use crate::testing::run_op;
 use graph::{AttrValue, Code};
 use half::{bf16, f16};
 
+/// A convolution to test.
 struct Case {
     input: [usize; 4],
     filter: [usize; 4],
     strides: [usize; 2],
     dilations: [usize; 2],
     padding: &'static str,
-    /// Before and after, of rows and of columns.
+    /// Explicit padding before and after, for rows and for columns.
     explicit: [[usize; 2]; 2],
 }
 
@@ -29,10 +30,10 @@ const CASES: &[Case] = &[
     Case { input: [3, 4, 5, 8], filter: [1, 1, 4, 6], padding: "VALID", ..PLAIN },
     Case { input: [3, 4, 5, 8], filter: [1, 1, 8, 5], padding: "SAME", strides: [2, 2], ..PLAIN },
     Case { input: [1, 3, 3, 2], filter: [5, 5, 2, 3], padding: "SAME", ..PLAIN },
-    // Channels that fill several lines of the cache; what lies between strides is not seen.
+    // Channels that fill several cache lines; pixels between strides are not read.
     Case { input: [2, 9, 7, 48], filter: [3, 3, 48, 20], padding: "SAME", strides: [2, 1], ..PLAIN },
     Case { input: [1, 9, 8, 64], filter: [2, 1, 32, 10], padding: "SAME", strides: [3, 3], ..PLAIN },
-    // Taps over what is outside: of small images, of borders wider than the filter, far apart.
+    // Taps outside the image: with small images, with borders wider than the filter, and with taps far apart.
     Case { input: [5, 3, 3, 16], filter: [5, 5, 16, 6], padding: "SAME", ..PLAIN },
     Case {
         input: [2, 5, 6, 32],
@@ -43,9 +44,9 @@ const CASES: &[Case] = &[
     },
     Case { input: [2, 9, 7, 32], filter: [3, 3, 32, 64], padding: "SAME", dilations: [5, 2], ..PLAIN },
     Case { input: [3, 8, 9, 16], filter: [4, 3, 16, 32], padding: "SAME", strides: [3, 2], ..PLAIN },
-    // More small images than a tile has.
+    // More small images than one tile holds.
     Case { input: [19, 7, 7, 16], filter: [3, 3, 16, 24], padding: "SAME", ..PLAIN },
-    // Enough work for several threads, of many images and of one; 1x1 too.
+    // Enough work for several threads, with many images, with one image, and with a 1x1 filter.
     Case { input: [4, 20, 20, 24], filter: [3, 3, 24, 80], padding: "SAME", ..PLAIN },
     Case { input: [1, 42, 42, 24], filter: [3, 3, 24, 80], padding: "VALID", ..PLAIN },
     Case { input: [2, 32, 48, 64], filter: [1, 1, 64, 132], padding: "VALID", ..PLAIN },
@@ -79,7 +80,7 @@ impl Case {
         attrs
     }
 
-    /// `[outputs, padding before]` of axis 0 or 1, as the definition has them.
+    /// Returns the output size and the padding before, on axis 0 or 1, by the definition of the padding.
     fn axis(&self, axis: usize) -> [usize; 2] {
         let (input, stride) = (self.input[axis + 1], self.strides[axis]);
         let reach = (self.filter[axis] - 1) * self.dilations[axis] + 1;
@@ -99,7 +100,7 @@ impl Case {
         [self.input[0], self.axis(0)[0], self.axis(1)[0], self.filter[3]]
     }
 
-    /// The convolution by its definition, channels last.
+    /// Computes the convolution by its definition, channels last.
     fn convolve(&self, x: &[f64], w: &[f64]) -> Vec<f64> {
         let ([_, h, width, depth], [kh, kw, cg, outs]) = (self.input, self.filter);
         let [n, oh, ow, _] = self.output();
@@ -127,7 +128,7 @@ impl Case {
     }
 }
 
-/// Small integers: sums of their products are exact in `f32`.
+/// Returns small integers, so that sums of their products are exact in `f32`.
 fn numbers(count: usize, seed: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f64 - 6.0).collect()
 }
@@ -190,7 +191,7 @@ fn check(case: &Case, dtype: DType, format: DataFormat) -> Result<()> {
     let dx = run_op("Conv2DBackpropInput", &[shape, tw, tdy.clone()], &attrs)?;
     assert_eq!(dx[0].shape(), tx.shape());
     assert_eq!(dot(&get(&dx[0])?, &x), inner);
-    // Against other operands too, so that a gradient that is right by chance at one point is not enough.
+    // The product with a second operand is checked too, because one product may match by chance.
     let small = x.len() < 10_000;
     if small {
         let other = numbers(x.len(), 4);
@@ -219,7 +220,7 @@ fn channels_first() -> Result<()> {
 }
 
 #[test]
-fn other_types() -> Result<()> {
+fn other_dtypes() -> Result<()> {
     for dtype in [DType::Double, DType::Half, DType::BFloat16, DType::Int32] {
         CASES[..8].iter().try_for_each(|case| check(case, dtype, DataFormat::Nhwc))?;
     }
@@ -227,7 +228,7 @@ fn other_types() -> Result<()> {
 }
 
 #[test]
-fn nothing_to_do() -> Result<()> {
+fn empty_operands() -> Result<()> {
     let attrs = Case { padding: "VALID", ..PLAIN }.attrs(DType::Float, DataFormat::Nhwc);
     let zeros = |dims: &[usize]| Tensor::zeros(DType::Float, Shape::new(dims)?);
     let y = run_op("Conv2D", &[zeros(&[0, 7, 6, 3])?, zeros(&[3, 2, 3, 4])?], &attrs)?;
@@ -242,7 +243,7 @@ fn nothing_to_do() -> Result<()> {
 }
 
 #[test]
-fn rows_and_columns_alone_as_input_sizes() -> Result<()> {
+fn input_sizes_may_be_rows_and_columns_only() -> Result<()> {
     let attrs = Case { padding: "VALID", ..PLAIN }.attrs(DType::Float, DataFormat::Nhwc);
     let (w, dy) = (numbers(3 * 2 * 3 * 4, 1), numbers(2 * 5 * 5 * 4, 2));
     let (w, dy) = (tensor(DType::Float, &w, &[3, 2, 3, 4])?, tensor(DType::Float, &dy, &[2, 5, 5, 4])?);
@@ -254,7 +255,7 @@ fn rows_and_columns_alone_as_input_sizes() -> Result<()> {
 }
 
 #[test]
-fn sizes_that_do_not_fit() -> Result<()> {
+fn mismatched_sizes_are_refused() -> Result<()> {
     let attrs = Case { padding: "VALID", ..PLAIN }.attrs(DType::Float, DataFormat::Nhwc);
     let zeros = |dims: &[usize]| Tensor::zeros(DType::Float, Shape::new(dims)?);
     let forward = |x: &[usize], w: &[usize]| -> Result<String> {

@@ -1,4 +1,4 @@
-//! Decoding by prefix: the likeliest sequences, of which only the best so many are followed.
+//! CTC beam search: decoding that extends only the likeliest label prefixes.
 
 use super::{Scores, log_softmax, log_sum, set_sparse};
 use crate::error::{Error, Result};
@@ -7,16 +7,20 @@ use crate::kernels::cpu::scalar::Real;
 use graph::{Code, Element, Shape, Tensor};
 use rustc_hash::FxHashMap;
 
-/// The attributes.
+/// The attributes of the op.
 #[derive(Clone, Copy)]
-pub(super) struct Search {
+/// The most prefixes that are followed.
+pub(super) struct BeamSearch {
     width: usize,
+    /// The number of decoded sequences per input.
     paths: usize,
+    /// Set if repeated labels are merged.
     merged: bool,
 }
 
-impl Search {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<Search> {
+impl BeamSearch {
+    /// Reads the attributes of the op.
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<BeamSearch> {
         let size = |name: &str| -> Result<usize> {
             let value: i64 = init.attr(name)?;
             usize::try_from(value)
@@ -24,7 +28,7 @@ impl Search {
                 .filter(|&v| v > 0)
                 .ok_or_else(|| Error::invalid(format!("{name} must be > 0")))
         };
-        let search = Search {
+        let search = BeamSearch {
             width: size("beam_width")?,
             paths: size("top_paths")?,
             merged: init.attr("merge_repeated")?,
@@ -40,37 +44,43 @@ impl Search {
     }
 }
 
-/// Log-probabilities of a prefix: in all, and of those alignments that end with a blank or with its last label.
+/// Log-probabilities of a prefix: of all its alignments, of those ending with a blank, and of those ending with its
+/// last label.
 #[derive(Clone, Copy)]
-struct Chances<T> {
+struct LogProbabilities<T> {
     total: T,
     blank: T,
     label: T,
 }
 
-impl<T: Real> Chances<T> {
-    fn none() -> Chances<T> {
-        Chances { total: T::neg_infinity(), blank: T::neg_infinity(), label: T::neg_infinity() }
+impl<T: Real> LogProbabilities<T> {
+    fn zero() -> LogProbabilities<T> {
+        LogProbabilities { total: T::neg_infinity(), blank: T::neg_infinity(), label: T::neg_infinity() }
     }
 }
 
-/// A prefix: that of its parent and one more label.
+/// A label prefix: its parent's labels and one more.
 struct Prefix<T> {
     parent: Option<usize>,
     label: Option<usize>,
-    old: Chances<T>,
-    new: Chances<T>,
+    /// The log-probabilities before the current time step.
+    old: LogProbabilities<T>,
+    /// The log-probabilities after the current time step.
+    new: LogProbabilities<T>,
 }
 
 impl<T: Real> Prefix<T> {
+    /// Returns whether the prefix is followed.
     fn is_active(&self) -> bool {
         self.new.total != T::neg_infinity()
     }
 }
 
+/// The state of the search in one sequence.
 struct Beam<T> {
     width: usize,
     prefixes: Vec<Prefix<T>>,
+    /// The number of each prefix by its parent and last label.
     children: FxHashMap<(usize, usize), usize>,
     /// The prefixes that are followed.
     leaves: Vec<usize>,
@@ -78,8 +88,8 @@ struct Beam<T> {
 
 impl<T: Real> Beam<T> {
     fn new(width: usize) -> Beam<T> {
-        let start = Chances { total: T::zero(), blank: T::zero(), label: T::neg_infinity() };
-        let root = Prefix { parent: None, label: None, old: Chances::none(), new: start };
+        let start = LogProbabilities { total: T::zero(), blank: T::zero(), label: T::neg_infinity() };
+        let root = Prefix { parent: None, label: None, old: LogProbabilities::zero(), new: start };
         Beam { width, prefixes: vec![root], children: FxHashMap::default(), leaves: vec![0] }
     }
 
@@ -87,23 +97,24 @@ impl<T: Real> Beam<T> {
         self.prefixes[prefix].new.total
     }
 
-    /// The leaf with the least chance, by its place among the leaves.
-    fn bottom(&self) -> usize {
+    /// Returns the index of the least likely leaf.
+    fn least_likely(&self) -> usize {
         (1..self.leaves.len())
             .fold(0, |b, i| if self.total(self.leaves[i]) < self.total(self.leaves[b]) { i } else { b })
     }
 
+    /// Returns whether a prefix of log-probability `total` may become a leaf.
     fn is_candidate(&self, total: T, least: T) -> bool {
         total > T::neg_infinity() && (self.leaves.len() < self.width || total > least)
     }
 
-    /// The least chance of a leaf.
+    /// Returns the log-probability of the least likely leaf.
     fn least(&self) -> T {
-        self.leaves.get(self.bottom()).map_or(T::neg_infinity(), |&leaf| self.total(leaf))
+        self.leaves.get(self.least_likely()).map_or(T::neg_infinity(), |&leaf| self.total(leaf))
     }
 
-    /// Follows the prefixes through one more time, at which classes have these log-probabilities; the last is the
-    /// blank.
+    /// Extends the prefixes by one time step, at which the classes have the log-probabilities `input`; the last
+    /// class is the blank.
     fn step(&mut self, input: &[T]) {
         let blank = input.len() - 1;
         let branches = self.sorted();
@@ -117,14 +128,15 @@ impl<T: Real> Beam<T> {
             if let (Some(parent), Some(last)) = (self.prefixes[b].parent, self.prefixes[b].label) {
                 let parent = &self.prefixes[parent];
                 if parent.is_active() {
-                    // A label after itself needs a blank between.
+                    // A repeated label needs a blank in between.
                     let before = if parent.label == Some(last) { parent.old.blank } else { parent.old.total };
                     label = log_sum(label, before);
                 }
                 label += input[last];
             }
             let with_blank = old.total + input[blank];
-            self.prefixes[b].new = Chances { total: log_sum(with_blank, label), blank: with_blank, label };
+            self.prefixes[b].new =
+                LogProbabilities { total: log_sum(with_blank, label), blank: with_blank, label };
         }
         self.leaves.clone_from(&branches);
         let mut least = self.least();
@@ -141,31 +153,32 @@ impl<T: Real> Beam<T> {
                     continue;
                 }
                 if !self.is_candidate(total, least) {
-                    // A prefix that was dropped in this very step has its own turn no more: so the peer has it.
+                    // A prefix dropped in this very step loses its old probabilities and is not extended, like in
+                    // TensorFlow.
                     if let Some(child) = child {
-                        self.prefixes[child].old = Chances::none();
+                        self.prefixes[child].old = LogProbabilities::zero();
                     }
                     continue;
                 }
                 let child = child.unwrap_or_else(|| {
-                    let (old, new) = (Chances::none(), Chances::none());
+                    let (old, new) = (LogProbabilities::zero(), LogProbabilities::zero());
                     self.prefixes.push(Prefix { parent: Some(b), label: Some(label), old, new });
                     self.children.insert((b, label), self.prefixes.len() - 1);
                     self.prefixes.len() - 1
                 });
                 if self.leaves.len() == self.width {
-                    let bottom = self.bottom();
-                    let gone = self.leaves.swap_remove(bottom);
-                    self.prefixes[gone].new = Chances::none();
+                    let least_likely = self.least_likely();
+                    let dropped = self.leaves.swap_remove(least_likely);
+                    self.prefixes[dropped].new = LogProbabilities::zero();
                 }
-                self.prefixes[child].new = Chances { total, blank: T::neg_infinity(), label: total };
+                self.prefixes[child].new = LogProbabilities { total, blank: T::neg_infinity(), label: total };
                 self.leaves.push(child);
                 least = self.least();
             }
         }
     }
 
-    /// The leaves, the likeliest first.
+    /// Returns the leaves, the likeliest first.
     fn sorted(&self) -> Vec<usize> {
         let mut leaves = self.leaves.clone();
         leaves
@@ -173,6 +186,7 @@ impl<T: Real> Beam<T> {
         leaves
     }
 
+    /// Returns the labels of a leaf; `merged` drops repetitions.
     fn labels(&self, leaf: usize, merged: bool) -> Vec<i64> {
         let mut labels = Vec::new();
         let (mut at, mut last) = (leaf, None);
@@ -187,7 +201,8 @@ impl<T: Real> Beam<T> {
     }
 }
 
-pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, search: Search) -> Result<()> {
+/// `CTCBeamSearchDecoder`: outputs the likeliest sequences and their log-probabilities.
+pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, search: BeamSearch) -> Result<()> {
     let scores = Scores::<T>::of(ctx, 1, Code::FailedPrecondition)?;
     let mut decoded = vec![Vec::with_capacity(scores.batch); search.paths];
     let mut chances = Vec::with_capacity(scores.batch * search.paths);

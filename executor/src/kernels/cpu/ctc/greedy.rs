@@ -1,4 +1,4 @@
-//! The likeliest class at each time.
+//! CTC greedy decoding: the likeliest class at each time.
 
 use super::{Scores, set_sparse};
 use crate::error::{Error, Result};
@@ -6,6 +6,7 @@ use crate::kernel::KernelContext;
 use crate::kernels::cpu::scalar::Real;
 use graph::{Code, Element, Shape, Tensor};
 
+/// `CTCGreedyDecoder`: outputs the sequences, without blanks, and the negated sum of their scores.
 pub(super) fn decode<T: Element + Real>(ctx: &mut KernelContext<'_>, merged: bool, blank: i64) -> Result<()> {
     let scores = Scores::<T>::of(ctx, 1, Code::FailedPrecondition)?;
     let classes = scores.classes as i64;

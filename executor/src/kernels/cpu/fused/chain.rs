@@ -1,5 +1,5 @@
-//! A chain of element-wise ops as the attributes of `_FusedElementwise` have it, whatever device computes it and in
-//! whatever way.
+//! Chains of element-wise ops, as described by the attributes of `_FusedElementwise`, independent of the device
+//! that computes them.
 
 use super::texts;
 use crate::error::{Error, Result};
@@ -12,65 +12,74 @@ use graph::{AttrValue, Node, Shape};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 
-/// What takes how many operands.
+/// The arity of a fused op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kernels) enum Form {
+    /// One operand.
     Map,
+    /// Two operands.
     Zip(Pairing),
 }
 
-/// Which shapes two operands may have.
+/// The shapes that two operands may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kernels) enum Pairing {
+    /// Shapes that broadcast.
     Broadcast,
+    /// Equal shapes.
     Equal,
-    /// The second is a vector along the last axis of the first.
+    /// The second operand is a vector along the last axis of the first.
     Bias,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The origin of an operand.
 pub(in crate::kernels) enum Source {
+    /// An input of the fused node.
     Input(usize),
-    /// The value of an op before.
+    /// The value of an earlier op.
     Value(usize),
 }
 
-/// Ops in the order in which they are computed; the last one's value is the chain's. `F` is what the device has for each.
+/// The ops of a chain in the order of their computation; the last one's value is the result. `F` is the device's
+/// representation of an op.
 pub(in crate::kernels) struct Chain<F> {
     pub(in crate::kernels) ops: Vec<ChainOp<F>>,
+    /// The number of the node's inputs.
     pub(in crate::kernels) inputs: usize,
-    /// Operands of one shape fit.
+    /// Set if all ops accept operands of equal shapes.
     takes_equal_shapes: bool,
 }
 
+/// An op of a chain.
 pub(in crate::kernels) struct ChainOp<F> {
     pub(in crate::kernels) function: F,
-    /// One, or two where it has a form of two.
+    /// One operand, or two if the op is a [`Form::Zip`].
     pub(in crate::kernels) operands: SmallVec<[Source; 2]>,
     form: Form,
-    alone: Alone,
+    unfused: UnfusedOp,
 }
 
 impl<F> Chain<F> {
-    /// The node's chain; `function` gives what the device has for an op, and the op's form.
+    /// Reads the node's chain; `function` returns the arity of an op and the device's representation of it.
     ///
     /// # Errors
-    /// `InvalidArgument` for attributes that are no chain; `Unimplemented` naming an op that the device does not have.
+    /// `InvalidArgument` if the attributes describe no chain; `Unimplemented` naming an op that the device lacks.
     pub(in crate::kernels) fn new(
         init: &KernelInit<'_>,
         function: impl Fn(&str) -> Option<(Form, F)>,
     ) -> Result<Chain<F>> {
         let (names, inputs) = (texts(init, "names")?, init.inputs.len());
-        let (operands, wanted) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
-        if wanted.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
+        let (operands, op_names) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
+        if op_names.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
             crate::invalid!(
-                "a fused op of {} ops and {inputs} inputs, where {MOST_FUSED_OPS} ops are the most",
-                wanted.len()
+                "a fused op has {} ops and {inputs} inputs; at most {MOST_FUSED_OPS} ops are supported",
+                op_names.len()
             );
         }
         let mut operands = operands.iter().map(|operand| usize::try_from(*operand).unwrap_or(usize::MAX));
         let mut ops: Vec<ChainOp<F>> = Vec::new();
-        for (at, op) in wanted.iter().enumerate() {
+        for (at, op) in op_names.iter().enumerate() {
             let Some((form, function)) = function(op) else {
                 return Err(Error::unimplemented(format!("'{op}' in a fused op")));
             };
@@ -80,21 +89,23 @@ impl<F> Chain<F> {
                 sources.push(match operand.checked_sub(inputs) {
                     None => Source::Input(operand),
                     Some(before) if before < at => Source::Value(before),
-                    Some(_) => crate::invalid!("'{op}', op {at} of a fused op, takes what is not there yet"),
+                    Some(_) => {
+                        crate::invalid!("'{op}', op {at} of a fused op, takes a value that is computed later")
+                    }
                 });
             }
             if sources.len() < taken {
                 crate::invalid!("a fused op has no operand for '{op}', its op {at}");
             }
             let name = names.get(at).map_or(&*init.node.name, |name| name.as_str());
-            let alone = Alone::new(init, op, name, taken)?;
-            ops.push(ChainOp { function, operands: sources, form, alone });
+            let unfused = UnfusedOp::new(init, op, name, taken)?;
+            ops.push(ChainOp { function, operands: sources, form, unfused });
         }
         let takes_equal_shapes = !ops.iter().any(|op| op.form == Form::Zip(Pairing::Bias));
         Ok(Chain { ops, inputs, takes_equal_shapes })
     }
 
-    /// The inputs' shapes.
+    /// Returns the shapes of the inputs; `None` if one of them is no tensor.
     pub(in crate::kernels) fn given<'c>(
         &self,
         ctx: &'c KernelContext<'_>,
@@ -102,13 +113,14 @@ impl<F> Chain<F> {
         (0..self.inputs).map(|i| ctx.shape(i).ok()).collect()
     }
 
-    /// Whether all that is given, which is something, is of one shape, and all values are of that.
+    /// Returns whether all inputs have one shape, which is then also the shape of every value. There must be an
+    /// input.
     pub(in crate::kernels) fn takes_as_one_shape(&self, given: &[&Shape]) -> bool {
         self.takes_equal_shapes
             && given.split_first().is_some_and(|(x, others)| others.iter().all(|y| y == x))
     }
 
-    /// The shape of each op's value; `None` where one does not take its operands.
+    /// Returns the shape of each op's value; `None` if an op does not accept its operands' shapes.
     pub(in crate::kernels) fn shapes(&self, given: &[&Shape]) -> Option<SmallVec<[Shape; 16]>> {
         let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
         for op in &self.ops {
@@ -126,32 +138,33 @@ impl<F> Chain<F> {
         Some(shapes)
     }
 
-    /// Every op in turn over the whole tensors, as if they had not been fused.
+    /// Runs the ops one after another over whole tensors, like the unfused graph.
     pub(in crate::kernels) fn one_by_one(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
-        let mut left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, self.inputs + self.ops.len());
+        let mut uses_left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, self.inputs + self.ops.len());
         let slot = |source: &Source| match *source {
             Source::Input(i) => i,
             Source::Value(before) => self.inputs + before,
         };
-        self.ops.iter().flat_map(|op| &op.operands).for_each(|source| left[slot(source)] += 1);
+        self.ops.iter().flat_map(|op| &op.operands).for_each(|source| uses_left[slot(source)] += 1);
         let mut values: SmallVec<[Value; 16]> = (0..self.inputs).map(|i| ctx.take_value(i)).collect();
         for op in &self.ops {
             let mut inputs: SmallVec<[Value; 2]> = SmallVec::new();
             for source in &op.operands {
                 let slot = slot(source);
-                left[slot] -= 1;
-                // Who reads it last may write in its memory.
-                inputs.push(if left[slot] == 0 {
+                uses_left[slot] -= 1;
+                // The last op that uses an operand may overwrite it.
+                inputs.push(if uses_left[slot] == 0 {
                     std::mem::take(&mut values[slot])
                 } else {
                     values[slot].clone()
                 });
             }
-            let value =
-                op.alone.run(ctx, &mut inputs).map_err(|e| match op.alone.node.name == ctx.node.name {
+            let value = op.unfused.run(ctx, &mut inputs).map_err(|e| {
+                match op.unfused.node.name == ctx.node.name {
                     true => e,
-                    false => e.at_node(&op.alone.node.name),
-                })?;
+                    false => e.at_node(&op.unfused.node.name),
+                }
+            })?;
             values.push(value);
         }
         ctx.outputs[0] = values.pop().unwrap_or_default();
@@ -159,7 +172,7 @@ impl<F> Chain<F> {
     }
 }
 
-/// The shape of an op's value, unless it does not take its operands.
+/// Returns the shape of the value of an op with two operands; `None` if it does not accept their shapes.
 fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
     match pairing {
         _ if x == y && pairing != Pairing::Bias => Some(x.clone()),
@@ -169,15 +182,15 @@ fn paired(pairing: Pairing, x: &Shape, y: &Shape) -> Option<Shape> {
     }
 }
 
-/// An op as the node that it was. Its kernel is made when it first runs: as a rule, never.
-struct Alone {
+/// An op as the node it was before fusion. Its kernel is made when the op first runs, which is rarely needed.
+struct UnfusedOp {
     node: Node,
     def: &'static KernelDef,
     kernel: OnceLock<Result<Box<SyncKernel>>>,
 }
 
-impl Alone {
-    fn new(init: &KernelInit<'_>, op: &str, name: &str, operands: usize) -> Result<Alone> {
+impl UnfusedOp {
+    fn new(init: &KernelInit<'_>, op: &str, name: &str, operands: usize) -> Result<UnfusedOp> {
         let unknown = || Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()));
         let mut node = Node::new(name, graph::ops::lookup(op).ok_or_else(unknown)?);
         node.attrs.set("T", init.attr::<AttrValue>("T")?);
@@ -185,7 +198,7 @@ impl Alone {
             node.attrs.set("N", operands as i64);
         }
         let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
-        Ok(Alone { node, def, kernel: OnceLock::new() })
+        Ok(UnfusedOp { node, def, kernel: OnceLock::new() })
     }
 
     fn run(&self, ctx: &KernelContext<'_>, inputs: &mut [Value]) -> Result<Value> {
@@ -201,7 +214,10 @@ impl Alone {
         let (node, device, functions) = (&self.node, ctx.device, no_functions());
         match (self.def.make)(&KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions })? {
             Kernel::Sync(kernel) => Ok(kernel),
-            Kernel::Async(_) => Err(Error::internal(format!("{} waits in a fused op", node.op.name()))),
+            Kernel::Async(_) => Err(Error::internal(format!(
+                "{} is asynchronous, so a fused op cannot contain it",
+                node.op.name()
+            ))),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Element-wise ops as functions of strips of elements, for chains of them: the same functions as in their kernels.
+//! Element-wise ops as functions of strips of elements, for chains: the same functions as in the ops' own kernels.
 
 use super::chain::{Form, Pairing};
-use crate::kernels::cpu::activation::{self, Rectified};
+use crate::kernels::cpu::activation::{self, Rectifiable};
 use crate::kernels::cpu::binary;
 use crate::kernels::cpu::broadcast::{Binary, Operand, Zip, ZipLoop};
 use crate::kernels::cpu::elementwise::{Map, MapLoop, Unary, map_run};
@@ -10,88 +10,95 @@ use crate::kernels::cpu::simd::vectorized_wide;
 use crate::kernels::cpu::threads::Cost::{self, Cheap, Dear};
 use crate::kernels::cpu::unary::{self, Polynomial, polynomial};
 
-/// One op on a strip of elements of the type that they are computed in.
-pub(super) struct Strip<W: 'static> {
-    pub(super) run: Run<W>,
+/// An op on strips of elements of the type `W` of the computation.
+pub(super) struct StripOp<W: 'static> {
+    pub(super) run: StripFunction<W>,
     pub(super) cost: Cost,
 }
 
-pub(super) enum Run<W: 'static> {
+/// The function of an op, with one or two operands.
+pub(super) enum StripFunction<W: 'static> {
     Map(&'static Map<'static, W, W>),
     Zip(&'static Zip<'static, W, W>, Pairing),
 }
 
-impl<W> Strip<W> {
+impl<W> StripOp<W> {
+    /// Returns the arity of the op.
     pub(super) fn form(&self) -> Form {
         match self.run {
-            Run::Map(_) => Form::Map,
-            Run::Zip(_, pairing) => Form::Zip(pairing),
+            StripFunction::Map(_) => Form::Map,
+            StripFunction::Zip(_, pairing) => Form::Zip(pairing),
         }
     }
 }
 
-impl<W: Copy> Run<W> {
-    /// Fills `out`, of these operands.
+impl<W: Copy> StripFunction<W> {
+    /// Computes `out` from the operands.
     #[inline]
     pub(super) fn compute<'v>(&self, out: &mut [W], operand: impl Fn(usize) -> Operand<'v, W>) {
         match self {
-            Run::Map(map) => match operand(0) {
+            StripFunction::Map(map) => match operand(0) {
                 Operand::Many(x) => map(out, x),
-                // Only where the value is single, too.
+                // A single operand occurs only if the value is single too.
                 Operand::One(x) => map(out, &[x]),
             },
-            Run::Zip(zip, _) => zip(out, &operand(0), &operand(1)),
+            StripFunction::Zip(zip, _) => zip(out, &operand(0), &operand(1)),
         }
     }
 }
 
-/// A loop over a strip, which is in the first cache: that keeps up with the widest vectors.
+/// Applies `op` to a strip. The strip is in the first-level cache, which can supply the widest vectors.
 fn map<W: Copy>(out: &mut [W], x: &[W], op: impl Fn(W) -> W) {
     vectorized_wide(MapLoop { out, x, op });
 }
 
-/// As [`map`].
+/// Applies `op` to two strips, like [`map`].
 fn zip<W: Copy>(out: &mut [W], x: &Operand<'_, W>, y: &Operand<'_, W>, op: impl Fn(W, W) -> W) {
     vectorized_wide(ZipLoop { out, x: *x, y: *y, op });
 }
 
-/// The types that chains are computed in.
-pub(super) trait Computed: Real + Analytic + Rectified + Polynomial + 'static {}
+/// The types in which chains are computed.
+pub(super) trait ChainElement: Real + Analytic + Rectifiable + Polynomial + 'static {}
 
-impl Computed for f32 {}
-impl Computed for f64 {}
+impl ChainElement for f32 {}
+impl ChainElement for f64 {}
 
-/// Whether the op has a strip.
+/// Returns whether a chain can contain the op.
 pub(crate) fn has_strip(op: &str) -> bool {
-    strip::<f32>(op).is_some()
+    strip_op::<f32>(op).is_some()
 }
 
-/// The op's strip, if it has one; `BiasAdd` is that of `NHWC`, `AddN` that of two.
-pub(super) fn strip<W: Computed>(op: &str) -> Option<Strip<W>> {
+/// Returns the function of an op, if it has one; `BiasAdd` is that of the format `NHWC`, `AddN` that of two
+/// operands.
+pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
     macro_rules! map {
         ($cost:ident, $Function:ty) => {
-            Strip { run: Run::Map(&|out, x| map(out, x, <$Function>::apply)), cost: $cost }
+            StripOp { run: StripFunction::Map(&|out, x| map(out, x, <$Function>::apply)), cost: $cost }
         };
     }
     macro_rules! map_with {
         ($cost:ident, $function:path) => {
-            Strip { run: Run::Map(&|out, x| map(out, x, $function)), cost: $cost }
+            StripOp { run: StripFunction::Map(&|out, x| map(out, x, $function)), cost: $cost }
         };
     }
     macro_rules! zip {
         ($cost:ident, $pairing:ident, $Function:ty) => {
-            Strip {
-                run: Run::Zip(&|out, x, y| zip(out, x, y, <$Function>::apply), Pairing::$pairing),
+            StripOp {
+                run: StripFunction::Zip(&|out, x, y| zip(out, x, y, <$Function>::apply), Pairing::$pairing),
                 cost: $cost,
             }
         };
     }
     macro_rules! zip_with {
         ($cost:ident, $function:path) => {
-            Strip { run: Run::Zip(&|out, x, y| zip(out, x, y, $function), Pairing::Equal), cost: $cost }
+            StripOp {
+                run: StripFunction::Zip(&|out, x, y| zip(out, x, y, $function), Pairing::Equal),
+                cost: $cost,
+            }
         };
     }
-    let polynomial = |single, double| Strip { run: Run::Map(W::pick(single, double)), cost: Dear };
+    let polynomial =
+        |single, double| StripOp { run: StripFunction::Map(W::pick(single, double)), cost: Dear };
     Some(match op {
         "Neg" => map!(Cheap, unary::Neg),
         "Abs" => map!(Cheap, unary::Abs),

@@ -1,4 +1,4 @@
-//! Iterators behind handles and names, of one device or of several.
+//! Iterators behind handles and names, for one device or several.
 
 use super::super::dataset_memory::{anonymous, handle, handle_input};
 use super::super::variable::shared_name;
@@ -14,25 +14,25 @@ use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor, Variant};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What gives elements to who asks for them.
-pub(in crate::kernels::cpu) trait Iterates: Resource {
-    /// What these must be.
+/// A resource that yields elements.
+pub(in crate::kernels::cpu) trait ElementIterator: Resource {
+    /// The dtypes and shapes that its elements must have.
     fn spec(&self) -> &ElementSpec;
 }
 
-impl Iterates for IteratorResource {
+impl ElementIterator for IteratorResource {
     fn spec(&self) -> &ElementSpec {
         &self.spec
     }
 }
 
-impl Iterates for MultiDeviceIterator {
+impl ElementIterator for MultiDeviceIterator {
     fn spec(&self) -> &ElementSpec {
         &self.spec
     }
 }
 
-/// What an iterator of this node gives.
+/// Returns the dtypes and shapes of the elements, from the node's attributes.
 pub(in crate::kernels::cpu) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     ElementSpec::new(
         init.attr::<Vec<DType>>("output_types")?,
@@ -40,8 +40,8 @@ pub(in crate::kernels::cpu) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec
     )
 }
 
-/// The iterator of this name, made where there is none.
-fn shared<T: Iterates>(
+/// Returns the iterator with this name, made if it does not exist.
+fn find_or_make<T: ElementIterator>(
     store: &ResourceStore,
     container: &str,
     name: &str,
@@ -53,38 +53,38 @@ fn shared<T: Iterates>(
     Ok(iterator)
 }
 
-/// The name under which a kernel's iterator is found: one that sessions share, or the kernel's own, whose iterator
-/// ends with it.
+/// The name of a kernel's iterator: a name that sessions share, or one of the kernel's own. In the latter case the
+/// iterator is removed when the kernel is dropped.
 #[derive(Debug)]
-pub(super) struct Name<T: Iterates> {
+pub(super) struct IteratorName<T: ElementIterator> {
     container: String,
     name: String,
-    /// Where the kernel's own iterator is.
-    own: Option<Arc<Device>>,
+    /// The device that holds the kernel's own iterator; `None` for a shared one.
+    owner: Option<Arc<Device>>,
     iterator: PhantomData<fn() -> T>,
 }
 
-impl<T: Iterates> Name<T> {
-    /// `kind` is what those that nobody names are called by.
-    pub(super) fn of(init: &KernelInit<'_>, kind: &str) -> Result<Name<T>> {
+impl<T: ElementIterator> IteratorName<T> {
+    /// Reads the name of a node; `kind` is the prefix of a generated name.
+    pub(super) fn of(init: &KernelInit<'_>, kind: &str) -> Result<IteratorName<T>> {
         let (container, name) = shared_name(init)?;
         let is_shared = !init.attr::<Bytes>("shared_name")?.is_empty();
-        Ok(Name {
+        Ok(IteratorName {
             container,
             name: if is_shared { name } else { format!("{}_{name}", anonymous(kind)) },
-            own: if is_shared { None } else { Some(init.device.clone()) },
+            owner: if is_shared { None } else { Some(init.device.clone()) },
             iterator: PhantomData,
         })
     }
 
-    /// The iterator, made where there is none, and its handle.
+    /// Returns the iterator, made if it does not exist, and its handle.
     pub(super) fn iterator(
         &self,
         device: &Arc<Device>,
         spec: &ElementSpec,
         make: impl FnOnce() -> T,
     ) -> Result<(Arc<T>, ResourceHandle)> {
-        let iterator = shared(device.resources(), &self.container, &self.name, spec, make)?;
+        let iterator = find_or_make(device.resources(), &self.container, &self.name, spec, make)?;
         let mut handle = handle(device, self.name.clone(), T::KIND);
         if !self.container.is_empty() {
             handle.container = self.container.as_str().into();
@@ -93,21 +93,21 @@ impl<T: Iterates> Name<T> {
     }
 }
 
-impl<T: Iterates> Drop for Name<T> {
+impl<T: ElementIterator> Drop for IteratorName<T> {
     fn drop(&mut self) {
-        if let Some(device) = &self.own {
+        if let Some(device) = &self.owner {
             device.resources().remove::<T>(&self.container, &self.name);
         }
     }
 }
 
-/// A kernel of an iterator that has a name.
-pub(super) fn named<T: Iterates>(
+/// Makes a kernel of a named iterator.
+pub(super) fn named<T: ElementIterator>(
     init: &KernelInit<'_>,
     kind: &str,
     make: impl Fn(&ElementSpec) -> T + Send + Sync + 'static,
 ) -> Result<Kernel> {
-    let (name, spec) = (Name::of(init, kind)?, spec(init)?);
+    let (name, spec) = (IteratorName::of(init, kind)?, spec(init)?);
     Kernel::sync(move |ctx| {
         let (_, handle) = name.iterator(ctx.device(), &spec, || make(&spec))?;
         ctx.set_output(0, Tensor::resource(handle));
@@ -115,16 +115,17 @@ pub(super) fn named<T: Iterates>(
     })
 }
 
-/// How long an iterator without a name is there.
+/// The lifetime of an iterator without a name.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Lifetime {
-    /// Until it is deleted.
+    /// The iterator exists until it is deleted.
     Device,
+    /// The iterator exists until the step ends.
     Step,
 }
 
-/// A kernel of an iterator without a name; its second output, if it has one, is for who deletes it.
-pub(super) fn anonymously<T: Iterates>(
+/// Makes a kernel of an iterator without a name; the second output, if there is one, is its deleter.
+pub(super) fn anonymously<T: ElementIterator>(
     init: &KernelInit<'_>,
     lifetime: Lifetime,
     kind: &'static str,
@@ -137,7 +138,7 @@ pub(super) fn anonymously<T: Iterates>(
             Lifetime::Device => ctx.resources(),
             Lifetime::Step => &ctx.step().resources,
         };
-        shared(store, &handle.container, &handle.name, &spec, || make(&spec))?;
+        find_or_make(store, &handle.container, &handle.name, &spec, || make(&spec))?;
         ctx.set_output(0, Tensor::resource(handle));
         if ctx.num_outputs() > 1 {
             ctx.set_output(1, Tensor::variants(vec![Variant::EMPTY], Shape::scalar())?);
@@ -146,16 +147,16 @@ pub(super) fn anonymously<T: Iterates>(
     })
 }
 
-/// The iterator behind a handle: one of the device, or of the step.
-fn find<T: Iterates>(store: &ResourceStore, step: &Step, handle: &ResourceHandle) -> Result<Arc<T>> {
-    if let Some(found) = step.resources.find(&handle.container, &handle.name) {
-        return Ok(found);
+/// Returns the iterator behind a handle, a resource of the step or of the device.
+fn find<T: ElementIterator>(store: &ResourceStore, step: &Step, handle: &ResourceHandle) -> Result<Arc<T>> {
+    if let Some(iterator) = step.resources.find(&handle.container, &handle.name) {
+        return Ok(iterator);
     }
     store.lookup(&handle.container, &handle.name)
 }
 
-/// The iterator behind the handle in input `i`.
-pub(super) fn iterator_of<T: Iterates>(ctx: &AsyncContext, i: usize) -> Result<Arc<T>> {
+/// Returns the iterator behind the handle in input `i`.
+pub(super) fn iterator_of<T: ElementIterator>(ctx: &AsyncContext, i: usize) -> Result<Arc<T>> {
     let [handle] = ctx.input(i)?.as_resources()? else {
         crate::invalid!("expected one resource handle");
     };
@@ -170,8 +171,8 @@ pub(super) fn iterator_of<T: Iterates>(ctx: &AsyncContext, i: usize) -> Result<A
     find(ctx.device.resources(), &ctx.step, handle)
 }
 
-/// Gives a handle as a string, of an iterator that is there.
-pub(super) fn to_string<T: Iterates>(_: &KernelInit<'_>) -> Result<Kernel> {
+/// Outputs a handle as a string, after checking that its iterator exists.
+pub(super) fn to_string<T: ElementIterator>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle_input(ctx, 0)?;
         find::<T>(ctx.resources(), ctx.step(), handle)?;
@@ -181,9 +182,9 @@ pub(super) fn to_string<T: Iterates>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Reads a handle from a string, and checks that the iterator is there and gives what is expected, where that is
-/// said.
-pub(super) fn from_string<T: Iterates>(init: &KernelInit<'_>) -> Result<Kernel> {
+/// Reads a handle from a string and checks that the iterator exists and has the expected elements, if the node
+/// states them.
+pub(super) fn from_string<T: ElementIterator>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtypes = init.attr::<Vec<DType>>("output_types")?;
     let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
     Kernel::sync(move |ctx| {
@@ -214,8 +215,8 @@ pub(super) fn from_string<T: Iterates>(init: &KernelInit<'_>) -> Result<Kernel> 
     })
 }
 
-/// Ends an iterator.
-pub(super) fn delete<T: Iterates>(_: &KernelInit<'_>) -> Result<Kernel> {
+/// Removes an iterator.
+pub(super) fn delete<T: ElementIterator>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let handle = handle_input(ctx, 0)?;
         ctx.resources().remove::<T>(&handle.container, &handle.name);

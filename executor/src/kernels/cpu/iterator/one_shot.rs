@@ -1,7 +1,7 @@
-//! Iterators over what a function makes, once: at the first step that needs them, in a session that keeps the
-//! kernel.
+//! One-shot iterators, over a dataset that a function makes. The function runs once per kernel, at the first step
+//! that needs the iterator.
 
-use super::handle::{Name, spec};
+use super::handle::{IteratorName, spec};
 use super::{KIND, unset};
 use crate::cancel::{Cancellation, Registration};
 use crate::dataset::iterator::IteratorResource;
@@ -17,37 +17,43 @@ use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
+/// A one-shot iterator with the function that makes its dataset.
 struct OneShot {
-    name: Name<IteratorResource>,
+    name: IteratorName<IteratorResource>,
     spec: ElementSpec,
     factory: Arc<dyn Function>,
     device: Arc<Device>,
-    state: Mutex<State>,
+    state: Mutex<OneShotState>,
 }
 
+/// The progress of the creation of a one-shot iterator.
 #[derive(Default)]
-enum State {
-    /// Nobody has asked yet, or making it has failed for who did.
+enum OneShotState {
+    /// No step has requested the iterator yet, or its creation failed.
     #[default]
-    Unmade,
-    Making(Making),
-    Made(ResourceHandle),
+    NotCreated,
+    /// The function is running.
+    PendingCreation(PendingCreation),
+    /// The iterator exists and has this handle.
+    Created(ResourceHandle),
 }
 
-/// Who waits while the iterator is made. Without anybody left the making is cancelled.
+/// The steps that wait for the iterator. If all of them are cancelled, so is the creation.
 #[derive(Default)]
-struct Making {
+struct PendingCreation {
     waiting: Vec<Waiter>,
     next: u64,
     cancellation: Arc<Cancellation>,
 }
 
+/// A step that waits for the iterator.
 struct Waiter {
     id: u64,
     ctx: AsyncContext,
     registration: Option<Registration>,
 }
 
+/// The kernel of `OneShotIterator`.
 pub(super) fn iterator(init: &KernelInit<'_>) -> Result<Kernel> {
     let factory = init.function("dataset_factory")?;
     if factory.return_types().len() != 1 || !factory.arg_types().is_empty() {
@@ -56,38 +62,40 @@ pub(super) fn iterator(init: &KernelInit<'_>) -> Result<Kernel> {
         );
     }
     let one_shot = Arc::new(OneShot {
-        name: Name::of(init, KIND)?,
+        name: IteratorName::of(init, KIND)?,
         spec: spec(init)?,
         factory,
         device: init.device.clone(),
         state: Mutex::default(),
     });
-    Kernel::asynchronous(move |ctx| one_shot.give(ctx))
+    Kernel::asynchronous(move |ctx| one_shot.request(ctx))
 }
 
 impl OneShot {
-    fn give(self: &Arc<Self>, ctx: AsyncContext) {
+    /// Completes a kernel with the handle, now or when the iterator has been created; starts the creation if
+    /// needed.
+    fn request(self: &Arc<Self>, ctx: AsyncContext) {
         let outer = ctx.step.cancellation.clone();
         let (id, to_start) = {
             let mut state = self.state.lock();
-            if let State::Made(handle) = &*state {
+            if let OneShotState::Created(handle) = &*state {
                 let handle = handle.clone();
                 drop(state);
-                return answer(ctx, Ok(handle));
+                return complete(ctx, Ok(handle));
             }
-            let is_first = !matches!(*state, State::Making(_));
+            let is_first = !matches!(*state, OneShotState::PendingCreation(_));
             if is_first {
-                *state = State::Making(Making::default());
+                *state = OneShotState::PendingCreation(PendingCreation::default());
             }
-            let State::Making(making) = &mut *state else { return };
-            let id = making.next;
-            making.next += 1;
-            making.waiting.push(Waiter { id, ctx, registration: None });
-            (id, is_first.then(|| making.cancellation.clone()))
+            let OneShotState::PendingCreation(pending) = &mut *state else { return };
+            let id = pending.next;
+            pending.next += 1;
+            pending.waiting.push(Waiter { id, ctx, registration: None });
+            (id, is_first.then(|| pending.cancellation.clone()))
         };
-        let (waits, making) = (Arc::downgrade(self), to_start);
+        let (weak, creation) = (Arc::downgrade(self), to_start);
         let registered = outer.register(move |reason| {
-            if let Some(waiter) = waits.upgrade().and_then(|one_shot| one_shot.withdraw(id)) {
+            if let Some(waiter) = weak.upgrade().and_then(|one_shot| one_shot.withdraw(id)) {
                 waiter.ctx.done(Err(reason.clone().derived()));
             }
         });
@@ -95,7 +103,9 @@ impl OneShot {
             Ok(registration) => {
                 let mut state = self.state.lock();
                 let waiter = match &mut *state {
-                    State::Making(making) => making.waiting.iter_mut().find(|waiter| waiter.id == id),
+                    OneShotState::PendingCreation(pending) => {
+                        pending.waiting.iter_mut().find(|waiter| waiter.id == id)
+                    }
                     _ => None,
                 };
                 match waiter {
@@ -112,41 +122,44 @@ impl OneShot {
                 }
             }
         }
-        if let Some(cancellation) = making {
+        if let Some(cancellation) = creation {
             self.start(&cancellation);
         }
     }
 
+    /// Removes a waiting step whose registration or step was cancelled. Cancels the creation if no step waits.
     fn withdraw(&self, id: u64) -> Option<Waiter> {
         let mut state = self.state.lock();
-        let State::Making(making) = &mut *state else { return None };
-        let at = making.waiting.iter().position(|waiter| waiter.id == id)?;
-        let waiter = making.waiting.remove(at);
-        let abandoned = making.waiting.is_empty().then(|| making.cancellation.clone());
+        let OneShotState::PendingCreation(pending) = &mut *state else { return None };
+        let at = pending.waiting.iter().position(|waiter| waiter.id == id)?;
+        let waiter = pending.waiting.remove(at);
+        let abandoned = pending.waiting.is_empty().then(|| pending.cancellation.clone());
         drop(state);
         if let Some(cancellation) = abandoned {
-            cancellation.cancel(Error::new(Code::Cancelled, "nobody waits for the iterator any more"));
+            cancellation.cancel(Error::new(Code::Cancelled, "no step waits for the iterator any more"));
         }
         Some(waiter)
     }
 
+    /// Calls the function in a step of its own.
     fn start(self: &Arc<Self>, cancellation: &Arc<Cancellation>) {
-        // Of no step: who waits may be of several.
+        // The step is separate, because the waiting steps may be several.
         let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
-        // The function returns on a compute thread, which the making of iterators does not hold.
-        let landed = self.clone();
+        // The function returns on a compute thread, which must not be blocked by the creation of iterators.
+        let this = self.clone();
         let done = move |result: Result<SmallVec<[Value; 4]>>| {
-            let one_shot = landed.clone();
+            let one_shot = this.clone();
             let started = threads::spawn(move || {
-                one_shot.end(result.and_then(|outputs| one_shot.make(&outputs)));
+                one_shot.finish(result.and_then(|outputs| one_shot.make(&outputs)));
             });
             if let Err(error) = started {
-                landed.end(Err(error));
+                this.finish(Err(error));
             }
         };
         self.factory.call(&Arc::new(step), SmallVec::new(), Box::new(done));
     }
 
+    /// Creates the iterator over the dataset that the function returned.
     fn make(&self, outputs: &[Value]) -> Result<ResourceHandle> {
         let [Value::Host(dataset)] = outputs else {
             return Err(Error::internal("the factory of a dataset returned no tensor"));
@@ -157,27 +170,27 @@ impl OneShot {
         Ok(handle)
     }
 
-    /// Answers all who wait. A failure is theirs, and the next to ask tries again.
-    fn end(self: &Arc<Self>, result: Result<ResourceHandle>) {
+    /// Completes all waiting kernels. A failure is reported to them, and the next request tries again.
+    fn finish(self: &Arc<Self>, result: Result<ResourceHandle>) {
         let waiting = {
             let mut state = self.state.lock();
-            if let State::Making(making) = &mut *state
+            if let OneShotState::PendingCreation(pending) = &mut *state
                 && result.is_err()
-                && making.cancellation.is_cancelled()
-                && !making.waiting.is_empty()
+                && pending.cancellation.is_cancelled()
+                && !pending.waiting.is_empty()
             {
-                // They came after the last one before them had left.
-                making.cancellation = Arc::default();
-                let cancellation = making.cancellation.clone();
+                // These steps came after the last step before them had left and cancelled the creation.
+                pending.cancellation = Arc::default();
+                let cancellation = pending.cancellation.clone();
                 drop(state);
                 return self.start(&cancellation);
             }
             let next = match &result {
-                Ok(handle) => State::Made(handle.clone()),
-                Err(_) => State::Unmade,
+                Ok(handle) => OneShotState::Created(handle.clone()),
+                Err(_) => OneShotState::NotCreated,
             };
             match std::mem::replace(&mut *state, next) {
-                State::Making(making) => making.waiting,
+                OneShotState::PendingCreation(pending) => pending.waiting,
                 _ => Vec::new(),
             }
         };
@@ -185,11 +198,12 @@ impl OneShot {
             if let Some(registration) = waiter.registration {
                 waiter.ctx.step.cancellation.deregister(registration);
             }
-            answer(waiter.ctx, result.clone());
+            complete(waiter.ctx, result.clone());
         }
     }
 }
 
-fn answer(ctx: AsyncContext, result: Result<ResourceHandle>) {
+/// Completes a kernel with the handle or an error.
+fn complete(ctx: AsyncContext, result: Result<ResourceHandle>) {
     ctx.done(result.map(|handle| smallvec![Tensor::resource(handle).into()]));
 }

@@ -1,7 +1,7 @@
-//! Kernels of iterators whose elements are dealt out to several devices.
+//! Kernels of iterators whose elements are distributed over several devices.
 
 use super::handle::{Lifetime, anonymously, delete, from_string, iterator_of, named, to_string};
-use super::{apart, end_of_sequence};
+use super::{dataset_thread_kernel, end_of_sequence};
 use crate::dataset::placed::{components, spec_of};
 use crate::dataset::shards::MultiDeviceIterator;
 use crate::dataset::{DatasetVariant, ElementSpec, Pull};
@@ -10,19 +10,19 @@ use crate::kernel::{KernelDef, KernelInit};
 use graph::Tensor;
 use smallvec::smallvec;
 
-/// What those without a name are called.
+/// The prefix of the names of anonymous iterators.
 const KIND: &str = "MultiDeviceIterator";
 
 pub(in crate::kernels::cpu) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MultiDeviceIterator", &[], |init| named(init, KIND, of_devices(init)?)),
+    KernelDef::of("MultiDeviceIterator", &[], |init| named(init, KIND, iterator_maker(init)?)),
     KernelDef::of("AnonymousMultiDeviceIterator", &[], |init| {
-        anonymously(init, Lifetime::Device, KIND, of_devices(init)?)
+        anonymously(init, Lifetime::Device, KIND, iterator_maker(init)?)
     }),
     KernelDef::of("AnonymousMultiDeviceIteratorV3", &[], |init| {
-        anonymously(init, Lifetime::Step, KIND, of_devices(init)?)
+        anonymously(init, Lifetime::Step, KIND, iterator_maker(init)?)
     }),
     KernelDef::of("MultiDeviceIteratorInit", &[], |_| {
-        apart(|ctx| {
+        dataset_thread_kernel(|ctx| {
             let (dataset, most) = (DatasetVariant::of(ctx.input(0)?)?, ctx.input(2)?.item::<i64>()?);
             let incarnation = iterator_of::<MultiDeviceIterator>(ctx, 1)?.set(&dataset, most)?;
             Ok(smallvec![Tensor::from(incarnation).into()])
@@ -30,7 +30,7 @@ pub(in crate::kernels::cpu) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("MultiDeviceIteratorGetNextFromShard", &[], |init| {
         let spec = super::handle::spec(init)?;
-        apart(move |ctx| {
+        dataset_thread_kernel(move |ctx| {
             let iterator = iterator_of::<MultiDeviceIterator>(ctx, 0)?;
             let (shard, incarnation) = (ctx.input(1)?.item::<i32>()?, ctx.input(2)?.item::<i64>()?);
             let pull = Pull { cancellation: ctx.step.cancellation.clone() };
@@ -44,8 +44,8 @@ pub(in crate::kernels::cpu) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DeleteMultiDeviceIterator", &[], delete::<MultiDeviceIterator>),
 ];
 
-/// Makes iterators for as many devices as the node names.
-fn of_devices(
+/// Returns a function that makes iterators for as many devices as the node names.
+fn iterator_maker(
     init: &KernelInit<'_>,
 ) -> Result<impl Fn(&ElementSpec) -> MultiDeviceIterator + Send + Sync + 'static> {
     let devices = init.attr::<Vec<bytes::Bytes>>("devices")?.len();

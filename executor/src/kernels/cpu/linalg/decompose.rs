@@ -2,7 +2,8 @@
 
 use super::matrix::{Entry, Matrix};
 
-/// The lower triangular factor of a positive definite matrix, of which the lower part is read; `None` if it is none.
+/// Returns the lower triangular factor of a positive definite matrix, reading its lower triangle only; `None` if
+/// the matrix is not positive definite.
 pub(super) fn cholesky<F: Entry>(a: &Matrix<F>) -> Option<Matrix<F>> {
     let n = a.rows;
     let mut l = Matrix::new(n, n, vec![F::ZERO; n * n]);
@@ -22,7 +23,8 @@ pub(super) fn cholesky<F: Entry>(a: &Matrix<F>) -> Option<Matrix<F>> {
     Some(l)
 }
 
-/// Triangular factors in one matrix, by partial pivoting: row `i` of their product is row `order[i]`.
+/// An LU decomposition with partial pivoting. Both triangular factors are in one matrix; row `i` of their product
+/// is row `order[i]` of the decomposed matrix.
 pub(super) struct Lu<F> {
     pub(super) factors: Matrix<F>,
     pub(super) order: Vec<usize>,
@@ -30,6 +32,7 @@ pub(super) struct Lu<F> {
 }
 
 impl<F: Entry> Lu<F> {
+    /// Decomposes a square matrix.
     pub(super) fn of(mut a: Matrix<F>) -> Lu<F> {
         let n = a.rows;
         let mut order: Vec<usize> = (0..n).collect();
@@ -59,19 +62,22 @@ impl<F: Entry> Lu<F> {
         Lu { factors: a, order, is_odd }
     }
 
+    /// Returns whether a pivot is zero.
     pub(super) fn is_singular(&self) -> bool {
-        // A pivot that is no number is none either.
+        // A NaN pivot counts as zero.
         (0..self.factors.rows)
             .map(|d| self.factors.at(d, d).modulus())
             .any(|size| size == 0.0 || size.is_nan())
     }
 
+    /// Returns the determinant.
     pub(super) fn determinant(&self) -> F {
         let sign = F::from_real(if self.is_odd { -1.0 } else { 1.0 });
         (0..self.factors.rows).fold(sign, |product, d| product.times(self.factors.at(d, d)))
     }
 
-    /// The determinant as a number of absolute value 1 (or 0) and the logarithm of its absolute value.
+    /// Returns the determinant as its sign (a number of absolute value 1, or 0) and the logarithm of its absolute
+    /// value.
     pub(super) fn log_determinant(&self) -> (F, f64) {
         let sign = F::from_real(if self.is_odd { -1.0 } else { 1.0 });
         (0..self.factors.rows).fold((sign, 0.0), |(sign, log), d| {
@@ -84,6 +90,7 @@ impl<F: Entry> Lu<F> {
         })
     }
 
+    /// Returns the solution of the systems with the right-hand sides `b`.
     pub(super) fn solve(&self, b: &Matrix<F>) -> Matrix<F> {
         let rows =
             self.order.iter().flat_map(|&i| b.values[i * b.columns..(i + 1) * b.columns].iter().copied());
@@ -93,14 +100,15 @@ impl<F: Entry> Lu<F> {
     }
 }
 
-/// The solution of a triangular system, of which only that triangle is read; `unit`: its diagonal is ones.
+/// Returns the solution of a triangular system, reading only that triangle; `unit`: the diagonal is taken to be
+/// ones.
 pub(super) fn triangular_solve<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, lower: bool, unit: bool) -> Matrix<F> {
     let (n, columns) = (b.rows, b.columns);
     let mut x = b.clone();
     for step in 0..n {
         let i = if lower { step } else { n - 1 - step };
-        let known = if lower { 0..i } else { i + 1..n };
-        for k in known {
+        let solved = if lower { 0..i } else { i + 1..n };
+        for k in solved {
             let factor = a.at(i, k);
             for j in 0..columns {
                 let value = x.at(i, j).minus(factor.times(x.at(k, j)));
@@ -117,7 +125,8 @@ pub(super) fn triangular_solve<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, lower: bo
     x
 }
 
-/// By Householder reflections: a unitary matrix, and one that is zero below its diagonal.
+/// Returns the QR decomposition, computed by Householder reflections: a unitary matrix, and an upper triangular
+/// one.
 pub(super) fn qr<F: Entry>(a: &Matrix<F>) -> (Matrix<F>, Matrix<F>) {
     let (m, n) = (a.rows, a.columns);
     let (mut r, mut q) = (a.clone(), Matrix::<F>::identity(m, m));
@@ -128,7 +137,7 @@ pub(super) fn qr<F: Entry>(a: &Matrix<F>) -> (Matrix<F>, Matrix<F>) {
             continue;
         }
         let norm = (head.modulus().powi(2) + tail).sqrt();
-        // The diagonal becomes real, of the sign that the head has not.
+        // The diagonal becomes real, with the sign opposite to the head's, to avoid cancellation.
         let beta = if head.real() >= 0.0 { -norm } else { norm };
         let mut v: Vec<F> = (k..m).map(|i| r.at(i, k)).collect();
         v[0] = head.minus(F::from_real(beta));
@@ -156,11 +165,12 @@ pub(super) fn qr<F: Entry>(a: &Matrix<F>) -> (Matrix<F>, Matrix<F>) {
     (q, r)
 }
 
-/// Sweeps over all pairs until what is off the diagonal is as small as rounding: more are never needed.
+/// The most Jacobi sweeps over all pairs. Sweeps stop when the off-diagonal elements are of rounding size, which
+/// happens earlier.
 const SWEEPS: usize = 60;
 
-/// Eigenvalues in ascending order, and eigenvectors as columns, of a self-adjoint matrix of which the lower part is
-/// read: Jacobi's method.
+/// Returns the eigenvalues in ascending order, and the eigenvectors as columns, of a self-adjoint matrix, reading
+/// its lower triangle only: Jacobi's method. `None` if it does not converge.
 pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>)> {
     let n = a.rows;
     let mut a = a.clone();
@@ -196,7 +206,7 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
     None
 }
 
-/// One rotation that makes the element at `p`, `q` zero.
+/// Applies the rotation that makes the element at `p`, `q` zero.
 fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
     let size = a.at(p, q).modulus();
     if size == 0.0 {
@@ -208,7 +218,7 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
     let t = if theta < 0.0 { -t } else { t };
     let c = 1.0 / (t * t + 1.0).sqrt();
     let (cosine, sine) = (F::from_real(c), F::from_real(t * c).times(phase));
-    // Columns p and q of the matrix and of the vectors, then the rows of the matrix.
+    // Columns `p` and `q` of the matrix and of the vectors, then rows `p` and `q` of the matrix.
     for m in [&mut *a, &mut *v] {
         for i in 0..m.rows {
             let (x, y) = (m.at(i, p), m.at(i, q));
@@ -221,7 +231,8 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
         a.put(p, j, cosine.times(x).minus(sine.times(y)));
         a.put(q, j, sine.conjugated().times(x).plus(cosine.times(y)));
     }
-    // What rounding parts is one again: else what it leaves on one side of the diagonal would stay there.
+    // Rounding makes both triangles differ slightly; one is copied to the other, because otherwise the difference
+    // would remain on one side of the diagonal.
     for of in [p, q] {
         let diagonal = F::from_real(a.at(of, of).real());
         (0..a.rows).for_each(|j| a.put(j, of, a.at(of, j).conjugated()));
@@ -229,9 +240,9 @@ fn rotate<F: Entry>(a: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize) {
     }
 }
 
-/// Singular values in descending order with complete unitary matrices of left and right vectors as columns: Jacobi's
-/// method on the columns.
-#[allow(clippy::type_complexity, reason = "three parts that have names where they are taken apart")]
+/// Returns the singular values in descending order, and complete unitary matrices with the left and right singular
+/// vectors as columns: one-sided Jacobi's method. `None` if it does not converge.
+#[allow(clippy::type_complexity, reason = "three parts that get names where the tuple is destructured")]
 pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matrix<F>)> {
     if a.rows < a.columns {
         let (s, u, v) = svd(&a.adjoint())?;
@@ -269,18 +280,18 @@ pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matri
         if sizes[j] > least {
             columns.push((0..m).map(|i| w.at(i, j).over(F::from_real(sizes[j]))).collect());
         } else {
-            columns.push(completing(&columns, m));
+            columns.push(orthogonal_unit_vector(&columns, m));
         }
     }
     while columns.len() < m {
-        columns.push(completing(&columns, m));
+        columns.push(orthogonal_unit_vector(&columns, m));
     }
     let left = (0..m).flat_map(|i| columns.iter().map(move |c| c[i])).collect();
     let values = order.iter().map(|&j| sizes[j]).collect();
     Some((values, Matrix::new(m, m, left), Matrix::new(n, n, right)))
 }
 
-/// Turns two columns so that they are orthogonal; whether they were.
+/// Rotates two columns so that they become orthogonal. Returns whether they already were.
 fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: usize, norm: f64) -> bool {
     let (mut alpha, mut beta, mut gamma) = (0.0, 0.0, F::ZERO);
     for i in 0..w.rows {
@@ -290,7 +301,7 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
         gamma = gamma.plus(x.conjugated().times(y));
     }
     let size = gamma.modulus();
-    // Rounding of so many terms leaves as much as that.
+    // Rounding of a sum of so many terms leaves an error of this size.
     let enough = f64::EPSILON * (w.rows as f64).sqrt();
     if size <= enough * alpha.sqrt() * beta.sqrt() || size <= f64::EPSILON * f64::EPSILON * norm {
         return true;
@@ -311,14 +322,15 @@ fn orthogonalize<F: Entry>(w: &mut Matrix<F>, v: &mut Matrix<F>, p: usize, q: us
     false
 }
 
-/// A unit vector orthogonal to all of these, which are fewer than `m`: what they leave of the axis of which they have least.
-fn completing<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
-    let taken: Vec<f64> =
+/// Returns a unit vector orthogonal to the columns, which are fewer than `m`: the axis with the smallest share in
+/// the columns, orthogonalised against them.
+fn orthogonal_unit_vector<F: Entry>(columns: &[Vec<F>], m: usize) -> Vec<F> {
+    let weights: Vec<f64> =
         (0..m).map(|axis| columns.iter().map(|column| column[axis].modulus().powi(2)).sum()).collect();
-    let freest = (0..m).min_by(|&a, &b| taken[a].total_cmp(&taken[b])).unwrap_or(0);
+    let lightest = (0..m).min_by(|&a, &b| weights[a].total_cmp(&weights[b])).unwrap_or(0);
     let mut vector = vec![F::ZERO; m];
-    vector[freest] = F::ONE;
-    // Twice is enough: what rounding leaves of the others goes with the second pass.
+    vector[lightest] = F::ONE;
+    // Two passes suffice: the second removes the components that rounding left in the first.
     for column in columns.iter().chain(columns) {
         let dot = column.iter().zip(&vector).fold(F::ZERO, |s, (c, x)| s.plus(c.conjugated().times(*x)));
         vector.iter_mut().zip(column).for_each(|(x, c)| *x = x.minus(dot.times(*c)));
@@ -360,7 +372,7 @@ mod tests {
         Matrix::new(rows, columns, (0..rows * columns).map(|i| F::from_complex(value(i))).collect())
     }
 
-    /// Of full rank.
+    /// Returns a matrix of full rank.
     fn mixed<F: Entry>(rows: usize, columns: usize) -> Matrix<F> {
         let mut state = 1u64;
         let mut next = || {
@@ -392,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn large_matrices_have_factors_as_small_ones_have() {
+    fn large_matrices_are_decomposed() {
         check_of_any_size::<f64>();
         check_of_any_size::<Complex<f64>>();
     }
@@ -424,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_that_is_not_positive_has_no_cholesky_factor() {
+    fn indefinite_matrices_have_no_cholesky_factor() {
         assert!(cholesky(&Matrix::new(2, 2, vec![1.0, 2.0, 2.0, 1.0])).is_none());
     }
 }

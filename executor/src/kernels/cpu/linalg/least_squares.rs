@@ -1,13 +1,14 @@
-//! Linear equations solved as well as they can be.
+//! `MatrixSolveLs`: least-squares solutions of linear equations.
 
 use super::decompose::{cholesky, svd, triangular_solve};
 use super::matrix::{Entry, Matrix};
-use super::{Batch, give};
+use super::{MatrixBatch, set_matrices};
 use crate::error::Result;
 use crate::invalid;
 use crate::kernel::KernelContext;
 use graph::{DType, Shape};
 
+/// Returns the regularizer in input 2.
 fn regularizer(ctx: &KernelContext<'_>) -> Result<f64> {
     let value: f64 = ctx.scalar(2, "l2_regularizer")?.item()?;
     if value.is_nan() || value < 0.0 {
@@ -16,22 +17,22 @@ fn regularizer(ctx: &KernelContext<'_>) -> Result<f64> {
     Ok(value)
 }
 
-/// `fast`: by the normal equations, of which a matrix of lesser rank has none. Otherwise the shortest of the best
-/// solutions, by the singular values; the regularizer has no say then.
+/// Outputs the solutions. `fast` uses the normal equations, which fail for matrices of deficient rank. Otherwise
+/// the shortest of the best solutions is computed from the singular values, and the regularizer is ignored.
 pub(super) fn solve<F: Entry>(ctx: &mut KernelContext<'_>, fast: bool) -> Result<()> {
     let (a, b) = (ctx.input(0)?, ctx.input(1)?);
     if a.shape().rank() != b.shape().rank() {
         invalid!("All input tensors must have the same rank.");
     }
     let dtype = a.dtype();
-    let (a, b) = (Batch::<F>::of(a)?, Batch::<F>::of(b)?);
+    let (a, b) = (MatrixBatch::<F>::of(a)?, MatrixBatch::<F>::of(b)?);
     if a.sizes != b.sizes {
         invalid!("All input tensors must have the same outer dimensions.");
     }
     if a.rows != b.rows {
         invalid!("Input matrix and rhs are incompatible.");
     }
-    // Without a matrix nobody asks for it.
+    // The regularizer is not read, and so not checked, for an empty batch.
     let regularizer = if a.matrices.is_empty() { 0.0 } else { regularizer(ctx)? };
     let least =
         if matches!(dtype, DType::Float | DType::Complex64) { f32::EPSILON.into() } else { f64::EPSILON };
@@ -41,9 +42,10 @@ pub(super) fn solve<F: Entry>(ctx: &mut KernelContext<'_>, fast: bool) -> Result
         values.extend(solution.values);
     }
     let shape = Shape::new(&[&a.sizes[..], &[a.columns, b.columns]].concat())?;
-    give(ctx, 0, dtype, shape, &values)
+    set_matrices(ctx, 0, dtype, shape, &values)
 }
 
+/// Solves the normal equations; NaN if the Gram matrix is not finite.
 fn normal<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, regularizer: f64) -> Result<Matrix<F>> {
     let adjoint = a.adjoint();
     let is_tall = a.rows >= a.columns;
@@ -68,8 +70,8 @@ fn normal<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, regularizer: f64) -> Result<Ma
     Ok(if is_tall { solved(&product(&adjoint, b)) } else { product(&adjoint, &solved(b)) })
 }
 
-/// What has no singular values is taken for nothing but zeros. Values below `least`, as a share of the greatest and for
-/// each row or column, are 0.
+/// Returns the shortest of the best solutions. Singular values below the fraction `least` of the greatest, times
+/// the number of rows or columns, count as 0. If there are no singular values the solution is zero.
 fn shortest<F: Entry>(a: &Matrix<F>, b: &Matrix<F>, least: f64) -> Matrix<F> {
     let zeros = Matrix::new(a.columns, b.columns, vec![F::ZERO; a.columns * b.columns]);
     let Some((sizes, u, v)) = svd(a) else { return zeros };

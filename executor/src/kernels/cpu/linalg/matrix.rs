@@ -1,4 +1,4 @@
-//! A matrix of real or complex numbers of double precision.
+//! Matrices of real or complex numbers in double precision.
 
 use super::super::scalar::Arithmetic;
 use super::super::wide::Lane as _;
@@ -8,21 +8,25 @@ use graph::{Shape, Tensor};
 use half::{bf16, f16};
 use num_complex::Complex;
 
-/// What matrices are of.
+/// A real or complex entry of a matrix.
 pub(super) trait Entry: Arithmetic {
+    /// Converts from a complex number; a real entry takes the real part.
     fn from_complex(value: Complex<f64>) -> Self;
+    /// Converts to a complex number.
     fn to_complex(self) -> Complex<f64>;
+    /// Converts from a real number.
     fn from_real(value: f64) -> Self {
         Self::from_complex(Complex::new(value, 0.0))
     }
-    /// The absolute value.
+    /// Returns the absolute value.
     fn modulus(self) -> f64 {
         self.to_complex().norm()
     }
+    /// Returns the real part.
     fn real(self) -> f64 {
         self.to_complex().re
     }
-    /// The number of absolute value 1 in its direction.
+    /// Returns the number of absolute value 1 with the same direction.
     fn sign(self) -> Self {
         Self::from_complex(self.to_complex() / self.modulus())
     }
@@ -49,7 +53,7 @@ impl Entry for Complex<f64> {
     }
 }
 
-/// Row by row.
+/// A dense matrix, stored row by row.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix<F> {
     pub(super) rows: usize,
@@ -62,34 +66,38 @@ impl<F: Entry> Matrix<F> {
         Matrix { rows, columns, values }
     }
 
+    /// Returns a matrix with ones on the main diagonal.
     pub(super) fn identity(rows: usize, columns: usize) -> Matrix<F> {
         let mut out = Matrix::new(rows, columns, vec![F::ZERO; rows * columns]);
         (0..rows.min(columns)).for_each(|d| out.put(d, d, F::ONE));
         out
     }
 
+    /// Returns the entry in a row and a column.
     #[inline]
     pub(super) fn at(&self, row: usize, column: usize) -> F {
         self.values[row * self.columns + column]
     }
 
+    /// Sets the entry in a row and a column.
     #[inline]
     pub(super) fn put(&mut self, row: usize, column: usize, value: F) {
         self.values[row * self.columns + column] = value;
     }
 
-    /// The conjugate of the transpose.
+    /// Returns the conjugate transpose.
     pub(super) fn adjoint(&self) -> Matrix<F> {
         let values = (0..self.columns).flat_map(|j| (0..self.rows).map(move |i| self.at(i, j).conjugated()));
         Matrix::new(self.columns, self.rows, values.collect())
     }
 
-    /// The first rows and columns.
+    /// Returns the first rows and columns.
     pub(super) fn part(&self, rows: usize, columns: usize) -> Matrix<F> {
         let values = (0..rows).flat_map(|i| self.values[i * self.columns..][..columns].iter().copied());
         Matrix::new(rows, columns, values.collect())
     }
 
+    /// Exchanges two rows.
     pub(super) fn swap_rows(&mut self, a: usize, b: usize) {
         if a != b {
             (0..self.columns).for_each(|j| self.values.swap(a * self.columns + j, b * self.columns + j));
@@ -97,7 +105,7 @@ impl<F: Entry> Matrix<F> {
     }
 }
 
-/// A tensor's elements, of any float or complex type.
+/// Returns the elements of a tensor of any float or complex type.
 pub(super) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
     Ok(match input.dtype() {
         Float => input.values::<f32>()?.iter().map(|&v| F::from_real(v.into())).collect(),
@@ -113,7 +121,7 @@ pub(super) fn read<F: Entry>(input: &Tensor) -> Result<Vec<F>> {
     })
 }
 
-/// A tensor of such a type.
+/// Returns a tensor of any float or complex type; a real type takes the real parts.
 pub(super) fn write<F: Entry>(dtype: DType, shape: Shape, values: &[F]) -> Result<Tensor> {
     let real = values.iter().map(|v| v.real());
     Ok(match dtype {

@@ -1,9 +1,9 @@
-//! One pass over the result's elements, strip by strip. Where each op finds its operands is settled before the
-//! first.
+//! One pass over the result's elements, strip by strip. The location of every operand is decided before the first
+//! strip.
 
-use super::super::strip::{Computed, Run};
-use super::fit::{Fit, Place};
-use super::{Singles, Source, StripChain};
+use super::super::strip::{ChainElement, StripFunction};
+use super::fit::{ChainLayout, OperandLayout};
+use super::{SingleValues, Source, StripChain};
 use crate::kernels::cpu::broadcast::{Operand, Plan};
 use crate::kernels::cpu::cache::LINE;
 use crate::kernels::cpu::stream;
@@ -11,188 +11,206 @@ use crate::kernels::cpu::wide::Lane;
 use bytemuck::Zeroable;
 use smallvec::SmallVec;
 
-/// A chain with its operands.
-pub(super) struct Pass<'a, T: Lane<Wide: 'static>> {
-    steps: Vec<Step<'a, T::Wide>>,
+/// A chain bound to its operands.
+pub(super) struct StripPass<'a, T: Lane<Wide: 'static>> {
+    steps: Vec<StripStep<'a, T::Wide>>,
     loads: SmallVec<[Load<'a, T>; 2]>,
-    /// The operands that are read as the result is written.
-    along: SmallVec<[&'a [T]; 4]>,
+    /// The operands that are read in step with the result and are therefore prefetched.
+    prefetched: SmallVec<[&'a [T]; 4]>,
     strip: usize,
-    registers: usize,
-    /// Whether the result is written past the caches.
-    streams: bool,
+    buffers: usize,
+    /// Set if the result is written past the caches.
+    bypasses_cache: bool,
 }
 
-/// One op on every strip.
-struct Step<'a, W: 'static> {
-    run: &'a Run<W>,
-    /// Both are the same where the op takes one.
-    operands: [Found<'a, W>; 2],
-    /// The register that the value is written to.
+/// An op, applied to every strip.
+struct StripStep<'a, W: 'static> {
+    run: &'a StripFunction<W>,
+    /// The operands; both are the same if the op takes one.
+    operands: [OperandLocation<'a, W>; 2],
+    /// The buffer to which the value is written.
     to: usize,
 }
 
-/// Where an op finds an operand.
+/// The location of an operand of an op.
 #[derive(Clone, Copy)]
-enum Found<'a, W> {
+enum OperandLocation<'a, W> {
+    /// A single element.
     Single(W),
-    Register(usize),
-    /// At the result's positions.
+    /// A buffer that holds a strip.
+    Buffer(usize),
+    /// The elements at the result's positions.
     Whole(&'a [W]),
-    /// Again and again; in the register for a strip that passes its end.
+    /// Elements that repeat; the buffer with this number holds them for a strip that crosses the end of the period.
     Cycle(&'a [W], usize),
-    /// Where the result will be.
+    /// The memory of the result, which holds an operand until it is overwritten.
     Result,
 }
 
-/// An operand that is copied to a register before a strip is computed.
+/// An operand that is copied to a buffer before a strip is computed.
 struct Load<'a, T> {
-    from: Given<'a, T>,
+    /// The elements to copy.
+    from: LoadSource<'a, T>,
+    /// The buffer to copy them to.
     to: usize,
-    /// The first strip's copy serves all strips.
+    /// Set if the copy for the first strip serves all strips.
     once: bool,
 }
 
-enum Given<'a, T> {
+/// The elements of a copied operand.
+enum LoadSource<'a, T> {
+    /// The operand whose memory the result takes.
     Result,
+    /// The elements at the result's positions.
     Whole(&'a [T]),
-    /// For strips that pass its end.
+    /// Repeating elements, copied only for strips that cross the end of the period.
     Cycle(&'a Plan, &'a [T]),
+    /// Repeating elements, copied for every strip.
     Spread(&'a Plan, &'a [T]),
 }
 
-/// The memory of a thread for one pass.
-struct Memory<'m, T: Lane> {
-    registers: SmallVec<[&'m mut [T::Wide]; 8]>,
-    /// A value as elements of the result.
+/// The buffers of a thread for one pass.
+struct PassMemory<'m, T: Lane> {
+    buffers: SmallVec<[&'m mut [T::Wide]; 8]>,
+    /// A strip narrowed to the result's element type.
     narrow: Vec<T>,
 }
 
-impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
-    /// `elements` are each operand's: none of the one whose memory the result has.
+impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
+    /// Binds a chain to its operands. `elements` are the elements of each operand; `None` for the operand whose
+    /// memory the result takes.
     pub(super) fn new(
         chain: &'a StripChain<T::Wide>,
-        fit: &'a Fit,
-        singles: &Singles<T::Wide>,
+        layout: &'a ChainLayout,
+        singles: &SingleValues<T::Wide>,
         elements: &[Option<&'a [T]>],
-        streams: bool,
-    ) -> Pass<'a, T> {
-        let mut pass = Pass {
+        bypasses_cache: bool,
+    ) -> StripPass<'a, T> {
+        let mut pass = StripPass {
             steps: Vec::with_capacity(chain.ops.ops.len()),
             loads: SmallVec::new(),
-            along: SmallVec::new(),
-            strip: fit.strip,
-            registers: chain.most_registers,
-            streams,
+            prefetched: SmallVec::new(),
+            strip: layout.strip,
+            buffers: chain.buffer_count,
+            bypasses_cache,
         };
-        let mut inputs = SmallVec::<[Found<'a, T::Wide>; 8]>::new();
-        for (i, (place, elements)) in fit.inputs.iter().zip(elements).enumerate() {
+        let mut inputs = SmallVec::<[OperandLocation<'a, T::Wide>; 8]>::new();
+        for (i, (place, elements)) in layout.inputs.iter().zip(elements).enumerate() {
             inputs.push(match (place, *elements) {
-                (Place::Single, _) => Found::Single(singles.inputs[i]),
-                (Place::Whole, Some(elements)) => pass.whole(elements),
-                (Place::Spread(plan), Some(elements)) => pass.spread(plan, elements, fit.has_period),
-                // Who writes there must not read there.
-                (_, None) if T::NATIVE && !is_read_last(chain, i) => Found::Result,
-                (_, None) => pass.loaded(Given::Result, false),
+                (OperandLayout::Single, _) => OperandLocation::Single(singles.inputs[i]),
+                (OperandLayout::Whole, Some(elements)) => pass.whole(elements),
+                (OperandLayout::Spread(plan), Some(elements)) => {
+                    pass.spread(plan, elements, layout.has_period)
+                }
+                // The last op writes to the result, so it must not read an operand there.
+                (_, None) if T::NATIVE && !is_read_last(chain, i) => OperandLocation::Result,
+                (_, None) => pass.loaded(LoadSource::Result, false),
             });
         }
         for (n, op) in chain.ops.ops.iter().enumerate() {
-            let found = |source: &Source| match *source {
+            let locate = |source: &Source| match *source {
                 Source::Input(i) => inputs[i],
-                Source::Value(before) => match fit.values[before] {
-                    Place::Single => Found::Single(singles.values[before]),
-                    _ => Found::Register(chain.registers[before]),
+                Source::Value(before) => match layout.values[before] {
+                    OperandLayout::Single => OperandLocation::Single(singles.values[before]),
+                    _ => OperandLocation::Buffer(chain.buffers[before]),
                 },
             };
-            if let (false, [x, ..]) = (matches!(fit.values[n], Place::Single), op.operands.as_slice()) {
-                let operands = [x, op.operands.last().unwrap_or(x)].map(found);
-                pass.steps.push(Step { run: &op.function.run, operands, to: chain.registers[n] });
+            if let (false, [x, ..]) =
+                (matches!(layout.values[n], OperandLayout::Single), op.operands.as_slice())
+            {
+                let operands = [x, op.operands.last().unwrap_or(x)].map(locate);
+                pass.steps.push(StripStep { run: &op.function.run, operands, to: chain.buffers[n] });
             }
         }
         pass
     }
 
-    fn whole(&mut self, elements: &'a [T]) -> Found<'a, T::Wide> {
-        self.along.push(elements);
+    fn whole(&mut self, elements: &'a [T]) -> OperandLocation<'a, T::Wide> {
+        self.prefetched.push(elements);
         match T::NATIVE {
-            true => Found::Whole(bytemuck::cast_slice(elements)),
-            false => self.loaded(Given::Whole(elements), false),
+            true => OperandLocation::Whole(bytemuck::cast_slice(elements)),
+            false => self.loaded(LoadSource::Whole(elements), false),
         }
     }
 
-    fn spread(&mut self, plan: &'a Plan, elements: &'a [T], has_period: bool) -> Found<'a, T::Wide> {
+    fn spread(
+        &mut self,
+        plan: &'a Plan,
+        elements: &'a [T],
+        has_period: bool,
+    ) -> OperandLocation<'a, T::Wide> {
         if T::NATIVE && !has_period && plan.period().is_some() {
-            let to = self.load(Given::Cycle(plan, elements), false);
-            return Found::Cycle(bytemuck::cast_slice(elements), to);
+            let to = self.load(LoadSource::Cycle(plan, elements), false);
+            return OperandLocation::Cycle(bytemuck::cast_slice(elements), to);
         }
-        self.loaded(Given::Spread(plan, elements), has_period)
+        self.loaded(LoadSource::Spread(plan, elements), has_period)
     }
 
-    fn loaded(&mut self, from: Given<'a, T>, once: bool) -> Found<'a, T::Wide> {
-        Found::Register(self.load(from, once))
+    fn loaded(&mut self, from: LoadSource<'a, T>, once: bool) -> OperandLocation<'a, T::Wide> {
+        OperandLocation::Buffer(self.load(from, once))
     }
 
-    /// The register that the operand is copied to.
-    fn load(&mut self, from: Given<'a, T>, once: bool) -> usize {
-        let to = self.registers;
-        self.registers += 1;
+    /// Adds a copy of an operand; returns its buffer.
+    fn load(&mut self, from: LoadSource<'a, T>, once: bool) -> usize {
+        let to = self.buffers;
+        self.buffers += 1;
         self.loads.push(Load { from, to, once });
         to
     }
 
-    /// The result's elements from `start` on, which is a multiple of a strip.
+    /// Computes the result's elements from `start` on, which must be a multiple of the strip.
     pub(super) fn run(&self, start: usize, part: &mut [T]) {
         let len = part.len().min(self.strip);
-        // Registers begin where a line does: no vector is in two.
+        // Buffers begin at a cache line, so that no vector crosses two lines.
         let line = LINE / size_of::<T::Wide>();
         let each = len.next_multiple_of(line).max(line);
-        let mut all = vec![T::Wide::zeroed(); self.registers * each + line];
+        let mut all = vec![T::Wide::zeroed(); self.buffers * each + line];
         let from = all.as_ptr().align_offset(LINE).min(line);
-        let registers = all[from..].chunks_exact_mut(each).collect();
-        let mut memory = Memory { registers, narrow: vec![T::zeroed(); if T::NATIVE { 0 } else { len }] };
+        let buffers = all[from..].chunks_exact_mut(each).collect();
+        let mut memory = PassMemory { buffers, narrow: vec![T::zeroed(); if T::NATIVE { 0 } else { len }] };
         for (n, out) in part.chunks_mut(self.strip).enumerate() {
             let at = start + n * self.strip;
             for load in self.loads.iter().filter(|load| n == 0 || !load.once) {
-                load.run(at, out, &mut memory.registers[load.to][..out.len()]);
+                load.run(at, out, &mut memory.buffers[load.to][..out.len()]);
             }
             self.strip(at, out, &mut memory);
         }
-        if self.streams {
+        if self.bypasses_cache {
             stream::settle();
         }
     }
 
-    /// Every op of the chain, on one strip.
-    fn strip(&self, at: usize, out: &mut [T], memory: &mut Memory<'_, T>) {
+    /// Runs every op of the chain on one strip.
+    fn strip(&self, at: usize, out: &mut [T], memory: &mut PassMemory<'_, T>) {
         let Some((last, before)) = self.steps.split_last() else { return };
         let len = out.len();
         let share = len.div_ceil(self.steps.len());
         for (n, step) in before.iter().enumerate() {
-            self.ask(at + len + n * share, share);
-            let Memory { registers, narrow } = memory;
-            let to = std::mem::take(&mut registers[step.to]);
+            self.prefetch(at + len + n * share, share);
+            let PassMemory { buffers, narrow } = memory;
+            let to = std::mem::take(&mut buffers[step.to]);
             let value = &mut to[..len];
-            step.run(at, value, registers, if T::NATIVE { bytemuck::cast_slice(out) } else { &[] });
+            step.run(at, value, buffers, if T::NATIVE { bytemuck::cast_slice(out) } else { &[] });
             if !T::NATIVE {
                 T::narrow(value, &mut narrow[..len]);
                 T::widen(&narrow[..len], value);
             }
-            registers[step.to] = to;
+            buffers[step.to] = to;
         }
-        self.ask(at + len + before.len() * share, share);
+        self.prefetch(at + len + before.len() * share, share);
         self.last(last, at, out, memory);
     }
 
-    /// The last op, on one strip.
-    fn last(&self, step: &Step<'_, T::Wide>, at: usize, out: &mut [T], memory: &mut Memory<'_, T>) {
-        let Memory { registers, narrow } = memory;
-        if T::NATIVE && !self.streams {
-            return step.run(at, bytemuck::cast_slice_mut(out), registers, &[]);
+    /// Runs the last op on one strip, writing to the result.
+    fn last(&self, step: &StripStep<'_, T::Wide>, at: usize, out: &mut [T], memory: &mut PassMemory<'_, T>) {
+        let PassMemory { buffers, narrow } = memory;
+        if T::NATIVE && !self.bypasses_cache {
+            return step.run(at, bytemuck::cast_slice_mut(out), buffers, &[]);
         }
-        let to = std::mem::take(&mut registers[step.to]);
+        let to = std::mem::take(&mut buffers[step.to]);
         let value = &mut to[..out.len()];
-        step.run(at, value, registers, &[]);
-        match (T::NATIVE, self.streams) {
+        step.run(at, value, buffers, &[]);
+        match (T::NATIVE, self.bypasses_cache) {
             (true, _) => stream::copy(bytemuck::cast_slice(value), out),
             (false, false) => T::narrow(value, out),
             (false, true) => {
@@ -201,31 +219,31 @@ impl<'a, T: Lane<Wide: Computed>> Pass<'a, T> {
                 stream::copy(narrow, out);
             }
         }
-        registers[step.to] = to;
+        buffers[step.to] = to;
     }
 
-    /// Asks for these elements of all operands that are read along: a share of the next strip with each op, as
-    /// memory takes only so many requests at a time.
-    fn ask(&self, from: usize, len: usize) {
-        for elements in &self.along {
+    /// Prefetches these elements of all operands that are read in step with the result. Each op prefetches a share
+    /// of the next strip, because memory accepts only a limited number of requests at a time.
+    fn prefetch(&self, from: usize, len: usize) {
+        for elements in &self.prefetched {
             stream::ask(elements.get(from..from + len).unwrap_or_default());
         }
     }
 }
 
-impl<W: Computed> Step<'_, W> {
-    /// On a strip that is at `at`, of which `result` is the result as it is now.
+impl<W: ChainElement> StripStep<'_, W> {
+    /// Runs the op on the strip at position `at`; `result` is the result's memory before the strip is written.
     #[inline]
-    fn run(&self, at: usize, to: &mut [W], registers: &[&mut [W]], result: &[W]) {
+    fn run(&self, at: usize, to: &mut [W], buffers: &[&mut [W]], result: &[W]) {
         let len = to.len();
         self.run.compute(to, |n| match self.operands[n] {
-            Found::Single(value) => Operand::One(value),
-            Found::Register(register) => Operand::Many(&registers[register][..len]),
-            Found::Whole(elements) => Operand::Many(&elements[at..at + len]),
-            Found::Cycle(cycle, register) => {
-                Operand::Many(in_cycle(cycle, at, len).unwrap_or_else(|| &registers[register][..len]))
+            OperandLocation::Single(value) => Operand::One(value),
+            OperandLocation::Buffer(buffer) => Operand::Many(&buffers[buffer][..len]),
+            OperandLocation::Whole(elements) => Operand::Many(&elements[at..at + len]),
+            OperandLocation::Cycle(cycle, buffer) => {
+                Operand::Many(in_cycle(cycle, at, len).unwrap_or_else(|| &buffers[buffer][..len]))
             }
-            Found::Result => Operand::Many(result),
+            OperandLocation::Result => Operand::Many(result),
         });
     }
 }
@@ -233,10 +251,10 @@ impl<W: Computed> Step<'_, W> {
 impl<T: Lane> Load<'_, T> {
     fn run(&self, at: usize, out: &[T], to: &mut [T::Wide]) {
         match self.from {
-            Given::Result => T::widen(out, to),
-            Given::Whole(elements) => T::widen(&elements[at..at + out.len()], to),
-            Given::Cycle(_, elements) if in_cycle(elements, at, out.len()).is_some() => {}
-            Given::Cycle(plan, elements) | Given::Spread(plan, elements) => {
+            LoadSource::Result => T::widen(out, to),
+            LoadSource::Whole(elements) => T::widen(&elements[at..at + out.len()], to),
+            LoadSource::Cycle(_, elements) if in_cycle(elements, at, out.len()).is_some() => {}
+            LoadSource::Cycle(plan, elements) | LoadSource::Spread(plan, elements) => {
                 let repeats = plan.repeats()[1];
                 plan.walk(at, to.len(), |done, len, [_, from]| {
                     let run = &mut to[done..done + len];
@@ -250,12 +268,12 @@ impl<T: Lane> Load<'_, T> {
     }
 }
 
-/// Whether the last op reads this operand.
+/// Returns whether the last op reads operand `i`.
 fn is_read_last<W>(chain: &StripChain<W>, i: usize) -> bool {
     chain.ops.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)))
 }
 
-/// The elements from `at` on of what repeats, if they are one run.
+/// Returns the elements from position `at` on of a repeating operand, unless they cross the end of its period.
 fn in_cycle<T>(cycle: &[T], at: usize, len: usize) -> Option<&[T]> {
     let from = at % cycle.len();
     cycle.get(from..from + len)

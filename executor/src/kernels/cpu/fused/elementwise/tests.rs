@@ -1,4 +1,4 @@
-//! Chains against their ops one by one: the same bits, or the same errors.
+//! Compares chains with their ops run one by one: they must give the same bits or the same errors.
 
 use super::*;
 use crate::Value;
@@ -37,8 +37,8 @@ fn fused(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> 
     }
 }
 
-/// Each op by its own kernel.
-fn apart(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> {
+/// Runs each op with its own kernel.
+fn unfused(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> {
     let mut values = inputs.to_vec();
     let mut operands = operands.iter();
     for op in ops {
@@ -51,27 +51,31 @@ fn apart(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<Tensor> 
     values.pop().ok_or_else(|| crate::Error::internal("no op"))
 }
 
-/// The same, and in the same way.
+/// Checks that the fused chain gives the same result as the unfused ops, or the same error.
 fn check(ops: Texts<'_>, operands: &[i64], inputs: &[Tensor]) -> Result<()> {
-    let what = || {
+    let case = || {
         let shapes: Vec<_> = inputs.iter().map(|t| t.shape().to_string()).collect();
         format!("{ops:?} of {operands:?}, {} of {shapes:?}", inputs[0].dtype())
     };
-    match (fused(ops, operands, inputs), apart(ops, operands, inputs)) {
-        (Ok(fused), Ok(apart)) => {
-            assert_eq!(fused.shape(), apart.shape(), "{}", what());
-            assert_eq!(fused.bytes()?, apart.bytes()?, "{}", what());
+    match (fused(ops, operands, inputs), unfused(ops, operands, inputs)) {
+        (Ok(fused), Ok(unfused)) => {
+            assert_eq!(fused.shape(), unfused.shape(), "{}", case());
+            assert_eq!(fused.bytes()?, unfused.bytes()?, "{}", case());
         }
-        (Err(fused), Err(apart)) => {
-            assert_eq!(fused.code(), apart.code(), "{}", what());
-            // Some errors name their node: one by one, it is called `test`.
-            let [fused, apart] =
-                [fused, apart].map(|e| e.to_string().replace("operation test of", "operation _ of"));
+        (Err(fused), Err(unfused)) => {
+            assert_eq!(fused.code(), unfused.code(), "{}", case());
+            // Some errors name their node, which is called `test` when ops run one by one.
+            let [fused, unfused] =
+                [fused, unfused].map(|e| e.to_string().replace("operation test of", "operation _ of"));
             let named =
                 (0..ops.len()).map(|i| fused.replace(&format!("operation n{i} of"), "operation _ of"));
-            assert!({ named }.any(|fused| fused.starts_with(&apart)), "{}: {fused} is not {apart}", what());
+            assert!(
+                { named }.any(|fused| fused.starts_with(&unfused)),
+                "{}: {fused} is not {unfused}",
+                case()
+            );
         }
-        (fused, apart) => panic!("{}: {fused:?} is not {apart:?}", what()),
+        (fused, unfused) => panic!("{}: {fused:?} is not {unfused:?}", case()),
     }
     Ok(())
 }
@@ -193,11 +197,11 @@ fn random_chains_of_random_shapes() -> Result<()> {
             let zips = rng.random_bool(0.6);
             let all = if zips { ZIPS } else { MAPS };
             ops.push(all[rng.random_range(0..all.len())]);
-            let known = (inputs.len() + at) as i64;
-            let newest = if at > 0 { known - 1 } else { rng.random_range(0..known) };
+            let available = (inputs.len() + at) as i64;
+            let newest = if at > 0 { available - 1 } else { rng.random_range(0..available) };
             operands.push(newest);
             if zips {
-                operands.push(rng.random_range(0..known));
+                operands.push(rng.random_range(0..available));
             }
         }
         check(&ops, &operands, &inputs)?;
@@ -205,7 +209,7 @@ fn random_chains_of_random_shapes() -> Result<()> {
     Ok(())
 }
 
-/// Operands of every kind, and strips of every kind: short ones, whole ones, and such as pass a row's end.
+/// Tests operands of every layout with strips of every kind: short, full, and crossing the end of a row.
 #[test]
 fn strips_of_every_length() -> Result<()> {
     let (ops, operands) =
@@ -222,45 +226,45 @@ fn strips_of_every_length() -> Result<()> {
 }
 
 #[test]
-fn results_in_the_memory_of_an_operand_are_the_same() -> Result<()> {
+fn results_may_overwrite_an_operand() -> Result<()> {
     let inputs = |dtype| -> Result<Vec<Tensor>> {
         let mut rng = StdRng::seed_from_u64(9);
         [&[3, 1025][..], &[3, 1025]].into_iter().map(|shape| random(&mut rng, dtype, shape)).collect()
     };
     let ops = ["Mul", "AddV2", "Relu", "Sub"];
     for dtype in super::super::FLOATS {
-        // The last op reads the operand whose memory it writes to, or another.
+        // The last op reads the operand whose memory it overwrites, or the other one.
         for operands in [[0, 1, 2, 0, 3, 4, 0], [0, 1, 2, 0, 3, 4, 1]] {
             let node = node(*dtype, 2, &ops, &operands)?;
             let out = run_node(&node, inputs(*dtype)?.into_iter().map(Value::Host).collect())?;
             let [Value::Host(out)] = out.as_slice() else { panic!("{out:?}") };
-            let apart = apart(&ops, &operands, &inputs(*dtype)?)?;
-            assert_eq!(out.bytes()?, apart.bytes()?, "{dtype} of {operands:?}");
+            let unfused = unfused(&ops, &operands, &inputs(*dtype)?)?;
+            assert_eq!(out.bytes()?, unfused.bytes()?, "{dtype} of {operands:?}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn the_result_takes_the_memory_of_an_operand_that_nobody_else_reads() -> Result<()> {
+fn the_result_reuses_the_buffer_of_an_unshared_operand() -> Result<()> {
     let operands = || -> Result<[Tensor; 2]> {
         Ok([Tensor::full(2.0f32, Shape::new(&[5000])?)?, Tensor::full(3.0f32, Shape::new(&[5000])?)?])
     };
     let node = node(DType::Float, 2, &["Mul", "Sub"], &[0, 1, 2, 1])?;
     let [x, y] = operands()?;
-    let (of_x, held) = (x.values::<f32>()?.as_ptr(), y.clone());
+    let (x_pointer, shared) = (x.values::<f32>()?.as_ptr(), y.clone());
     let out = run_node(&node, vec![Value::Host(x), Value::Host(y)])?;
     let [Value::Host(out)] = out.as_slice() else { panic!("{out:?}") };
-    assert_eq!(out.values::<f32>()?.as_ptr(), of_x);
+    assert_eq!(out.values::<f32>()?.as_ptr(), x_pointer);
     assert!(out.values::<f32>()?.iter().all(|v| *v == 3.0));
-    assert!(held.values::<f32>()?.iter().all(|v| *v == 3.0));
+    assert!(shared.values::<f32>()?.iter().all(|v| *v == 3.0));
     Ok(())
 }
 
 #[test]
-fn large_results_that_are_written_past_the_caches_are_the_same() -> Result<()> {
+fn results_written_past_the_caches_are_the_same() -> Result<()> {
     let chain = (&["Mul", "AddV2", "Relu"][..], &[0i64, 1, 3, 2, 4][..]);
-    // Rows longer than a strip, and no whole number of strips.
+    // Rows are longer than a strip and not a multiple of it.
     let mut rng = StdRng::seed_from_u64(5);
     for (dtype, rows) in [(DType::Float, 4099), (DType::Half, 8199)] {
         let mut of = |dims: &[usize]| random(&mut rng, dtype, dims);
@@ -280,7 +284,7 @@ fn large_tensors_are_shared_among_threads() -> Result<()> {
 }
 
 #[test]
-fn an_error_names_the_op_that_failed() -> Result<()> {
+fn errors_name_the_failed_op() -> Result<()> {
     let inputs = [Tensor::try_from([1.0f32, 2.0])?, Tensor::try_from([1.0f32, 2.0, 3.0])?];
     let error = fused(&["Neg", "AddV2", "Relu"], &[0, 2, 1, 3], &inputs).err();
     assert_eq!(error.as_ref().map(crate::Error::code), Some(Code::InvalidArgument));
@@ -290,7 +294,7 @@ fn an_error_names_the_op_that_failed() -> Result<()> {
 }
 
 #[test]
-fn programs_that_make_no_sense_are_refused() -> Result<()> {
+fn invalid_chains_are_refused() -> Result<()> {
     let x = [Tensor::try_from([1.0f32])?];
     let refused = |ops: Texts<'_>, operands: &[i64]| fused(ops, operands, &x).err().map(|e| e.code());
     assert_eq!(refused(&["MatMul"], &[0, 0]), Some(Code::Unimplemented));
