@@ -12,14 +12,14 @@ use graph::{Node, Op, Role};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
-/// The device types that have a table.
+/// The device types that have a kernel table in this build.
 #[cfg(feature = "cuda")]
 pub const DEVICE_TYPES: &[&str] = &["CPU", "GPU"];
 #[cfg(not(feature = "cuda"))]
 pub const DEVICE_TYPES: &[&str] = &["CPU"];
 
-/// The device types that this process can offer, which is what messages name: as a TensorFlow without CUDA, a process
-/// that finds no GPU knows of the CPU alone.
+/// Returns the device types that this process can offer and that error messages list. A process that finds no GPU
+/// lists only the CPU, like a TensorFlow built without CUDA.
 pub fn offered_device_types() -> &'static [&'static str] {
     #[cfg(feature = "cuda")]
     if crate::cuda::are_present() {
@@ -28,12 +28,12 @@ pub fn offered_device_types() -> &'static [&'static str] {
     &["CPU"]
 }
 
-/// The kernel of a device type for a node.
+/// Returns the kernel of a device type that supports the node's attributes; `None` if there is none.
 pub fn find(device_type: &str, node: &Node) -> Option<&'static KernelDef> {
     of_op(device_type, node.op.name()).iter().copied().find(|k| k.supports(node))
 }
 
-/// All kernels of a device type for an op.
+/// Returns all kernels of a device type for an op.
 pub fn of_op(device_type: &str, op: &str) -> &'static [&'static KernelDef] {
     let table = match device_type {
         "CPU" => cpu_table(),
@@ -44,7 +44,7 @@ pub fn of_op(device_type: &str, op: &str) -> &'static [&'static KernelDef] {
     table.get(op).map_or(&[], Vec::as_slice)
 }
 
-/// The device types that can run an op with some of its types.
+/// Returns the device types that can run the op with at least one combination of its dtypes.
 pub fn devices_of(op: &Op) -> Vec<&'static str> {
     let runs = |device_type: &&str| {
         op.role() != Role::Compute || of_op(device_type, op.name()).iter().any(|kernel| !kernel.is_absent)
@@ -52,7 +52,7 @@ pub fn devices_of(op: &Op) -> Vec<&'static str> {
     DEVICE_TYPES.iter().copied().filter(runs).collect()
 }
 
-/// Whether a device type's kernel of chains has the op as a part of one.
+/// Returns whether the device type's kernel of fused chains supports the op as a link of a chain.
 pub(crate) fn has_chains_of(device_type: &str, op: &str) -> bool {
     match device_type {
         "CPU" => cpu::fused::has_strip(op),
@@ -62,21 +62,22 @@ pub(crate) fn has_chains_of(device_type: &str, op: &str) -> bool {
     }
 }
 
-type Table = FxHashMap<&'static str, Vec<&'static KernelDef>>;
+/// The kernels of one device type, by op name.
+type KernelTable = FxHashMap<&'static str, Vec<&'static KernelDef>>;
 
-fn cpu_table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+fn cpu_table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
     TABLE.get_or_init(|| collect(cpu::FAMILIES))
 }
 
 #[cfg(feature = "cuda")]
-fn gpu_table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+fn gpu_table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
     TABLE.get_or_init(|| collect(cuda::FAMILIES))
 }
 
-fn collect(families: &'static [&'static [KernelDef]]) -> Table {
-    let mut table = Table::default();
+fn collect(families: &'static [&'static [KernelDef]]) -> KernelTable {
+    let mut table = KernelTable::default();
     for kernel in families.iter().flat_map(|family| family.iter()) {
         table.entry(kernel.op).or_default().push(kernel);
     }

@@ -1,4 +1,4 @@
-//! On which device types a node can run, and what to say when there is none.
+//! Which device types can run a node, and the error for a node that none can run.
 
 use super::{DEVICE_TYPES, find, of_op, offered_device_types};
 use crate::error::Error;
@@ -6,8 +6,8 @@ use crate::kernel::KernelDef;
 use graph::{AttrList, AttrValue, DType, Node, Role};
 use std::fmt::Write;
 
-/// The priority of a device type's kernel for the node; `None` if it has none. Ops that the executor carries out itself
-/// run on all of them.
+/// Returns the priority of a device type's kernel for the node; `None` if the device type has no kernel for it. Ops
+/// that the executor carries out itself run on all device types, with priority 0.
 pub fn kernel_priority(device_type: &str, node: &Node) -> Option<i32> {
     match node.op.role() {
         Role::Compute => find(device_type, node).map(|kernel| kernel.priority),
@@ -15,7 +15,8 @@ pub fn kernel_priority(device_type: &str, node: &Node) -> Option<i32> {
     }
 }
 
-/// The `InvalidArgument` for a node that no device type can run: its attributes, and which kernels there are.
+/// Returns the `InvalidArgument` error for a node that no device type can run: it lists the node's attributes and the
+/// registered kernels of its op.
 pub fn no_kernel(node: &Node) -> Error {
     let mut attrs = String::new();
     for (name, value) in node.attrs.iter().filter(|(name, _)| !name.starts_with('_')) {
@@ -33,7 +34,8 @@ pub fn no_kernel(node: &Node) -> Error {
     Error::invalid(message).at_node(&node.name)
 }
 
-/// The kernels of an op on the device types that this process can offer, one a line, as messages list them.
+/// Returns the kernels of an op on the device types that this process can offer, one per line, in the form used by
+/// error messages.
 pub fn registered_kernels(op: &str) -> String {
     let mut kernels = String::new();
     for device_type in offered_device_types() {
@@ -87,7 +89,7 @@ mod tests {
     use crate::error::Result;
 
     #[test]
-    fn a_node_without_a_kernel_is_told_which_there_are() -> Result<()> {
+    fn missing_kernel_error_lists_the_registered_kernels() -> Result<()> {
         let op =
             graph::ops::lookup("Maximum").ok_or_else(|| Error::internal("Maximum is not in the table"))?;
         let mut node = Node::new("a/b", op).with_attr("T", DType::Float);

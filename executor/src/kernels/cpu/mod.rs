@@ -1,4 +1,4 @@
-//! CPU kernels: one file a family, named as in the op table.
+//! The CPU kernels: one file per family of ops.
 
 mod accumulator;
 mod activation;
@@ -110,7 +110,7 @@ mod wide;
 
 use crate::kernel::KernelDef;
 
-/// The families, in no order that matters.
+/// The kernels of all families; the order has no meaning.
 pub(super) const FAMILIES: &[&[KernelDef]] = &[
     accumulator::KERNELS,
     activation::KERNELS,

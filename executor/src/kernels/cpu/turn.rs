@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside its data")]
-    fn rows_that_are_not_there() {
+    fn rows_outside_the_source_are_refused() {
         words(&numbers(63), 8, &mut [0; 64], 8, [8, 8]);
     }
 
     #[test]
     #[should_panic(expected = "outside its place")]
-    fn columns_for_which_there_is_no_place() {
+    fn columns_outside_the_destination_are_refused() {
         words(&numbers(64), 8, &mut [0; 64], usize::MAX, [8, 8]);
     }
 }
