@@ -1,4 +1,5 @@
-//! Pseudo-random numbers of seeds, or of a key and a counter, among the inputs: the same in each step.
+//! Kernels of pseudo-random numbers from seeds, or from a key and a counter, in the inputs: equal inputs give equal
+//! numbers.
 
 use super::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
@@ -12,11 +13,11 @@ use graph::{DType, Tensor};
 
 type Types = &'static [(&'static str, &'static [DType])];
 
-/// Of two seeds.
+/// Attributes of ops that take two seeds.
 const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
 const SEEDED_INTEGERS: Types = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
 const SEEDED_BITS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
-/// Of a key.
+/// Attributes of ops that take a key.
 const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
 const KEYED_INTEGERS: Types = &[("dtype", INDEX), ("Tshape", INDEX)];
 const KEYED_BITS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
@@ -59,7 +60,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// What other ops of this family draw from, for two seeds.
+/// Makes the kernel that converts two seeds to a key and a counter, the inputs of the other ops of this family.
 fn key_and_counter(and_algorithm: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let stream = Philox::scrambled(seeds(ctx.input(0)?)?);

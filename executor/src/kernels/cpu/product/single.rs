@@ -27,10 +27,10 @@ const FEW_COLUMNS: usize = 12;
 
 /// Returns whether the product is better computed as its transpose: the columns are so few that lanes of the vectors
 /// would be unused, and the left factor is already laid out like a right factor, or is quick to transpose.
-pub(super) fn should_transpose(columns: usize, rows: usize, left_is_turned: bool) -> bool {
+pub(super) fn should_transpose(columns: usize, rows: usize, left_is_transposed: bool) -> bool {
     let registers = Registers::get();
     let is_narrow = columns <= FEW_COLUMNS.min(registers.lanes - 1) && rows.is_multiple_of(registers.lanes);
-    is_narrow && (left_is_turned || rows <= registers.columns)
+    is_narrow && (left_is_transposed || rows <= registers.columns)
 }
 
 /// Computes `out = a * b`, or `out += a * b`. Sizes are not 0.
@@ -51,7 +51,7 @@ pub(super) fn product(
     let blocked = BlockedProduct::new(stride, a, accumulate);
     match threads {
         Threads::One if blocked.is_read_in_place(b) => {
-            blocked.in_place(out, b);
+            blocked.read_in_place(out, b);
             Ok(())
         }
         Threads::One if a.rows <= rows_at_a_time() => blocked.pack_and_use(out, b),
@@ -83,7 +83,7 @@ fn product_by_transpose(
     let (left, right) = (b.transposed(), a.transposed());
     let blocked = BlockedProduct::new(rows, &left, accumulate);
     if right.column_stride == 1 {
-        blocked.in_place(&mut lines, &right);
+        blocked.read_in_place(&mut lines, &right);
     } else {
         blocked.pack_and_use(&mut lines, &right)?;
     }
@@ -167,7 +167,7 @@ impl<'a> BlockedProduct<'a> {
     }
 
     /// Computes the whole product on this thread and reads the right factor in place, which is whole vectors wide.
-    fn in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
+    fn read_in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
         let registers = Registers::get();
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
@@ -209,8 +209,8 @@ impl<'a> BlockedProduct<'a> {
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
         let out = &mut out[..extent(self.a.rows, self.stride) + panels.columns()];
         // All panels write to the same rows, one after the other.
-        let is_near =
-            panels.columns() > Registers::get().columns && fits_second_level_cache(panels.steps(), panels.columns());
+        let is_near = panels.columns() > Registers::get().columns
+            && fits_second_level_cache(panels.steps(), panels.columns());
         let most = if is_near { NEAR_ROWS } else { rows_at_a_time() };
         if threads == Threads::One {
             return out

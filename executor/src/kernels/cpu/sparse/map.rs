@@ -1,4 +1,4 @@
-//! Sparse tensors kept aside under a number; many of them stacked to one.
+//! Sparse tensors stored in a map under a number, and stacking of several to one.
 
 use super::super::variable::shared_name;
 use super::coo::{Coo, joined, matrix, picked};
@@ -10,7 +10,7 @@ use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// A sparse tensor by its parts: indices, values, shape.
+/// The three parts of a sparse tensor: indices, values and shape.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub(super) indices: Tensor,
@@ -18,14 +18,14 @@ pub(super) struct Parts {
     pub(super) shape: Tensor,
 }
 
-/// Sparse tensors by number, until they are taken.
+/// Sparse tensors by number, stored until a step takes them.
 #[derive(Debug, Default)]
 struct SparseTensorsMap {
-    held: Mutex<Held>,
+    stored: Mutex<StoredSparseTensors>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct StoredSparseTensors {
     next: i64,
     tensors: FxHashMap<i64, Parts>,
 }
@@ -36,15 +36,15 @@ impl Resource for SparseTensorsMap {
 
 impl SparseTensorsMap {
     fn add(&self, parts: Parts) -> i64 {
-        let mut held = self.held.lock();
-        let number = held.next;
-        held.next += 1;
-        held.tensors.insert(number, parts);
+        let mut stored = self.stored.lock();
+        let number = stored.next;
+        stored.next += 1;
+        stored.tensors.insert(number, parts);
         number
     }
 }
 
-/// The input's own parts, checked.
+/// Returns the parts of the sparse tensor in inputs 0 to 2, after checking them.
 pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
     Coo::of(ctx, 0)?.check_bounds()?;
     Ok(Parts { indices: ctx.input(0)?.clone(), values: ctx.input(1)?.clone(), shape: ctx.input(2)?.clone() })
@@ -81,14 +81,14 @@ pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
         }
         let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
         let mut taken = Vec::with_capacity(handles.num_elements());
-        let mut held = map.held.lock();
+        let mut stored = map.stored.lock();
         for handle in handles.values::<i64>()? {
-            match held.tensors.remove(handle) {
+            match stored.tensors.remove(handle) {
                 Some(parts) => taken.push(parts),
                 None => invalid!("Unable to find SparseTensor: {handle} in map: {name}"),
             }
         }
-        drop(held);
+        drop(stored);
         give(ctx, stacked(&taken, dtype)?)
     })
 }
@@ -100,7 +100,7 @@ pub(super) fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
     Ok(())
 }
 
-/// A sparse tensor for each index of the first axis.
+/// Splits a sparse tensor into one sparse tensor per index of the first axis.
 pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
     let rank = coo.rank();
     if rank < 2 {
@@ -108,7 +108,7 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
     }
     coo.check_bounds()?;
     let count = coo.shape[0] as usize;
-    // An empty part each: the number is bounded before memory for it is taken.
+    // Allocates one number per part first, so that a huge number of parts is refused before memory for them is taken.
     Tensor::zeros(DType::Int64, Shape::new(&[count])?)?;
     let mut members = vec![Vec::new(); count];
     for (i, index) in coo.rows().enumerate() {
@@ -125,7 +125,7 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
         .collect()
 }
 
-/// One sparse tensor with an axis more, as wide as the widest of the parts.
+/// Stacks sparse tensors to one with a further leading axis; its other sizes are the largest of the parts.
 pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     let Some(first) = parts.first() else {
         invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");

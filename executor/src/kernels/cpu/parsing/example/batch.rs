@@ -1,7 +1,7 @@
 //! Assembly of the features of one example, or of a batch, into tensors.
 
 use super::message::{Example, Values};
-use super::{DenseFeature, VaryingFeature, RequestedFeatures};
+use super::{DenseFeature, RequestedFeatures, VaryingFeature};
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use graph::{Code, DType, Shape, Tensor, tensor::memory_limit};
@@ -20,16 +20,21 @@ impl ExampleLabel<'_> {
         Error::invalid(match self {
             ExampleLabel::Single(None) => format!("Key: {key}.  {reason}"),
             ExampleLabel::Single(name) => format!("Name: {}, Key: {key}.  {reason}", shown(*name)),
-            ExampleLabel::Row(i, name) => format!("Name: {}, Key: {key}, Index: {i}.  {reason}", shown(*name)),
+            ExampleLabel::Row(i, name) => {
+                format!("Name: {}, Key: {key}, Index: {i}.  {reason}", shown(*name))
+            }
         })
     }
 
     fn missing(&self, dense: &DenseFeature) -> Error {
         let key = String::from_utf8_lossy(&dense.key);
-        let reason = format!("Feature: {key} (data type: {}) is required but could not be found.", dense.dtype);
+        let reason =
+            format!("Feature: {key} (data type: {}) is required but could not be found.", dense.dtype);
         Error::invalid(match self {
             ExampleLabel::Single(None) => reason,
-            ExampleLabel::Single(name) | ExampleLabel::Row(_, name) => format!("Name: {}, {reason}", shown(*name)),
+            ExampleLabel::Single(name) | ExampleLabel::Row(_, name) => {
+                format!("Name: {}, {reason}", shown(*name))
+            }
         })
     }
 
@@ -66,7 +71,11 @@ fn shown(name: Option<&Bytes>) -> String {
 }
 
 /// Returns the outputs of an op that parses a single example.
-pub(super) fn parse_one(message: &[u8], requested: &RequestedFeatures, name: Option<&Bytes>) -> Result<Vec<Tensor>> {
+pub(super) fn parse_one(
+    message: &[u8],
+    requested: &RequestedFeatures,
+    name: Option<&Bytes>,
+) -> Result<Vec<Tensor>> {
     let label = ExampleLabel::Single(name);
     let example = label.example(message)?;
     let varying = |feature: &VaryingFeature| -> Result<(Tensor, i64)> {
@@ -95,7 +104,12 @@ pub(super) fn parse_one(message: &[u8], requested: &RequestedFeatures, name: Opt
 
 /// Appends a dense feature's values, or its default if the example lacks it. Returns the number of values if the
 /// feature's first dimension is unknown.
-fn fill(label: &ExampleLabel<'_>, example: &Example<'_>, dense: &DenseFeature, into: &mut Values) -> Result<Option<usize>> {
+fn fill(
+    label: &ExampleLabel<'_>,
+    example: &Example<'_>,
+    dense: &DenseFeature,
+    into: &mut Values,
+) -> Result<Option<usize>> {
     let count = label.read(example, &dense.key, dense.dtype, into)?;
     if let Some(stride) = dense.stride() {
         let count = count.unwrap_or(0);
@@ -131,7 +145,11 @@ fn dims(dense: &DenseFeature, values: usize) -> Vec<usize> {
 }
 
 /// Returns the outputs of an op that parses a batch of examples.
-pub(super) fn parse(messages: &[Bytes], names: &[Bytes], requested: &RequestedFeatures) -> Result<Vec<Tensor>> {
+pub(super) fn parse(
+    messages: &[Bytes],
+    names: &[Bytes],
+    requested: &RequestedFeatures,
+) -> Result<Vec<Tensor>> {
     let label = |i: usize| ExampleLabel::Row(i, names.get(i));
     let examples =
         messages.iter().enumerate().map(|(i, m)| label(i).example(m)).collect::<Result<Vec<_>>>()?;
