@@ -46,7 +46,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The order of elements `a` and `b`: larger before smaller, NaN last, equal elements by position.
-fn order<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
+fn compare_descending<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
     let (x, y) = (&row[a], &row[b]);
     let by_value = y.partial_cmp(x).unwrap_or_else(|| {
         let nan = |v: &T| v.partial_cmp(v).is_none();
@@ -98,22 +98,19 @@ fn top<T: Element + PartialOrd>(
         for (row, out) in rows.zip(values.values_mut::<T>()?.chunks_exact_mut(wanted)) {
             places.clear();
             if wanted == 1 {
-                let best = (1..columns).fold(
-                    0,
-                    |best, i| {
-                        if order(row, i, best) == Ordering::Less { i } else { best }
-                    },
-                );
+                let best = (1..columns).fold(0, |best, i| {
+                    if compare_descending(row, i, best) == Ordering::Less { i } else { best }
+                });
                 places.push(best);
             } else if wanted < columns && (!sorted || row.iter().any(|v| v.partial_cmp(v).is_none())) {
                 places.extend(heap::best(columns, wanted, |a, b| is_before(row, a, b), sorted));
             } else {
                 places.extend(0..columns);
                 if wanted < columns {
-                    places.select_nth_unstable_by(wanted - 1, |&a, &b| order(row, a, b));
+                    places.select_nth_unstable_by(wanted - 1, |&a, &b| compare_descending(row, a, b));
                     places.truncate(wanted);
                 }
-                places.sort_unstable_by(|&a, &b| order(row, a, b));
+                places.sort_unstable_by(|&a, &b| compare_descending(row, a, b));
             }
             for (o, &i) in out.iter_mut().zip(&places) {
                 *o = row[i];
@@ -200,7 +197,7 @@ fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> R
     for (row, out) in input.values::<T>()?.chunks_exact(columns).zip(out.values_mut::<T>()?) {
         places.clear();
         places.extend(0..columns);
-        *out = row[*places.select_nth_unstable_by(place, |&a, &b| order(row, a, b)).1];
+        *out = row[*places.select_nth_unstable_by(place, |&a, &b| compare_descending(row, a, b)).1];
     }
     ctx.set_output(0, out);
     Ok(())

@@ -76,15 +76,10 @@ macro_rules! blocks {
         ) {
             // Missing rows repeat the last row and are not stored.
             let last = first + count - 1;
-            let mut rows = [0; MR];
-            for i in 0..MR {
-                rows[i] = left.rows[last.min(first + i)];
-            }
+            let rows: [usize; MR] = super::block::offsets_from(left.rows, first, last);
             let mut next = [0; MR];
             if PREFETCHES {
-                for i in 0..MR {
-                    next[i] = left.rows[(left.rows.len() - 1).min(first + count + i)];
-                }
+                next = super::block::offsets_from(left.rows, first + count, left.rows.len() - 1);
             }
             let (left_step, right_step) = (left.step, right.step);
             let mut to = [place.data.as_mut_ptr(); MR];
@@ -122,7 +117,8 @@ macro_rules! blocks {
                     rest -= steps;
                     for _ in 0..steps {
                         for v in 0..NV {
-                            $prefetch_right(b.wrapping_add(super::block::PREFETCH_DISTANCE * right_step + v * $lanes));
+                            let ahead = super::block::PREFETCH_DISTANCE * right_step + v * $lanes;
+                            $prefetch_right(b.wrapping_add(ahead));
                         }
                         let mut columns = [$zero; NV];
                         for v in 0..NV {
@@ -176,6 +172,16 @@ macro_rules! blocks {
 
 /// Steps between the prefetch of a vector of the right matrix and its use.
 pub(super) const PREFETCH_DISTANCE: usize = 8;
+
+/// Returns the offsets of `MR` rows from row `first` on; rows after `last` repeat the offset of `last`.
+#[inline(always)]
+pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, last: usize) -> [usize; MR] {
+    let mut rows = [0; MR];
+    for i in 0..MR {
+        rows[i] = offsets[last.min(first + i)];
+    }
+    rows
+}
 
 /// Stores the first `place.width` elements of each row, or adds them to the destination; for blocks that are not
 /// whole vectors wide.
