@@ -21,7 +21,7 @@ pub fn no_kernel(node: &Node) -> Error {
     let mut attrs = String::new();
     for (name, value) in node.attrs.iter().filter(|(name, _)| !name.starts_with('_')) {
         let separator = if attrs.is_empty() { "" } else { ", " };
-        let _ = write!(attrs, "{separator}{name}={}", text(value));
+        let _ = write!(attrs, "{separator}{name}={}", attr_text(value));
     }
     let kernels = registered_kernels(node.op.name());
     let message = format!(
@@ -64,7 +64,7 @@ fn type_text(dtype: DType) -> String {
     format!("DT_{}", dtype.name().to_uppercase())
 }
 
-fn text(value: &AttrValue) -> String {
+fn attr_text(value: &AttrValue) -> String {
     match value {
         AttrValue::Str(s) => format!("{:?}", String::from_utf8_lossy(s)),
         AttrValue::Int(i) => i.to_string(),

@@ -108,7 +108,7 @@ fn tensor(item: &impl Item) -> Result<&Tensor> {
 }
 
 fn not_on_host_error() -> Error {
-    Error::internal("an element that is to be in host memory is not_on_host_error")
+    Error::internal("an element that must be in host memory is elsewhere")
 }
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {

@@ -156,7 +156,7 @@ impl Registers {
         }
         assert!(
             last_place.saturating_add(place.width) <= place.data.len(),
-            "a product reaches outside its place"
+            "a product reaches outside its destination"
         );
         // SAFETY: the checks above show that every element that the rows, runs, steps and columns reach is inside its
         // slice, and `get` returns functions whose instructions the processor has.

@@ -92,7 +92,7 @@ fn operation(
 fn transfer(
     init: &KernelInit<'_>,
     enqueues: bool,
-    start: impl Fn(&Arc<Queue>, &AsyncContext) -> Result<Transfer> + Send + Sync + 'static,
+    start: impl Fn(&Arc<Queue>, &AsyncContext) -> Result<QueueTransfer> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let (inputs, outputs): (Vec<PortType>, Vec<PortType>) = (init.inputs.to_vec(), init.outputs.to_vec());
     operation(init, move |queue, ctx| {
@@ -101,17 +101,17 @@ fn transfer(
         let (queue, step) = (queue.clone(), &step.cancellation);
         match begun {
             Err(error) => return Err((done, error)),
-            Ok(Transfer::Enqueue(element)) => queue.enqueue(step, element, finish_without_outputs(done)),
-            Ok(Transfer::EnqueueMany(batch)) => {
+            Ok(QueueTransfer::Enqueue(element)) => queue.enqueue(step, element, finish_without_outputs(done)),
+            Ok(QueueTransfer::EnqueueMany(batch)) => {
                 queue.enqueue_many(step, &batch, finish_without_outputs(done))
             }
-            Ok(Transfer::Dequeue) => {
+            Ok(QueueTransfer::Dequeue) => {
                 let give = move |taken: Vec<Element>| {
                     Ok(taken.into_iter().next().unwrap_or_default().into_iter().map(Value::from).collect())
                 };
                 queue.dequeue(step, Box::new(move |taken| done(taken.and_then(give))));
             }
-            Ok(Transfer::DequeueMany { count, up_to }) => {
+            Ok(QueueTransfer::DequeueMany { count, up_to }) => {
                 let of = queue.clone();
                 let give =
                     move |taken: Vec<Element>| Ok(of.batch(&taken)?.into_iter().map(Value::Host).collect());
@@ -123,7 +123,7 @@ fn transfer(
 }
 
 /// The tensors that an operation moves into or out of the queue.
-enum Transfer {
+enum QueueTransfer {
     Enqueue(Element),
     EnqueueMany(Vec<Tensor>),
     Dequeue,
@@ -139,19 +139,19 @@ fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
         let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device));
         let element = element.collect::<Result<_>>()?;
-        Ok(Transfer::Enqueue(element))
+        Ok(QueueTransfer::Enqueue(element))
     })
 }
 
 fn enqueue_many(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
         let batch = (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<_>>()?;
-        Ok(Transfer::EnqueueMany(batch))
+        Ok(QueueTransfer::EnqueueMany(batch))
     })
 }
 
 fn dequeue(init: &KernelInit<'_>) -> Result<Kernel> {
-    transfer(init, false, |_, _| Ok(Transfer::Dequeue))
+    transfer(init, false, |_, _| Ok(QueueTransfer::Dequeue))
 }
 
 fn dequeue_many(init: &KernelInit<'_>, up_to: bool) -> Result<Kernel> {
@@ -166,7 +166,7 @@ fn dequeue_many(init: &KernelInit<'_>, up_to: bool) -> Result<Kernel> {
             crate::invalid!("{op}Op requested {count} < 0 elements");
         };
         queue.check_shapes_known()?;
-        Ok(Transfer::DequeueMany { count, up_to })
+        Ok(QueueTransfer::DequeueMany { count, up_to })
     })
 }
 

@@ -11,16 +11,16 @@ use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef};
 use graph::{DType, Tensor};
 
-type Types = &'static [(&'static str, &'static [DType])];
+type TypeConstraints = &'static [(&'static str, &'static [DType])];
 
 /// Attributes of ops that take two seeds.
-const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
-const SEEDED_INTEGERS: Types = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
-const SEEDED_BITS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
+const SEEDED: TypeConstraints = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_BITS: TypeConstraints = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
 /// Attributes of ops that take a key.
-const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
-const KEYED_INTEGERS: Types = &[("dtype", INDEX), ("Tshape", INDEX)];
-const KEYED_BITS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
+const KEYED: TypeConstraints = &[("dtype", FLOATS), ("Tshape", INDEX)];
+const KEYED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("Tshape", INDEX)];
+const KEYED_BITS: TypeConstraints = &[("dtype", WORDS), ("Tshape", INDEX)];
 
 const PHILOX: i32 = 1;
 

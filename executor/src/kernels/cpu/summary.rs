@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(move |ctx| {
             let tag = tag(ctx.input(0)?, "tags must be scalar")?;
             let summary = of_histogram(tag, ctx.input(1)?, &node, "Histogram")?;
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of(
@@ -40,7 +40,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             let tensor = checkpoint::tensor::encode(ctx.input(0)?)?;
             let mut summary = Writer::new();
             summary.message(1, |v| _ = v.string(7, node.as_bytes()).bytes(8, &tensor));
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of("TensorSummaryV2", &[], |_| {
@@ -52,13 +52,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
             }
             let tensor = checkpoint::tensor::encode(ctx.input(1)?)?;
             let summary = of_value(tag, |v| _ = v.bytes(8, &tensor).bytes(9, metadata));
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of("MergeSummary", &[], |_| Kernel::sync(merge)),
 ];
 
-fn give(ctx: &mut KernelContext<'_>, summary: Writer) -> Result<()> {
+fn set_summary(ctx: &mut KernelContext<'_>, summary: Writer) -> Result<()> {
     ctx.set_output(0, Tensor::string(summary.finish()));
     Ok(())
 }
@@ -153,7 +153,7 @@ fn scalars(ctx: &mut KernelContext<'_>) -> Result<()> {
     for (tag, float) in tags.as_strings()?.iter().zip(floats(values)?) {
         value(&mut summary, tag, |v| _ = v.fixed32(2, float.to_bits()));
     }
-    give(ctx, summary)
+    set_summary(ctx, summary)
 }
 
 fn images(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -162,7 +162,7 @@ fn images(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let base = tag(ctx.input(0)?, "Tags must be a scalar")?;
         let summary = of_images(base, ctx.input(1)?, max_images, &bad_color)?;
-        give(ctx, summary)
+        set_summary(ctx, summary)
     })
 }
 
@@ -174,7 +174,7 @@ fn audio(
     Kernel::sync(move |ctx| {
         let base = tag(ctx.input(0)?, "Tag must be a scalar")?;
         let summary = of_audio(base, ctx.input(1)?, max_outputs, rate(ctx)?)?;
-        give(ctx, summary)
+        set_summary(ctx, summary)
     })
 }
 
@@ -196,7 +196,7 @@ fn merge(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
     }
-    give(ctx, merged)
+    set_summary(ctx, merged)
 }
 
 /// Appends the values of a summary. Returns a tag that occurred before, if there is one.

@@ -60,7 +60,7 @@ pub(in crate::kernels) fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel
         let max = scalar(ctx, 1, "max_num_elements")?;
         let mut list = TensorList::<T>::new(dtype, shape_of(ctx.input(0)?)?);
         list.max_num_elements = max;
-        put(ctx, list)
+        set_list(ctx, list)
     })
 }
 
@@ -73,7 +73,7 @@ pub(in crate::kernels) fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kern
         };
         let mut list = TensorList::<T>::new(dtype, shape_of(ctx.input(0)?)?);
         list.resize(count)?;
-        put(ctx, list)
+        set_list(ctx, list)
     })
 }
 
@@ -99,7 +99,7 @@ fn element_dtype(init: &KernelInit<'_>) -> Result<DType> {
     init.attr("element_dtype")
 }
 
-fn put<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
+fn set_list<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
     ctx.set_output(0, Tensor::variant(list));
     Ok(())
 }

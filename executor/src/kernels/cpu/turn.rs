@@ -46,7 +46,7 @@ fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [u
     }
     let end = |lines: usize, apart: usize, len: usize| (lines - 1).saturating_mul(apart).saturating_add(len);
     assert!(end(rows, stride, columns) <= from, "a matrix reaches outside its data");
-    assert!(end(columns, step, rows) <= to, "a matrix turned over reaches outside its place");
+    assert!(end(columns, step, rows) <= to, "a transposed matrix reaches outside its destination");
 }
 
 /// Transposes these columns of these rows, element by element.
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "outside its place")]
+    #[should_panic(expected = "outside its destination")]
     fn columns_outside_the_destination_are_refused() {
         words(&numbers(64), 8, &mut [0; 64], usize::MAX, [8, 8]);
     }

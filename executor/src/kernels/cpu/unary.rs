@@ -55,7 +55,7 @@ functions! {
     Atanh: Analytic -> T, |x| x.atanh();
     Tanh: Analytic -> T, |x| x.tanh();
     Sigmoid: Analytic -> T, |x| T::ONE.over(T::ONE.plus((-x).exp()));
-    ComplexSign: Unit -> T, |x| x.direction();
+    ComplexSign: Direction -> T, |x| x.direction();
     Erf: Real -> T, |x| Real::erf(x);
     Erfc: Real -> T, |x| Real::erfc(x);
     Lgamma: Real -> T, |x| x.lgamma();
@@ -68,14 +68,14 @@ functions! {
 }
 
 /// A complex number with a direction.
-trait Unit: Copy {
+trait Direction: Copy {
     /// Returns the number divided by its absolute value; 0 for 0.
     fn direction(self) -> Self;
 }
 
 macro_rules! unit {
     ($($part:ty),*) => {$(
-        impl Unit for Complex<$part> {
+        impl Direction for Complex<$part> {
             fn direction(self) -> Self {
                 let length = self.norm();
                 if length == 0.0 { Complex::new(0.0, 0.0) } else { self / length }

@@ -181,14 +181,14 @@ fn list_diff<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()
             invalid!("{name} should be a 1D vector.");
         }
     }
-    fn lacking<K: Hash + Eq>(x: impl Iterator<Item = K>, y: impl Iterator<Item = K>) -> Vec<usize> {
+    fn missing_positions<K: Hash + Eq>(x: impl Iterator<Item = K>, y: impl Iterator<Item = K>) -> Vec<usize> {
         let taken: FxHashSet<K> = y.collect();
         x.enumerate().filter(|(_, k)| !taken.contains(k)).map(|(i, _)| i).collect()
     }
     let kept = match (keys(x)?, keys(y)?) {
-        (Keys::Strings(x), Keys::Strings(y)) => lacking(x.iter(), y.iter()),
+        (Keys::Strings(x), Keys::Strings(y)) => missing_positions(x.iter(), y.iter()),
         (Keys::Numbers(x), Keys::Numbers(y)) => {
-            lacking(x.into_iter(), y.into_iter().filter(|key| key.nan == 0))
+            missing_positions(x.into_iter(), y.into_iter().filter(|key| key.nan == 0))
         }
         _ => invalid!("x and y are of different types"),
     };

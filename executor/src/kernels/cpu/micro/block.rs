@@ -95,8 +95,7 @@ macro_rules! blocks {
             let prefetches_rows = matches!(left.ahead, Ahead::Rows);
             let mut sums = [[$zero; NV]; MR];
             for run in left.runs {
-                // SAFETY: the run lies inside both matrices' slices, for each row of the left one. The pointers after
-                // the last step may be past the end; they are not read.
+                // SAFETY: the run lies inside both slices for every row. Pointers after its last step are not read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
                 let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
                 let mut rest = run.len;
@@ -138,8 +137,7 @@ macro_rules! blocks {
                 }
             }
             cursor.next = later;
-            // The sums are indexed only by constants, here too; otherwise the compiler would not keep them in
-            // registers.
+            // The sums are indexed only by constants, here too: otherwise the compiler would spill them.
             if place.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
                 for i in 0..MR {

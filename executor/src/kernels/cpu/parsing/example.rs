@@ -153,7 +153,7 @@ pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
         let first = 2 + key_counts[0] + key_counts[1];
         let requested = types.requested(ctx, keys, first)?;
         let outputs = batch::parse(ctx.input(0)?.as_strings()?, &names(ctx)?, &requested)?;
-        give(ctx, outputs)
+        set_outputs(ctx, outputs)
     })
 }
 
@@ -173,7 +173,7 @@ pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
                 serialized.shape()
             ),
         };
-        give(ctx, outputs)
+        set_outputs(ctx, outputs)
     })
 }
 
@@ -188,7 +188,7 @@ pub(super) fn parse_single(init: &KernelInit<'_>) -> Result<Kernel> {
         };
         let requested = types.requested(ctx, keys.clone(), 1)?;
         let outputs = batch::parse_one(one, &requested, None)?;
-        give(ctx, outputs)
+        set_outputs(ctx, outputs)
     })
 }
 
@@ -205,7 +205,7 @@ fn names(ctx: &KernelContext<'_>) -> Result<Vec<Bytes>> {
     Ok(names.as_strings()?.to_vec())
 }
 
-fn give(ctx: &mut KernelContext<'_>, outputs: Vec<Tensor>) -> Result<()> {
+fn set_outputs(ctx: &mut KernelContext<'_>, outputs: Vec<Tensor>) -> Result<()> {
     for (i, tensor) in outputs.into_iter().enumerate() {
         ctx.set_output(i, tensor);
     }

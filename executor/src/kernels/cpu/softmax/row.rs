@@ -39,12 +39,12 @@ pub(super) fn log_softmax<W: Exp>(row: &mut [W]) {
 
 /// Replaces logits by the gradient of their loss against `labels`, and returns the loss.
 pub(super) fn dense<W: Exp>(row: &mut [W], labels: &[W]) -> W {
-    vectorized_wide(Dense { row, labels })
+    vectorized_wide(DenseLoss { row, labels })
 }
 
 /// Does the same as [`dense`] for labels that are 1 at one index and 0 elsewhere.
 pub(super) fn sparse<W: Exp>(row: &mut [W], label: usize) -> W {
-    vectorized_wide(Sparse { row, label })
+    vectorized_wide(SparseLoss { row, label })
 }
 
 struct Softmax<'a, W>(&'a mut [W]);
@@ -73,16 +73,16 @@ impl<W: Exp> Vector for LogSoftmax<'_, W> {
     }
 }
 
-struct Dense<'a, W> {
+struct DenseLoss<'a, W> {
     row: &'a mut [W],
     labels: &'a [W],
 }
 
-impl<W: Exp> Vector for Dense<'_, W> {
+impl<W: Exp> Vector for DenseLoss<'_, W> {
     type Output = W;
     #[inline(always)]
     fn run(self) -> W {
-        let Dense { row, labels } = self;
+        let DenseLoss { row, labels } = self;
         let max = max(row);
         let log = exp_sum(row, max).ln();
         let mut lanes = [W::zero(); LANES];
@@ -103,16 +103,16 @@ impl<W: Exp> Vector for Dense<'_, W> {
     }
 }
 
-struct Sparse<'a, W> {
+struct SparseLoss<'a, W> {
     row: &'a mut [W],
     label: usize,
 }
 
-impl<W: Exp> Vector for Sparse<'_, W> {
+impl<W: Exp> Vector for SparseLoss<'_, W> {
     type Output = W;
     #[inline(always)]
     fn run(self) -> W {
-        let Sparse { row, label } = self;
+        let SparseLoss { row, label } = self;
         let max = max(row);
         let shifted = row[label] - max;
         let sum = exp_and_sum(row, max);

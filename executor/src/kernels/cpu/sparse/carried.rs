@@ -1,7 +1,7 @@
 //! Serialization of sparse tensors as three parts, each a variant or a serialized tensor.
 
 use super::coo::{Coo, matrix, text};
-use super::map::{Parts, give, input_parts, stacked, unstacked};
+use super::map::{SparseParts, input_parts, set_sparse_outputs, stacked, unstacked};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelInit};
@@ -39,7 +39,7 @@ pub(super) fn serialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn serialize_parts(all: &[Parts], form: DType, shape: Shape) -> Result<Tensor> {
+fn serialize_parts(all: &[SparseParts], form: DType, shape: Shape) -> Result<Tensor> {
     let parts = all.iter().flat_map(|parts| [&parts.indices, &parts.values, &parts.shape]);
     if form == DType::Variant {
         return Ok(Tensor::variants(
@@ -52,7 +52,7 @@ fn serialize_parts(all: &[Parts], form: DType, shape: Shape) -> Result<Tensor> {
 }
 
 /// Returns the sparse tensors in a serialized tensor of shape `[…, 3]`.
-fn deserialize_parts(serialized: &Tensor) -> Result<Vec<Parts>> {
+fn deserialize_parts(serialized: &Tensor) -> Result<Vec<SparseParts>> {
     let parts: Vec<Tensor> = match serialized.dtype() {
         DType::Variant => {
             let part = |v: &Variant| Ok(v.expect::<SerializedPart>("a part of a sparse tensor")?.0.clone());
@@ -70,7 +70,7 @@ fn deserialize_parts(serialized: &Tensor) -> Result<Vec<Parts>> {
     let mut parts = parts.into_iter();
     let mut all = Vec::new();
     while let (Some(indices), Some(values), Some(shape)) = (parts.next(), parts.next(), parts.next()) {
-        all.push(Parts { indices, values, shape });
+        all.push(SparseParts { indices, values, shape });
     }
     Ok(all)
 }
@@ -95,14 +95,14 @@ pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
                     invalid!("Requested SparseTensor of type {dtype} but it holds {}", only.values.dtype());
                 }
                 Coo::new(&only.indices, &only.values, &only.shape)?;
-                give(ctx, only)
+                set_sparse_outputs(ctx, only)
             }
             _ => {
                 let mut whole = stacked(&parts, dtype)?;
                 if outer.len() > 1 {
                     whole = with_outer(&whole, outer)?;
                 }
-                give(ctx, whole)
+                set_sparse_outputs(ctx, whole)
             }
         }
     })
@@ -117,12 +117,12 @@ pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
             invalid!("serialized_sparse should be a matrix of 3 columns, has shape {}", serialized.shape());
         };
         let whole = stacked(&deserialize_parts(serialized)?, dtype)?;
-        give(ctx, whole)
+        set_sparse_outputs(ctx, whole)
     })
 }
 
 /// Splits the first axis into several axes of these sizes.
-fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
+fn with_outer(parts: &SparseParts, outer: &[usize]) -> Result<SparseParts> {
     let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
     let rank = coo.rank() - 1 + outer.len();
     let mut rows = Vec::with_capacity(coo.len() * rank);
@@ -141,7 +141,7 @@ fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
     if Shape::from_i64(&shape).is_err() {
         invalid!("the shape {} overflows", text(&shape));
     }
-    Ok(Parts {
+    Ok(SparseParts {
         indices: matrix(&rows, rank, coo.len())?,
         values: parts.values.clone(),
         shape: Tensor::vector(&shape)?,

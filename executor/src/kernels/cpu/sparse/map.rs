@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 /// The three parts of a sparse tensor: indices, values and shape.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct SparseParts {
     pub(super) indices: Tensor,
     pub(super) values: Tensor,
     pub(super) shape: Tensor,
@@ -27,7 +27,7 @@ struct SparseTensorsMap {
 #[derive(Debug, Default)]
 struct StoredSparseTensors {
     next: i64,
-    tensors: FxHashMap<i64, Parts>,
+    tensors: FxHashMap<i64, SparseParts>,
 }
 
 impl Resource for SparseTensorsMap {
@@ -35,7 +35,7 @@ impl Resource for SparseTensorsMap {
 }
 
 impl SparseTensorsMap {
-    fn add(&self, parts: Parts) -> i64 {
+    fn add(&self, parts: SparseParts) -> i64 {
         let mut stored = self.stored.lock();
         let number = stored.next;
         stored.next += 1;
@@ -45,9 +45,13 @@ impl SparseTensorsMap {
 }
 
 /// Returns the parts of the sparse tensor in inputs 0 to 2, after checking them.
-pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<SparseParts> {
     Coo::of(ctx, 0)?.check_bounds()?;
-    Ok(Parts { indices: ctx.input(0)?.clone(), values: ctx.input(1)?.clone(), shape: ctx.input(2)?.clone() })
+    Ok(SparseParts {
+        indices: ctx.input(0)?.clone(),
+        values: ctx.input(1)?.clone(),
+        shape: ctx.input(2)?.clone(),
+    })
 }
 
 pub(super) fn add_one(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -89,11 +93,11 @@ pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
             }
         }
         drop(stored);
-        give(ctx, stacked(&taken, dtype)?)
+        set_sparse_outputs(ctx, stacked(&taken, dtype)?)
     })
 }
 
-pub(super) fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
+pub(super) fn set_sparse_outputs(ctx: &mut KernelContext<'_>, parts: SparseParts) -> Result<()> {
     ctx.set_output(0, parts.indices);
     ctx.set_output(1, parts.values);
     ctx.set_output(2, parts.shape);
@@ -101,7 +105,7 @@ pub(super) fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
 }
 
 /// Splits a sparse tensor into one sparse tensor per index of the first axis.
-pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
+pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<SparseParts>> {
     let rank = coo.rank();
     if rank < 2 {
         invalid!("Rank of input SparseTensor should be > 1, but saw rank: {rank}");
@@ -120,13 +124,13 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
         .map(|members| {
             let rows: Vec<i64> = members.iter().flat_map(|&i| &coo.index(i)[1..]).copied().collect();
             let (indices, values) = (matrix(&rows, rank - 1, members.len())?, picked(coo.values, members)?);
-            Ok(Parts { indices, values, shape: shape.clone() })
+            Ok(SparseParts { indices, values, shape: shape.clone() })
         })
         .collect()
 }
 
 /// Stacks sparse tensors to one with a further leading axis; its other sizes are the largest of the parts.
-pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
+pub(super) fn stacked(parts: &[SparseParts], dtype: DType) -> Result<SparseParts> {
     let Some(first) = parts.first() else {
         invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");
     };
@@ -158,5 +162,5 @@ pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     let values = joined(&parts.iter().map(|p| &p.values).collect::<Vec<_>>())?;
     shape.insert(0, parts.len() as i64);
     let indices = matrix(&rows, rank + 1, values.num_elements())?;
-    Ok(Parts { indices, values, shape: Tensor::vector(&shape)? })
+    Ok(SparseParts { indices, values, shape: Tensor::vector(&shape)? })
 }

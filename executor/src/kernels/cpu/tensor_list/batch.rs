@@ -118,7 +118,7 @@ fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
 /// Makes the kernel of AddN for variants.
 pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let mut adder = Adder { device: ctx.device(), kernels: SmallVec::new() };
+        let mut adder = VariantAdder { device: ctx.device(), kernels: SmallVec::new() };
         let mut sum = ctx.take_input(0)?;
         for i in 1..ctx.num_inputs() {
             sum = adder.tensors::<T>(&sum, ctx.input(i)?)?;
@@ -129,13 +129,13 @@ pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
 }
 
 /// Adds nested variants, using the device's own AddN kernels for the tensors in them.
-struct Adder<'a> {
+struct VariantAdder<'a> {
     device: &'a Arc<dyn Device>,
     /// The kernels of the dtypes added so far.
     kernels: SmallVec<[(DType, Node, Kernel); 1]>,
 }
 
-impl Adder<'_> {
+impl VariantAdder<'_> {
     fn tensors<T: Held>(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
         if a.shape() != b.shape() {

@@ -1,7 +1,7 @@
 //! Conversion between lists and tensors of all their elements, stacked or concatenated.
 
 use super::super::memory::Memory;
-use super::{check_dtype, edit, element_dtype, list, merged, put, scalar, shape_of, zeros};
+use super::{check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
@@ -49,7 +49,7 @@ pub(in crate::kernels) fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: im
                  element"
             );
         }
-        put(ctx, TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?)
+        set_list(ctx, TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?)
     })
 }
 
@@ -212,7 +212,7 @@ fn scattered<T: Held>(
     for (index, row) in placed {
         list.set(index, row)?;
     }
-    put(ctx, list)
+    set_list(ctx, list)
 }
 
 pub(in crate::kernels) fn scatter_into<T: Held>(
@@ -271,7 +271,7 @@ pub(in crate::kernels) fn split<T: Held>(init: &KernelInit<'_>, memory: impl Mem
             elements.push(Some(part));
             Ok(())
         })?;
-        put(ctx, TensorList::of(dtype, wanted, elements)?)
+        set_list(ctx, TensorList::of(dtype, wanted, elements)?)
     })
 }
 
