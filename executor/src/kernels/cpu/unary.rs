@@ -86,7 +86,7 @@ macro_rules! unit {
 
 unit!(f32, f64);
 
-/// Defines gradients as functions of an op's output (for `Reciprocal` also its output) and of the incoming gradient.
+/// Defines gradients as functions of an op's output `y` and of the incoming gradient `dy`.
 macro_rules! gradients {
     ($($name:ident, |$y:ident, $dy:ident| $value:expr;)*) => {$(
         pub(super) struct $name;

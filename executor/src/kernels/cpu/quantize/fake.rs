@@ -50,7 +50,7 @@ impl Range {
     fn new(min: f32, max: f32, Levels([lowest, highest]): Levels) -> Range {
         let scale = (max - min) / (highest - lowest);
         let zero = (lowest - min / scale).round().clamp(lowest, highest);
-        // A comparison with NaN does not clamp, so NaN becomes the lowest level.
+        // `clamp` keeps a NaN, which becomes the lowest level.
         let zero = if zero.is_nan() { lowest } else { zero };
         let inverse = (highest - lowest) / (max - min);
         Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale, inverse, divides: false }

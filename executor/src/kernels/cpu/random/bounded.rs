@@ -21,8 +21,8 @@ const BATCH: usize = 100;
 /// The index of the first parameter that is a bound.
 const BOUNDS: usize = 2;
 
-/// The distance of a bound from the mean, in deviations, above which the plain normal distribution is sampled and
-/// rejected.
+/// The distance of a bound from the mean, in deviations, above which candidates are drawn from the unbounded normal
+/// distribution and rejected if they are outside the bounds.
 const WIDE: f32 = 1.3;
 
 /// Makes the kernel of normal numbers with means, deviations and bounds that are shared or vary along the first axis.
@@ -75,7 +75,7 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
 /// A normal distribution between bounds, which are given in deviations from its mean.
 struct Bounded<T> {
     mean: T,
-    /// Negative if the bounds were exchanged, which makes the lower bound finite or above the mean.
+    /// Negative if the bounds were exchanged, which makes the lower bound finite, or moves both bounds above the mean.
     deviation: T,
     low: T,
     high: T,

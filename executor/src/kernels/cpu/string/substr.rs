@@ -60,8 +60,9 @@ fn parts(ctx: &mut KernelContext<'_>, unit: Unit) -> Result<()> {
 }
 
 /// Returns `length` units from `position`, which counts from the end if it is negative, or fewer at the end of the
-/// string; `None` if the position is outside. A negative length selects all remaining bytes, or no characters; `None`
-/// for no characters at the very end.
+/// string; `None` if the position is outside. A negative length selects all remaining bytes. With characters as the
+/// unit, a negative length selects nothing after a position from the start, and gives `None` after a position from
+/// the end.
 fn cut(s: &Bytes, position: i64, length: i64, unit: Unit) -> Option<Bytes> {
     let total = unit.length(s);
     let start = match usize::try_from(position) {
