@@ -65,11 +65,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::backward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("BatchNormWithGlobalNormalization", &[("T", FLOATS)], |i| {
-        let attrs = global::Global::of(i)?;
+        let attrs = global::GlobalNorm::of(i)?;
         dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::forward::<T>(ctx, attrs)))
     }),
     KernelDef::of("BatchNormWithGlobalNormalizationGrad", &[("T", FLOATS)], |i| {
-        let attrs = global::Global::of(i)?;
+        let attrs = global::GlobalNorm::of(i)?;
         dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::backward::<T>(ctx, attrs)))
     }),
 ];

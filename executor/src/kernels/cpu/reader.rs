@@ -106,7 +106,7 @@ fn read_up_to() -> Result<Kernel> {
     })
 }
 
-/// Makes a kernel that read_records as many records as `max_records` returns; `outputs` converts them to the node's outputs.
+/// Makes a kernel that reads up to `max_records` records; `outputs` converts them to the outputs of the node.
 fn read_records(
     max_records: impl Fn(&AsyncContext) -> Result<usize> + Send + Sync + 'static,
     outputs: fn(Vec<Record>) -> Result<SmallVec<[Value; 4]>>,

@@ -1,4 +1,4 @@
-//! Resources that live as long as a step, referenced handles. The form of a handle depends on the op's version: a
+//! Resources that live as long as a step, reached through handles. The form of a handle depends on the op's version: a
 //! resource, a pair of strings, or a reference to such a pair.
 
 use crate::error::{Error, Result};
