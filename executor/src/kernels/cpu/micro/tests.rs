@@ -86,7 +86,7 @@ fn a_sweep_prefetches_all_of_its_memory() {
             let runs: Vec<Run> = runs.iter().map(|&len| Run { start: 0, first: 0, len }).collect();
             let ahead = Ahead::Memory(&memory[..len]);
             let left = Left { data: &[], rows: &[], runs: &runs, step: 1, ahead };
-            let ahead::Asked { each, pace, .. } = ahead::Asked::new(&left, blocks);
+            let ahead::PrefetchCursor { each, pace, .. } = ahead::PrefetchCursor::new(&left, blocks);
             let times: usize = runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
             assert!(times * each * pace >= len && pace <= FLOATS, "{len}: {each} times {pace}");
             assert_eq!(each == 0, len == 0);
